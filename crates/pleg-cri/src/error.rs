@@ -1,0 +1,248 @@
+//! What can go wrong between us and a runtime.
+
+use std::time::Duration;
+
+use crate::{Endpoint, Rpc, Subject};
+
+/// A call that did not succeed: which one, about what, where, and why.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{rpc}{} on {endpoint}: {kind}", .subject.of())]
+pub struct Error {
+    /// The call.
+    pub rpc: Rpc,
+    /// What it was about.
+    pub subject: Subject,
+    /// Where it was sent.
+    pub endpoint: Endpoint,
+    /// Why it failed.
+    pub kind: ErrorKind,
+}
+
+/// Why a call failed. Classified by our own clock first: runtimes report one and the same hang under several codes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ErrorKind {
+    /// No answer within the deadline. Retry later; the call may still take effect in the runtime.
+    #[error("no answer within {}", crate::error::seconds(*.0))]
+    Deadline(Duration),
+    /// The object does not exist (any more). Retrying does not help.
+    #[error("not found: {0}")]
+    NotFound(String),
+    /// The runtime does not have this call. Retrying does not help until it is upgraded.
+    #[error("the runtime does not implement it")]
+    Unimplemented,
+    /// The connection is gone or cannot be made. Retry with back-off.
+    #[error("runtime unreachable: {0}")]
+    Unreachable(String),
+    /// The answer is larger than we accept. Retrying does not help.
+    #[error("the answer is larger than {limit} bytes")]
+    TooLarge {
+        /// The limit that was passed.
+        limit: usize,
+    },
+    /// The answer cannot be decoded. Retrying rarely helps.
+    #[error("malformed answer: {0}")]
+    Malformed(String),
+    /// Any other answer of the runtime. Retry with back-off.
+    #[error("{code}: {message}")]
+    Status {
+        /// The gRPC code, as its name.
+        code: &'static str,
+        /// The runtime's own words, cut to a sane length.
+        message: String,
+    },
+}
+
+impl ErrorKind {
+    /// The object is gone; everything else says nothing about the object.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::NotFound(_))
+    }
+
+    /// The deadline passed.
+    pub fn is_deadline(&self) -> bool {
+        matches!(self, Self::Deadline(_))
+    }
+
+    /// The runtime itself cannot be reached.
+    pub fn is_unreachable(&self) -> bool {
+        matches!(self, Self::Unreachable(_))
+    }
+
+    /// A short name with few values, fit for a metric label.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Deadline(_) => "deadline",
+            Self::NotFound(_) => "not_found",
+            Self::Unimplemented => "unimplemented",
+            Self::Unreachable(_) => "unreachable",
+            Self::TooLarge { .. } => "too_large",
+            Self::Malformed(_) => "malformed",
+            Self::Status { .. } => "status",
+        }
+    }
+
+    pub(crate) fn from_status(status: &tonic::Status) -> Self {
+        use tonic::Code;
+        let message = clip(status.message());
+        match status.code() {
+            Code::NotFound => Self::NotFound(message),
+            Code::Unimplemented => Self::Unimplemented,
+            Code::Unavailable => Self::Unreachable(match std::error::Error::source(status) {
+                Some(source) => root_cause(source),
+                None => message,
+            }),
+            // tonic reports its own decode limit as OUT_OF_RANGE, and what prost refuses as INTERNAL.
+            Code::OutOfRange if message.contains("decoded message length too large") => Self::TooLarge {
+                limit: crate::client::UNARY_LIMIT,
+            },
+            // The transport's own failures come as UNKNOWN with a source and no word of the runtime's.
+            _ if std::error::Error::source(status).is_some() => {
+                Self::Unreachable(std::error::Error::source(status).map_or(message, root_cause))
+            }
+            Code::Internal if message.contains("failed to decode Protobuf message") => Self::Malformed(message),
+            code => Self::Status {
+                code: code_name(code),
+                message,
+            },
+        }
+    }
+}
+
+/// Why no runtime could be reached at all: one line that names the endpoint, the cause and what to try.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    /// There is no such file.
+    #[error(
+        "no runtime at {0}: the socket does not exist. Is the runtime running? Name another socket with --runtime-endpoint"
+    )]
+    Absent(Endpoint),
+    /// We may not open it.
+    #[error("no access to {0}: permission denied. Run as root, or as a member of the group that owns the socket")]
+    NoPermission(Endpoint),
+    /// The path is something else.
+    #[error("{0} is not a socket. Name the runtime's socket with --runtime-endpoint")]
+    NotASocket(Endpoint),
+    /// A socket nobody listens on.
+    #[error("nobody listens on {0}: the socket is left over from a runtime that stopped. Start the runtime")]
+    Refused(Endpoint),
+    /// Somebody listens, but does not speak gRPC.
+    #[error("{endpoint} does not speak gRPC ({detail}). Is it the runtime's CRI socket?")]
+    NotGrpc {
+        /// The socket.
+        endpoint: Endpoint,
+        /// What the connection said.
+        detail: String,
+    },
+    /// gRPC, but no CRI.
+    #[error(
+        "{0} speaks gRPC but neither CRI v1 nor v1alpha2. Is the CRI plugin switched off (disabled_plugins in containerd's config), or is it another service's socket?"
+    )]
+    NotCri(Endpoint),
+    /// Accepted, and then silence.
+    #[error("{endpoint} accepted the connection but did not answer Version within {}. The runtime may be stuck", seconds(*.after))]
+    Silent {
+        /// The socket.
+        endpoint: Endpoint,
+        /// How long we waited.
+        after: Duration,
+    },
+    /// Anything else.
+    #[error("cannot talk to {endpoint}: {detail}")]
+    Other {
+        /// The socket.
+        endpoint: Endpoint,
+        /// The cause.
+        detail: String,
+    },
+}
+
+/// Durations in messages: `2m0s`, `5s`, `400ms`, in the way Go and so the kubelet write them.
+pub fn seconds(duration: Duration) -> String {
+    let (secs, millis) = (duration.as_secs(), duration.subsec_millis());
+    match (secs / 3600, secs / 60 % 60, secs % 60) {
+        (0, 0, 0) => format!("{millis}ms"),
+        (0, 0, s) if millis == 0 => format!("{s}s"),
+        (0, 0, s) => format!("{s}.{}s", format!("{millis:03}").trim_end_matches('0')),
+        (0, m, s) => format!("{m}m{s}s"),
+        (h, m, s) => format!("{h}h{m}m{s}s"),
+    }
+}
+
+/// The runtime's words may be of any length; ours are not.
+fn clip(message: &str) -> String {
+    const MOST: usize = 512;
+    match message.char_indices().nth(MOST) {
+        Some((at, _)) => format!("{}…", &message[..at]),
+        None => message.to_owned(),
+    }
+}
+
+pub(crate) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    clip(&cause.to_string())
+}
+
+fn code_name(code: tonic::Code) -> &'static str {
+    use tonic::Code;
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_read_as_the_kubelet_writes_them() {
+        for (millis, text) in [
+            (0, "0ms"),
+            (400, "400ms"),
+            (1500, "1.5s"),
+            (5000, "5s"),
+            (187_000, "3m7s"),
+            (3_600_000, "1h0m0s"),
+        ] {
+            assert_eq!(seconds(Duration::from_millis(millis)), text);
+        }
+    }
+
+    #[test]
+    fn an_error_names_call_object_and_endpoint() {
+        let error = Error {
+            rpc: Rpc::ContainerStatus,
+            subject: Subject::container("default/web", "app", "c0ffee"),
+            endpoint: Endpoint::unix("/run/x.sock"),
+            kind: ErrorKind::Deadline(Duration::from_secs(10)),
+        };
+        assert_eq!(
+            error.to_string(),
+            "ContainerStatus of container app (c0ffee) in pod default/web on unix:///run/x.sock: no answer within 10s"
+        );
+    }
+
+    #[test]
+    fn a_long_message_is_cut() {
+        let kind = ErrorKind::from_status(&tonic::Status::internal("é".repeat(10_000)));
+        assert!(kind.to_string().len() < 1200);
+    }
+}

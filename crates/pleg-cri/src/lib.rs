@@ -1,0 +1,45 @@
+//! The Kubernetes Container Runtime Interface, as a client that never waits without saying for what.
+//!
+//! Holds the CRI v1 messages ([`v1`]), the client ([`Client`]), endpoint discovery ([`Endpoint`]), a deadline for every call
+//! ([`Deadlines`]) and the table of calls in flight ([`InFlight`]). It must not hold Kubernetes policy: what a state means for a
+//! pod is `pleg`'s business.
+//!
+//! | module | job |
+//! |---|---|
+//! | [`rpc`] | the calls: wire names, request and response types, deadline classes |
+//! | [`endpoint`] | where a runtime listens: flags, environment, `/etc/crictl.yaml`, the usual sockets |
+//! | [`socket`] | the connection: a unix stream with an aligned read buffer |
+//! | [`client`] | one place through which every call goes: deadline, in-flight entry, error with names |
+//! | [`inflight`] | which call, for which pod and container, since when |
+//! | [`list`] | the two lists, read frame by frame without building messages |
+//! | `floor` | the lists received and dropped, for benchmarks to divide by |
+//! | [`error`] | what can go wrong, and whether to try again |
+
+pub mod client;
+pub mod endpoint;
+pub mod error;
+mod floor;
+pub mod inflight;
+pub mod list;
+pub mod rpc;
+pub mod socket;
+
+/// Messages of CRI v1, generated from `proto/cri.proto`; with the feature `server`, the server traits too.
+#[allow(
+    missing_docs,
+    missing_debug_implementations,
+    unreachable_pub,
+    clippy::pedantic,
+    clippy::unwrap_used,
+    reason = "generated"
+)]
+pub mod v1 {
+    tonic::include_proto!("runtime.v1");
+}
+
+pub use client::{Client, Config};
+pub use endpoint::Endpoint;
+pub use error::{ConnectError, Error, ErrorKind};
+pub use inflight::{Call, InFlight, Observer, Outcome, Subject};
+pub use list::{ContainerItem, ListFilter, ListSummary, SandboxItem};
+pub use rpc::{ApiVersion, Deadlines, Rpc, Unary};

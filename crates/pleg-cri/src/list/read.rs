@@ -1,0 +1,347 @@
+//! gRPC framing over an HTTP/2 body, feeding items to a visitor as frames arrive.
+
+use bytes::{Buf, Bytes};
+use http_body::Body;
+use std::pin::pin;
+
+use super::wire::{Malformed, split_tag, varint};
+
+/// What can be wrong with a body; the caller adds call and endpoint.
+#[derive(Debug)]
+pub(crate) enum ReadError {
+    Status(tonic::Status),
+    Malformed(&'static str),
+    TooLarge { limit: usize },
+}
+
+impl From<Malformed> for ReadError {
+    fn from(malformed: Malformed) -> Self {
+        Self::Malformed(malformed.0)
+    }
+}
+
+/// Reads a list's whole answer. Returns (items, bytes).
+pub(crate) async fn read_list<B>(
+    response: http::Response<B>,
+    limit: usize,
+    item: &mut (dyn FnMut(&[u8]) -> Result<(), Malformed> + Send),
+) -> Result<(usize, usize), ReadError>
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let (head, body) = response.into_parts();
+    // An error without any message comes with its status in the head ("trailers only").
+    if let Some(status) = tonic::Status::from_header_map(&head.headers)
+        && status.code() != tonic::Code::Ok
+    {
+        return Err(ReadError::Status(status));
+    }
+    if head.status != http::StatusCode::OK {
+        return Err(ReadError::Status(tonic::Status::unknown(format!(
+            "HTTP status {}",
+            head.status
+        ))));
+    }
+    let mut body = pin!(body);
+    let mut messages = Messages::new(limit);
+    let mut status = None;
+    while let Some(frame) = std::future::poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
+        match frame
+            .map_err(|e| ReadError::Status(tonic::Status::from_error(e.into())))?
+            .into_data()
+        {
+            Ok(data) => messages.feed(data, item)?,
+            Err(frame) => {
+                if let Ok(trailers) = frame.into_trailers() {
+                    status = tonic::Status::from_header_map(&trailers);
+                }
+            }
+        }
+    }
+    match status {
+        Some(status) if status.code() == tonic::Code::Ok => messages.finish(),
+        Some(status) => Err(ReadError::Status(status)),
+        None => Err(ReadError::Malformed("the answer ended without a status")),
+    }
+}
+
+/// Where in the stream of length-prefixed messages we are.
+#[derive(Debug)]
+enum State {
+    /// In the five bytes before a message.
+    Prefix { seen: [u8; 5], have: usize },
+    /// In a message with this many bytes to come.
+    Message { left: usize },
+}
+
+/// Cuts the body into messages and the messages into items of field 1.
+#[derive(Debug)]
+struct Messages {
+    state: State,
+    /// The start of an item (with its tag and length) whose end has not arrived.
+    carry: Vec<u8>,
+    limit: usize,
+    items: usize,
+    bytes: usize,
+}
+
+impl Messages {
+    fn new(limit: usize) -> Self {
+        Self {
+            state: State::Prefix { seen: [0; 5], have: 0 },
+            carry: Vec::new(),
+            limit,
+            items: 0,
+            bytes: 0,
+        }
+    }
+
+    fn feed(
+        &mut self,
+        mut data: Bytes,
+        item: &mut (dyn FnMut(&[u8]) -> Result<(), Malformed> + Send),
+    ) -> Result<(), ReadError> {
+        while data.has_remaining() {
+            match &mut self.state {
+                State::Prefix { seen, have } => {
+                    let n = data.len().min(5 - *have);
+                    seen[*have..*have + n].copy_from_slice(&data[..n]);
+                    *have += n;
+                    data.advance(n);
+                    if *have == 5 {
+                        let [compressed, len @ ..] = *seen;
+                        if compressed != 0 {
+                            return Err(ReadError::Malformed("a compressed message, which we did not ask for"));
+                        }
+                        let left = u32::from_be_bytes(len) as usize;
+                        self.bytes = self.bytes.saturating_add(left);
+                        if self.bytes > self.limit {
+                            return Err(ReadError::TooLarge { limit: self.limit });
+                        }
+                        self.state = if left == 0 {
+                            State::Prefix { seen: [0; 5], have: 0 }
+                        } else {
+                            State::Message { left }
+                        };
+                    }
+                }
+                State::Message { left } => {
+                    let part = data.split_to(data.len().min(*left));
+                    *left -= part.len();
+                    let ends = *left == 0;
+                    self.fields(&part, item)?;
+                    if ends {
+                        if !self.carry.is_empty() {
+                            return Err(ReadError::Malformed("a message ends inside an item"));
+                        }
+                        self.state = State::Prefix { seen: [0; 5], have: 0 };
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Walks the fields of a message's next part; what is incomplete is carried.
+    fn fields(
+        &mut self,
+        mut part: &[u8],
+        item: &mut (dyn FnMut(&[u8]) -> Result<(), Malformed> + Send),
+    ) -> Result<(), ReadError> {
+        // First complete the carried field, copying no more than it needs.
+        while !self.carry.is_empty() && !part.is_empty() {
+            let want = match field(&self.carry)? {
+                // The head itself is cut: bytes one by one until it is whole.
+                Parsed::Head => 1,
+                Parsed::Field { size, .. } => size.saturating_sub(self.carry.len()),
+            };
+            let n = want.min(part.len());
+            self.carry.extend_from_slice(&part[..n]);
+            part = &part[n..];
+            if let Parsed::Field { number, body, size } = field(&self.carry)?
+                && self.carry.len() >= size
+            {
+                if number == 1
+                    && let Some(from) = body
+                {
+                    item(&self.carry[from..size])?;
+                    self.items += 1;
+                }
+                self.carry.clear();
+            }
+        }
+        while !part.is_empty() {
+            match field(part)? {
+                Parsed::Field { number, body, size } if size <= part.len() => {
+                    if number == 1
+                        && let Some(from) = body
+                    {
+                        item(&part[from..size])?;
+                        self.items += 1;
+                    }
+                    part = &part[size..];
+                }
+                _ => {
+                    self.carry.extend_from_slice(part);
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<(usize, usize), ReadError> {
+        match self.state {
+            State::Prefix { have: 0, .. } => Ok((self.items, self.bytes)),
+            _ => Err(ReadError::Malformed("the answer is cut off")),
+        }
+    }
+}
+
+enum Parsed {
+    /// Tag or length are not complete yet.
+    Head,
+    /// A field of `size` bytes in all; `body` is where a length-delimited field's content begins.
+    Field {
+        number: u32,
+        body: Option<usize>,
+        size: usize,
+    },
+}
+
+fn field(bytes: &[u8]) -> Result<Parsed, Malformed> {
+    let Some((tag, used)) = varint(bytes)? else {
+        return Ok(Parsed::Head);
+    };
+    let (number, wire_type) = split_tag(tag)?;
+    let rest = &bytes[used..];
+    let size = match wire_type {
+        0 => match varint(rest)? {
+            Some((_, n)) => used + n,
+            None => return Ok(Parsed::Head),
+        },
+        1 => used + 8,
+        5 => used + 4,
+        2 => {
+            let Some((len, n)) = varint(rest)? else {
+                return Ok(Parsed::Head);
+            };
+            // The message's own limit bounds this long before it could overflow.
+            let len = u32::try_from(len).map_err(|_| Malformed("a length beyond the end"))? as usize;
+            return Ok(Parsed::Field {
+                number,
+                body: Some(used + n),
+                size: used + n + len,
+            });
+        }
+        _ => return Err(Malformed("unknown wire type")),
+    };
+    if number == 1 {
+        return Err(Malformed("an item of another type than CRI's"));
+    }
+    Ok(Parsed::Field {
+        number,
+        body: None,
+        size,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use prost::Message;
+
+    use super::*;
+    use crate::v1;
+
+    fn frame(message: &[u8]) -> Vec<u8> {
+        let len = u32::try_from(message.len()).unwrap().to_be_bytes();
+        [&[0][..], &len, message].concat()
+    }
+
+    /// Feeds `body` in pieces of the given sizes.
+    fn read(body: &[u8], sizes: &[usize], limit: usize) -> Result<(Vec<Vec<u8>>, usize), ReadError> {
+        let mut items = Vec::new();
+        let mut messages = Messages::new(limit);
+        let mut rest = body;
+        for &size in sizes.iter().cycle() {
+            let (part, tail) = rest.split_at(size.clamp(1, rest.len().max(1)).min(rest.len()));
+            messages.feed(Bytes::copy_from_slice(part), &mut |bytes| {
+                items.push(bytes.to_vec());
+                Ok(())
+            })?;
+            rest = tail;
+            if rest.is_empty() {
+                break;
+            }
+        }
+        messages.finish().map(|(_, bytes)| (items, bytes))
+    }
+
+    fn list(n: usize) -> v1::ListContainersResponse {
+        let container = |i| v1::Container {
+            id: format!("id-{i}"),
+            labels: [("some.label".to_owned(), "x".repeat(i * 37 % 400))].into(),
+            ..Default::default()
+        };
+        v1::ListContainersResponse {
+            containers: (0..n).map(container).collect(),
+        }
+    }
+
+    proptest! {
+        /// However the transport cuts the bytes, the items are the same; also over several messages, as a stream sends them.
+        #[test]
+        fn cuts_do_not_matter(n in 0usize..20, more in 0usize..5, sizes in proptest::collection::vec(1usize..300, 1..20)) {
+            let (first, second) = (list(n), list(more));
+            let body = [frame(&first.encode_to_vec()), frame(&second.encode_to_vec())].concat();
+            let (items, _) = read(&body, &sizes, usize::MAX).unwrap();
+            let expected: Vec<_> = first.containers.iter().chain(&second.containers).map(Message::encode_to_vec).collect();
+            prop_assert_eq!(items, expected);
+        }
+
+        #[test]
+        fn noise_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200), sizes in proptest::collection::vec(1usize..50, 1..5)) {
+            let _ = read(&frame(&bytes), &sizes, 1000);
+            let _ = read(&bytes, &sizes, 1000);
+        }
+    }
+
+    #[test]
+    fn unknown_fields_between_items_are_skipped() {
+        let mut message = vec![0x10, 0x96, 0x01]; // field 2, varint
+        message.extend(
+            v1::ListContainersResponse {
+                containers: list(1).containers,
+            }
+            .encode_to_vec(),
+        );
+        message.extend([0x1a, 2, b'h', b'i', 0x25, 0, 0, 0, 0, 0x29, 0, 0, 0, 0, 0, 0, 0, 0]); // 3 bytes, 4 fixed32, 5 fixed64
+        for size in 1..message.len() {
+            assert_eq!(read(&frame(&message), &[size], usize::MAX).unwrap().0.len(), 1);
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        assert!(matches!(read(&[1, 0, 0, 0, 0], &[5], 10), Err(ReadError::Malformed(_))));
+        assert!(matches!(
+            read(&[0, 0, 0, 1, 0], &[5], 10),
+            Err(ReadError::TooLarge { limit: 10 })
+        ));
+        assert!(matches!(
+            read(&[0, 0, 0, 0, 2, 0x0a], &[9], 10),
+            Err(ReadError::Malformed(_))
+        ));
+        assert!(matches!(
+            read(&[0, 0, 0, 0, 2, 0x0a, 9], &[9], 10),
+            Err(ReadError::Malformed(_))
+        ));
+        // The limit counts all messages of a stream together.
+        assert!(matches!(
+            read(&[0, 0, 0, 0, 2, 0x0a, 0, 0, 0, 0, 0, 9], &[1], 10),
+            Err(ReadError::TooLarge { .. })
+        ));
+    }
+}

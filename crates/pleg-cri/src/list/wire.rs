@@ -1,0 +1,346 @@
+//! A visitor over protobuf bytes: any field order, the last value wins, unknown fields are skipped, every length is checked.
+
+use super::{ContainerItem, POD_NAME_LABEL, POD_NAMESPACE_LABEL, POD_UID_LABEL, SandboxItem};
+
+/// The bytes are no protobuf message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("malformed protobuf: {0}")]
+pub struct Malformed(pub(crate) &'static str);
+
+/// One field of a message.
+enum Field<'a> {
+    Varint(u64),
+    Bytes(&'a [u8]),
+    /// Fixed 32 or 64: no field we read has these types.
+    Skipped,
+}
+
+/// Reads a varint from the front of `bytes`. `Ok(None)`: it is cut off.
+pub(super) fn varint(bytes: &[u8]) -> Result<Option<(u64, usize)>, Malformed> {
+    // Most tags and lengths are one byte.
+    if let Some(&first) = bytes.first()
+        && first < 0x80
+    {
+        return Ok(Some((u64::from(first), 1)));
+    }
+    let mut value = 0u64;
+    for (i, &byte) in bytes.iter().take(10).enumerate() {
+        if i == 9 && byte > 1 {
+            return Err(Malformed("varint overflows 64 bits"));
+        }
+        value |= u64::from(byte & 0x7f) << (7 * i);
+        if byte < 0x80 {
+            return Ok(Some((value, i + 1)));
+        }
+    }
+    if bytes.len() >= 10 {
+        Err(Malformed("varint overflows 64 bits"))
+    } else {
+        Ok(None)
+    }
+}
+
+/// Walks the fields of one whole message.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn varint(&mut self) -> Result<u64, Malformed> {
+        let (value, used) = varint(self.0)?.ok_or(Malformed("cut off in a varint"))?;
+        self.0 = &self.0[used..];
+        Ok(value)
+    }
+
+    fn take(&mut self, n: usize) -> Result<&'a [u8], Malformed> {
+        let (head, tail) = self.0.split_at_checked(n).ok_or(Malformed("a length beyond the end"))?;
+        self.0 = tail;
+        Ok(head)
+    }
+
+    /// The next field; `None` at the end.
+    #[inline]
+    fn next(&mut self) -> Result<Option<(u32, Field<'a>)>, Malformed> {
+        if self.0.is_empty() {
+            return Ok(None);
+        }
+        let (number, wire_type) = split_tag(self.varint()?)?;
+        let field = match wire_type {
+            0 => Field::Varint(self.varint()?),
+            1 => self.take(8).map(|_| Field::Skipped)?,
+            2 => {
+                let len = usize::try_from(self.varint()?).map_err(|_| Malformed("a length beyond the end"))?;
+                Field::Bytes(self.take(len)?)
+            }
+            5 => self.take(4).map(|_| Field::Skipped)?,
+            // Groups (3, 4) left the language before CRI began.
+            _ => return Err(Malformed("unknown wire type")),
+        };
+        Ok(Some((number, field)))
+    }
+}
+
+/// Splits a tag into field number and wire type.
+pub(super) fn split_tag(tag: u64) -> Result<(u32, u8), Malformed> {
+    let number = u32::try_from(tag >> 3).map_err(|_| Malformed("field number too large"))?;
+    if number == 0 || number > 0x1fff_ffff {
+        return Err(Malformed("field number out of range"));
+    }
+    Ok((number, (tag & 7) as u8))
+}
+
+/// Enums and `int32` travel sign-extended to 64 bits; what is cut off is what protobuf cuts off.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    reason = "protobuf's own rule for int32"
+)]
+fn int32(value: u64) -> i32 {
+    value as i32
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "protobuf's own rule for uint32")]
+fn uint32(value: u64) -> u32 {
+    value as u32
+}
+
+/// One entry of a `map<string, string>`.
+fn map_entry(entry: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
+    let (mut key, mut value): (&[u8], &[u8]) = (b"", b"");
+    let mut fields = Fields(entry);
+    while let Some((number, field)) = fields.next()? {
+        match (number, field) {
+            (1, Field::Bytes(bytes)) => key = bytes,
+            (2, Field::Bytes(bytes)) => value = bytes,
+            (1 | 2, _) => return Err(WRONG_TYPE),
+            _ => {}
+        }
+    }
+    Ok((key, value))
+}
+
+/// What prost and Go refuse too: a known field that comes as another type.
+const WRONG_TYPE: Malformed = Malformed("a field of another type than CRI's");
+
+/// Reads a `PodSandbox`.
+pub fn parse_sandbox(bytes: &[u8]) -> Result<SandboxItem<'_>, Malformed> {
+    let mut item = SandboxItem::default();
+    let mut fields = Fields(bytes);
+    while let Some((number, field)) = fields.next()? {
+        match (number, field) {
+            (1, Field::Bytes(id)) => item.id = id,
+            (2, Field::Bytes(metadata)) => {
+                item.has_metadata = true;
+                let mut fields = Fields(metadata);
+                while let Some((number, field)) = fields.next()? {
+                    match (number, field) {
+                        (1, Field::Bytes(name)) => item.name = name,
+                        (2, Field::Bytes(uid)) => item.uid = uid,
+                        (3, Field::Bytes(namespace)) => item.namespace = namespace,
+                        (4, Field::Varint(attempt)) => item.attempt = uint32(attempt),
+                        (1..=4, _) => return Err(WRONG_TYPE),
+                        _ => {}
+                    }
+                }
+            }
+            (3, Field::Varint(state)) => item.state = int32(state),
+            (4, Field::Varint(nanos)) => item.created_at = nanos.cast_signed(),
+            (5, Field::Bytes(label)) => {
+                if let (key, value) = map_entry(label)?
+                    && key == POD_UID_LABEL.as_bytes()
+                {
+                    item.pod_uid_label = value;
+                }
+            }
+            (6, Field::Bytes(_)) => {}
+            (1..=6, _) => return Err(WRONG_TYPE),
+            _ => {}
+        }
+    }
+    Ok(item)
+}
+
+/// Reads a `Container`.
+pub fn parse_container(bytes: &[u8]) -> Result<ContainerItem<'_>, Malformed> {
+    let mut item = ContainerItem::default();
+    let mut fields = Fields(bytes);
+    while let Some((number, field)) = fields.next()? {
+        match (number, field) {
+            (1, Field::Bytes(id)) => item.id = id,
+            (2, Field::Bytes(id)) => item.pod_sandbox_id = id,
+            (3, Field::Bytes(metadata)) => {
+                let mut fields = Fields(metadata);
+                while let Some((number, field)) = fields.next()? {
+                    match (number, field) {
+                        (1, Field::Bytes(name)) => item.name = name,
+                        (2, Field::Varint(attempt)) => item.attempt = uint32(attempt),
+                        (1 | 2, _) => return Err(WRONG_TYPE),
+                        _ => {}
+                    }
+                }
+            }
+            (6, Field::Varint(state)) => item.state = int32(state),
+            (7, Field::Varint(nanos)) => item.created_at = nanos.cast_signed(),
+            (8, Field::Bytes(label)) => {
+                let (key, value) = map_entry(label)?;
+                // The lengths tell almost every other label apart before a byte is compared.
+                match key.len() {
+                    21 if key == POD_UID_LABEL.as_bytes() => item.pod_uid_label = value,
+                    22 if key == POD_NAME_LABEL.as_bytes() => item.pod_name_label = value,
+                    27 if key == POD_NAMESPACE_LABEL.as_bytes() => item.pod_namespace_label = value,
+                    _ => {}
+                }
+            }
+            (4 | 5 | 9, Field::Bytes(_)) => {}
+            (1..=9, _) => return Err(WRONG_TYPE),
+            _ => {}
+        }
+    }
+    Ok(item)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+    use prost::Message;
+
+    use super::*;
+    use crate::v1;
+
+    #[test]
+    fn label_lengths_are_what_the_match_says() {
+        assert_eq!(
+            [POD_UID_LABEL.len(), POD_NAME_LABEL.len(), POD_NAMESPACE_LABEL.len()],
+            [21, 22, 27]
+        );
+    }
+
+    fn labels() -> impl Strategy<Value = HashMap<String, String>> {
+        let key = prop_oneof![
+            Just(POD_UID_LABEL.to_owned()),
+            Just(POD_NAME_LABEL.to_owned()),
+            Just(POD_NAMESPACE_LABEL.to_owned()),
+            ".{0,30}"
+        ];
+        proptest::collection::hash_map(key, ".{0,40}", 0..8)
+    }
+
+    prop_compose! {
+        fn container()(id in ".{0,80}", sandbox in ".{0,80}", name in proptest::option::of((".{0,20}", any::<u32>())),
+                       state in any::<i32>(), created_at in any::<i64>(), labels in labels(), annotations in labels(),
+                       image in proptest::option::of(".{0,60}")) -> v1::Container {
+            v1::Container {
+                id, pod_sandbox_id: sandbox, state, created_at, labels, annotations,
+                metadata: name.map(|(name, attempt)| v1::ContainerMetadata { name, attempt }),
+                image: image.map(|image| v1::ImageSpec { image, ..Default::default() }),
+                image_ref: "sha256:1".into(), image_id: "x".into(),
+            }
+        }
+    }
+
+    prop_compose! {
+        fn sandbox()(id in ".{0,80}", meta in proptest::option::of((".{0,20}", ".{0,40}", ".{0,20}", any::<u32>())),
+                     state in any::<i32>(), created_at in any::<i64>(), labels in labels(), annotations in labels()) -> v1::PodSandbox {
+            v1::PodSandbox {
+                id, state, created_at, labels, annotations, runtime_handler: "runc".into(),
+                metadata: meta.map(|(name, uid, namespace, attempt)| v1::PodSandboxMetadata { name, uid, namespace, attempt }),
+            }
+        }
+    }
+
+    fn label<'a>(labels: &'a HashMap<String, String>, key: &str) -> &'a [u8] {
+        labels.get(key).map_or(b"", |value| value.as_bytes())
+    }
+
+    fn same_container(message: &v1::Container, item: &ContainerItem<'_>) {
+        let meta = message.metadata.clone().unwrap_or_default();
+        assert_eq!(
+            *item,
+            ContainerItem {
+                id: message.id.as_bytes(),
+                pod_sandbox_id: message.pod_sandbox_id.as_bytes(),
+                name: meta.name.as_bytes(),
+                attempt: meta.attempt,
+                state: message.state,
+                created_at: message.created_at,
+                pod_uid_label: label(&message.labels, POD_UID_LABEL),
+                pod_name_label: label(&message.labels, POD_NAME_LABEL),
+                pod_namespace_label: label(&message.labels, POD_NAMESPACE_LABEL),
+            }
+        );
+    }
+
+    fn same_sandbox(message: &v1::PodSandbox, item: &SandboxItem<'_>) {
+        let meta = message.metadata.clone().unwrap_or_default();
+        assert_eq!(
+            *item,
+            SandboxItem {
+                id: message.id.as_bytes(),
+                has_metadata: message.metadata.is_some(),
+                uid: meta.uid.as_bytes(),
+                namespace: meta.namespace.as_bytes(),
+                name: meta.name.as_bytes(),
+                attempt: meta.attempt,
+                state: message.state,
+                created_at: message.created_at,
+                pod_uid_label: label(&message.labels, POD_UID_LABEL),
+            }
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn a_container_reads_as_prost_reads_it(message in container()) {
+            same_container(&message, &parse_container(&message.encode_to_vec()).unwrap());
+        }
+
+        #[test]
+        fn a_sandbox_reads_as_prost_reads_it(message in sandbox()) {
+            same_sandbox(&message, &parse_sandbox(&message.encode_to_vec()).unwrap());
+        }
+
+        #[test]
+        fn two_messages_in_a_row_merge_as_prost_merges_them(a in container(), b in container(), c in sandbox(), d in sandbox()) {
+            let bytes = [a.encode_to_vec(), b.encode_to_vec()].concat();
+            same_container(&v1::Container::decode(&*bytes).unwrap(), &parse_container(&bytes).unwrap());
+            let bytes = [c.encode_to_vec(), d.encode_to_vec()].concat();
+            same_sandbox(&v1::PodSandbox::decode(&*bytes).unwrap(), &parse_sandbox(&bytes).unwrap());
+        }
+
+        /// Whatever prost accepts we accept with the same content, on bytes bent at random.
+        #[test]
+        fn bent_bytes_agree_with_prost(message in container(), other in sandbox(),
+                                       bends in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6)) {
+            let mut bytes = message.encode_to_vec();
+            for (at, byte) in &bends { if !bytes.is_empty() { let i = at.index(bytes.len()); bytes[i] = *byte; } }
+            if let Ok(message) = v1::Container::decode(&*bytes) { same_container(&message, &parse_container(&bytes).unwrap()); }
+            let mut bytes = other.encode_to_vec();
+            for (at, byte) in &bends { if !bytes.is_empty() { let i = at.index(bytes.len()); bytes[i] = *byte; } }
+            if let Ok(message) = v1::PodSandbox::decode(&*bytes) { same_sandbox(&message, &parse_sandbox(&bytes).unwrap()); }
+        }
+
+        #[test]
+        fn noise_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = parse_container(&bytes);
+            let _ = parse_sandbox(&bytes);
+        }
+    }
+
+    #[test]
+    fn cut_off_anywhere_is_an_error_or_a_shorter_message() {
+        let message = v1::Container {
+            id: "abc".into(),
+            state: 2,
+            created_at: i64::MIN,
+            ..Default::default()
+        };
+        let bytes = message.encode_to_vec();
+        for end in 0..bytes.len() {
+            assert_eq!(
+                parse_container(&bytes[..end]).is_ok(),
+                v1::Container::decode(&bytes[..end]).is_ok(),
+                "{end}"
+            );
+        }
+    }
+}
