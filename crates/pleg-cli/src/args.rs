@@ -88,6 +88,8 @@ pub(crate) enum Command {
     Inspect(Inspect),
     /// Is everything seen? If not: which call, which pod, which container
     Health(Health),
+    /// See it work: a simulated node with lively pods, and one that gets stuck
+    Demo(Demo),
     /// Measure what a look at the runtime costs, beside merely moving its bytes
     Bench(Bench),
     /// Show our version and the runtime's
@@ -291,6 +293,34 @@ pub(crate) struct Health {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
+  pleg demo
+  pleg demo --pods 500 --churn 50 --for 1m
+  pleg demo --for 0                   Until Ctrl-C
+  pleg demo -o json | tail -1 | jq .summary
+
+The runtime is a simulated one, on a socket of its own; nothing of this machine is looked at. In the
+middle it does not answer for one container: that pod goes into quarantine by name, all others go on.")]
+pub(crate) struct Demo {
+    /// End after this time; 0 for never
+    #[arg(long = "for", value_name = "DURATION", default_value = "20s", value_parser = parse_duration_or_zero)]
+    pub(crate) duration: Duration,
+    /// How many pods, with two containers each
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = parse_pods)]
+    pub(crate) pods: usize,
+    /// Changes a second
+    #[arg(long, value_name = "RATE", default_value_t = 4.0, value_parser = parse_rate)]
+    pub(crate) churn: f64,
+    /// The same seed makes the same node
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// How to print; json has one event a line, and a summary as the last
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    pub(crate) output: PlainFormat,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
   pleg bench -r unix:///run/containerd/containerd.sock
   pleg bench --looks 100 -o json | jq .cpu_ratio
 
@@ -339,6 +369,27 @@ fn parse_capacity(text: &str) -> Result<usize, String> {
         Ok(n @ 1..=10_000_000) => Ok(n),
         _ => Err("a number from 1 to 10000000".to_owned()),
     }
+}
+
+fn parse_pods(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n @ 1..=20_000) => Ok(n),
+        _ => Err("a number from 1 to 20000".to_owned()),
+    }
+}
+
+fn parse_rate(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(rate) if (0.0..=10_000.0).contains(&rate) => Ok(rate),
+        _ => Err("a number from 0 to 10000".to_owned()),
+    }
+}
+
+fn parse_duration_or_zero(text: &str) -> Result<Duration, String> {
+    if matches!(text, "0" | "0s") {
+        return Ok(Duration::ZERO);
+    }
+    parse_duration(text)
 }
 
 /// Where a daemon of ours listens unless told otherwise; none for a user without a runtime directory.

@@ -10,6 +10,8 @@ use crate::args::{Cli, Command, LogFormat, LogLevel};
 pub(crate) fn init(cli: &Cli) {
     let level = cli.global.log_level.unwrap_or(match cli.command {
         Command::Run(_) | Command::Watch(_) => LogLevel::Info,
+        // What the log would say is part of the show.
+        Command::Demo(_) => LogLevel::Error,
         _ => LogLevel::Warn,
     });
     let level = match level {

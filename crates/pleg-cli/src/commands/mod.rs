@@ -2,6 +2,7 @@
 
 mod bench;
 mod completions;
+mod demo;
 mod health;
 mod inspect;
 mod pods;
@@ -25,6 +26,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Run(args) => return run::run(&global, args, shutdown).await,
         Command::Watch(args) => return watch::run(&global, args, shutdown).await,
+        Command::Demo(args) => return demo::run(args, shutdown).await,
         command => {
             let once = async {
                 match command {
@@ -34,7 +36,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
                     Command::Bench(args) => bench::run(&global, args).await,
                     Command::Version(args) => version::run(&global, args).await,
                     Command::Completions(args) => completions::run(&args),
-                    Command::Run(_) | Command::Watch(_) => Ok(ExitCode::SUCCESS),
+                    Command::Run(_) | Command::Watch(_) | Command::Demo(_) => Ok(ExitCode::SUCCESS),
                 }
             };
             tokio::select! {
