@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
-use pleg_cri::Endpoint;
+use pleg_cri::{Endpoint, Rpc};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -14,11 +14,12 @@ use tokio_util::task::TaskTracker;
 use crate::config::SimConfig;
 use crate::control;
 use crate::fault::Faults;
+use crate::selector::{Directory, Selector};
 use crate::serve::connection::{Protocol, accept};
 use crate::serve::router::Cri;
 use crate::serve::socket::{BindError, Bound};
 use crate::stats::{Stats, StatsSnapshot};
-use crate::world::{World, WorldError};
+use crate::world::{Truth, World, WorldError};
 
 /// Requests to go down that may wait.
 const DOWN_QUEUE: usize = 16;
@@ -55,7 +56,8 @@ pub(crate) struct Shared {
     downs: mpsc::Sender<Down>,
 }
 
-/// The world, locked. Don't hold it across an `await`: every call of every client waits for it.
+/// The world, locked. Don't hold it across an `await`: every call of every client waits for it. Mind that in
+/// `for x in sim.world().truth().containers { … }` it is held for the whole loop; bind the truth first, or take [`Sim::truth`].
 #[derive(Debug)]
 pub struct WorldGuard<'a> {
     world: MutexGuard<'a, World>,
@@ -92,10 +94,32 @@ impl Shared {
         }
     }
 
+    /// Holds a kind of call, or only those about one pod or container.
+    pub(crate) fn hang(&self, rpc: Rpc, about: Option<Selector>) -> Result<(), control::CommandError> {
+        self.faults.hang(rpc, about, &Names(&self.world()))
+    }
+
+    /// Locks containers as containerd does.
+    pub(crate) fn lock_containers(&self, target: Selector) -> Result<(), control::CommandError> {
+        let ids = self.world().ids(&target)?;
+        Ok(self.faults.lock(Some(target), ids)?)
+    }
+
     /// Closes the socket for a while; returns when it is closed. False if the simulator is ending.
     pub(crate) async fn down(&self, length: Duration) -> bool {
         let (closed, is_closed) = oneshot::channel();
         self.downs.send(Down { length, closed }).await.is_ok() && is_closed.await.is_ok()
+    }
+}
+
+/// The world as the fault layer wants to ask it.
+struct Names<'a>(&'a World);
+
+impl Directory for Names<'_> {
+    type Error = control::CommandError;
+
+    fn ids(&self, selector: &Selector) -> Result<Vec<Arc<str>>, control::CommandError> {
+        Ok(self.0.ids(selector)?)
     }
 }
 
@@ -203,9 +227,25 @@ impl Sim {
         self.shared.world()
     }
 
+    /// Everything there is now. Unlike `world().truth()` it cannot keep the world locked for the rest of a statement.
+    pub fn truth(&self) -> Truth {
+        self.world().truth()
+    }
+
     /// The faults in force, to change them.
     pub fn faults(&self) -> &Faults {
         &self.shared.faults
+    }
+
+    /// Holds a kind of call, or only those about one pod or container, until `faults().unhang(…)`.
+    pub fn hang(&self, rpc: Rpc, about: Option<Selector>) -> Result<(), control::CommandError> {
+        self.shared.hang(rpc, about)
+    }
+
+    /// Locks a pod's containers, or one, as containerd does, until `faults().unlock(…)`: every `ListContainers` hangs, and
+    /// every call about them.
+    pub fn lock(&self, target: Selector) -> Result<(), control::CommandError> {
+        self.shared.lock_containers(target)
     }
 
     /// All counters now.

@@ -12,7 +12,7 @@ use pleg_sim::{Ending, SimConfig};
 #[tokio::test]
 async fn lists_are_the_truth() {
     let rig = rig(pods(30)).await;
-    let truth = rig.sim.world().truth();
+    let truth = rig.sim.truth();
     assert_eq!((truth.sandboxes.len(), truth.containers.len()), (30, 60));
 
     let expected: Vec<_> = (truth.containers.iter())
@@ -42,7 +42,7 @@ async fn every_filter_selects() {
         .world()
         .exit(&"default/web-1".parse().unwrap(), Some("app"), Ending::Exit(1))
         .unwrap();
-    let truth = rig.sim.world().truth();
+    let truth = rig.sim.truth();
     let one = &truth.containers[0];
     let state = |state: v1::ContainerState| Some(v1::ContainerStateValue { state: state.into() });
     let label = |key: &str, value: &str| HashMap::from([(key.to_owned(), value.to_owned())]);

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::duration::Span;
 use crate::fault::{EventFaults, FaultError, GrpcCode};
-use crate::selector::{Directory, PodRef, Selector};
+use crate::selector::{PodRef, Selector};
 use crate::sim::Shared;
 use crate::stats::StatsSnapshot;
 use crate::world::{Ending, Odd, World, WorldError};
@@ -253,17 +253,6 @@ pub enum Reply {
     Pods(Vec<PodState>),
 }
 
-/// The world as the fault layer wants to ask it.
-struct Names<'a>(&'a World);
-
-impl Directory for Names<'_> {
-    type Error = CommandError;
-
-    fn ids(&self, selector: &Selector) -> Result<Vec<std::sync::Arc<str>>, CommandError> {
-        Ok(self.0.ids(selector)?)
-    }
-}
-
 fn selector(pod: Option<PodRef>, container: Option<String>) -> Result<Option<Selector>, CommandError> {
     match (pod, container) {
         (Some(pod), container) => Ok(Some(Selector { pod, container })),
@@ -313,7 +302,7 @@ pub(crate) async fn execute(shared: &Shared, command: Command) -> Result<Reply, 
             let about = target
                 .as_ref()
                 .map_or(String::new(), |target| format!(" about {target}"));
-            faults.hang(rpc.0, target, &Names(&world()))?;
+            shared.hang(rpc.0, target)?;
             format!("{rpc}{about} hangs until unhang")
         }
         Command::Unhang(Unhang { rpc, pod, container }) => {
@@ -321,9 +310,8 @@ pub(crate) async fn execute(shared: &Shared, command: Command) -> Result<Reply, 
             format!("{count} hangs ended")
         }
         Command::Lock(target) => {
-            let ids = world().ids(&target)?;
             let done = format!("{target} is locked: ListContainers hangs until unlock");
-            faults.lock(Some(target), ids)?;
+            shared.lock_containers(target)?;
             done
         }
         Command::Unlock(Unlock { pod, container }) => {

@@ -75,12 +75,13 @@ where
                 let status = Status::new(code.0, format!("{rpc} fails because it was told to"));
                 return Ok(status.into_http());
             }
-            let (request, id) = match plan.by_id {
-                true => match with_id(request).await {
+            let (request, id) = if plan.by_id {
+                match with_id(request).await {
                     Ok(found) => found,
                     Err(status) => return Ok(status.into_http()),
-                },
-                false => (request, None),
+                }
+            } else {
+                (request, None)
             };
             faults.pass(rpc, id.as_deref()).await;
             let response = inner.call(request).await?;

@@ -116,9 +116,10 @@ impl Faults {
     /// How long every call takes, or one kind of call; up to `jitter` is added.
     pub fn set_latency(&self, rpc: Option<Rpc>, base: Duration, jitter: Duration) {
         let latency = Latency { base, jitter };
-        self.change(|rules| match rpc {
-            Some(rpc) => _ = rules.latency_of.insert(rpc, latency),
-            None => {
+        self.change(|rules| {
+            if let Some(rpc) = rpc {
+                rules.latency_of.insert(rpc, latency);
+            } else {
                 rules.latency = latency;
                 rules.latency_of.clear();
             }
@@ -153,7 +154,7 @@ impl Faults {
                 rpc,
                 selector: None,
                 ids,
-            })
+            });
         });
     }
 

@@ -45,13 +45,12 @@ impl Images {
 
 /// 64 hexadecimal digits that follow from the name.
 fn digest(name: &str) -> String {
-    (0..4u64)
-        .map(|part| {
-            let mut hasher = FxHasher::default();
-            (part, name).hash(&mut hasher);
-            format!("{:016x}", hasher.finish())
-        })
-        .collect()
+    let part = |salt: u64| {
+        let mut hasher = FxHasher::default();
+        (salt, name).hash(&mut hasher);
+        hasher.finish()
+    };
+    format!("{:016x}{:016x}{:016x}{:016x}", part(0), part(1), part(2), part(3))
 }
 
 /// A name with registry and tag, as runtimes store it: `busybox` is `docker.io/library/busybox:latest`.

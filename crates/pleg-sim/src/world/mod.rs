@@ -227,8 +227,7 @@ impl World {
 
     /// An id as runtimes make them: 64 hexadecimal digits.
     fn new_id(&mut self) -> Arc<str> {
-        let id: String = (0..4).map(|_| format!("{:016x}", self.rng.u64(..))).collect();
-        id.into()
+        format!("{:032x}{:032x}", self.rng.u128(..), self.rng.u128(..)).into()
     }
 
     /// A UID as the API server makes them.

@@ -113,7 +113,7 @@ impl World {
     /// Makes both unfiltered lists at least `bytes` longer; 0 ends it.
     pub fn pad_lists(&mut self, bytes: usize) {
         let mut field = Vec::with_capacity(PIECE + 8);
-        put_bytes(&mut field, 15, &[0; PIECE]);
+        put_bytes(&mut field, 15, &vec![0; PIECE]);
         let piece: Item = field.into();
         self.extra.padding = vec![piece; bytes.min(MOST_PADDING).div_ceil(PIECE)];
     }

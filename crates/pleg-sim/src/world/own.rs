@@ -230,7 +230,9 @@ impl World {
     pub fn remove(&mut self, pod: &PodRef, container: Option<&str>) -> Result<Vec<Arc<str>>, WorldError> {
         let ids = self.select(pod, container)?;
         if container.is_some() {
-            ids.iter().for_each(|id| self.remove_container(id));
+            for id in &ids {
+                self.remove_container(id);
+            }
         } else {
             self.remove_pod(&self.find_pod(pod)?);
         }
@@ -336,7 +338,9 @@ impl World {
 
     pub(super) fn cancel_restarts(&mut self, own: Option<&Own>) {
         for &(_, due) in own.map_or(&[][..], |own| &own.containers) {
-            due.into_iter().for_each(|due| self.schedule.cancel(due));
+            if let Some(due) = due {
+                self.schedule.cancel(due);
+            }
         }
     }
 

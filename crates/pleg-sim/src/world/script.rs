@@ -117,7 +117,7 @@ fn shell(line: &str) -> Script {
     {
         let mut words = part.split_whitespace();
         match (words.next(), words.next()) {
-            (None, _) | (Some("echo"), _) => {}
+            (None | Some("echo"), _) => {}
             (Some("trap"), _) => script.on_term = None,
             (Some("sleep"), Some(time)) => match span(time) {
                 Some(time) => after = after.saturating_add(time),
