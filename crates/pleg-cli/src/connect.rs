@@ -62,7 +62,7 @@ impl Observed {
                 let entries = local
                     .pods(|pod| wanted(&pod.namespace, &pod.name, pod.uid.as_str()))
                     .await?;
-                let read = |entry| serde_json::from_value(wire::pod_json(entry));
+                let read = |entry| serde_json::from_str(&serde_json::to_string(&wire::PodJson::from(entry))?);
                 entries.iter().map(read).collect::<Result<_, _>>()?
             }
         };

@@ -6,9 +6,8 @@
 use std::net::IpAddr;
 
 use jiff::Timestamp;
-use pleg::PodEntry;
+use pleg::{PodEntry, PodStatus};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 
 /// A pod by all its names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -188,18 +187,35 @@ pub(crate) struct Cause {
     pub(crate) last_error: Option<String>,
 }
 
-/// What the API says of a pod.
-pub(crate) fn pod_json(entry: &PodEntry) -> Value {
-    let mut value = json!(*entry.status);
-    if let (Some(at), Some(fields)) = (entry.inspected_at, value.as_object_mut()) {
-        fields.insert("inspected_at".to_owned(), json!(at));
+/// A pod, as the API writes it; [`Pod`] reads it.
+#[derive(Debug, Serialize)]
+pub(crate) struct PodJson<'a> {
+    #[serde(flatten)]
+    status: &'a PodStatus,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    inspected_at: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<PodErrorJson<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct PodErrorJson<'a> {
+    #[serde(flatten)]
+    error: &'a pleg::cache::PodError,
+    age_seconds: u64,
+}
+
+impl<'a> From<&'a PodEntry> for PodJson<'a> {
+    fn from(entry: &'a PodEntry) -> Self {
+        Self {
+            status: &entry.status,
+            inspected_at: entry.inspected_at,
+            error: entry.error.as_deref().map(|error| PodErrorJson {
+                error,
+                age_seconds: error.since.elapsed().as_secs(),
+            }),
+        }
     }
-    if let (Some(error), Some(fields)) = (&entry.error, value.as_object_mut()) {
-        let mut error_value = json!(**error);
-        error_value["age_seconds"] = json!(error.since.elapsed().as_secs());
-        fields.insert("error".to_owned(), error_value);
-    }
-    value
 }
 
 /// What the API says of missed events.
@@ -217,7 +233,7 @@ mod tests {
     use std::time::Duration;
 
     use pleg::event::Subject as EventSubject;
-    use pleg::{EventType, PodStatus, Source};
+    use pleg::{EventType, Source};
 
     use super::*;
 
@@ -331,8 +347,8 @@ mod tests {
                 since: tokio::time::Instant::now(),
             })),
         };
-        let value = pod_json(&entry);
-        let read: Pod = serde_json::from_value(value.clone()).unwrap();
-        assert_eq!(json!(read), value);
+        let text = serde_json::to_string(&PodJson::from(&entry)).unwrap();
+        let read: Pod = serde_json::from_str(&text).unwrap();
+        assert_eq!(serde_json::to_string(&read).unwrap(), text);
     }
 }

@@ -83,6 +83,7 @@ fn offer(name: &PodName, mut others: Vec<String>) -> String {
         .collect();
     let n = others.len();
     if close.is_empty() {
+        others.sort();
         let some: Vec<_> = others.into_iter().take(OFFERED).collect();
         let more = if n > some.len() { ", …" } else { "" };
         format!(". There are {n}: {}{more}", some.join(", "))
@@ -91,19 +92,24 @@ fn offer(name: &PodName, mut others: Vec<String>) -> String {
     }
 }
 
-/// How many letters have to be changed to get from one to the other.
+/// How many letters have to be changed, added, left out or swapped with their neighbour to get from one to the other.
 fn distance(a: &str, b: &str) -> usize {
+    let a: Vec<char> = a.chars().take(256).collect();
     let b: Vec<char> = b.chars().take(256).collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().take(256).enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, to) in b.iter().enumerate() {
-            let changed = diagonal + usize::from(from != *to);
-            diagonal = row[j + 1];
-            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
+    let mut before = vec![0; b.len() + 1];
+    let mut last: Vec<usize> = (0..=b.len()).collect();
+    for i in 1..=a.len() {
+        let mut row = vec![i; b.len() + 1];
+        for j in 1..=b.len() {
+            let changed = last[j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            row[j] = changed.min(last[j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                row[j] = row[j].min(before[j - 2] + 1);
+            }
         }
+        before = std::mem::replace(&mut last, row);
     }
-    row[b.len()]
+    last[b.len()]
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use pleg::EventType;
-use serde_json::json;
+use serde::Serialize;
 
 use crate::filter::{Filter, PodName};
 
@@ -11,10 +11,11 @@ use crate::filter::{Filter, PodName};
 const VALUE_LIMIT: usize = 1024;
 
 /// A request that makes no sense.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Bad {
-    field: String,
+    #[serde(rename = "error")]
     message: String,
+    field: String,
     accepted: Vec<String>,
 }
 
@@ -30,8 +31,7 @@ impl Bad {
 
 impl IntoResponse for Bad {
     fn into_response(self) -> Response {
-        let body = json!({"error": self.message, "field": self.field, "accepted": self.accepted});
-        (StatusCode::BAD_REQUEST, axum::Json(body)).into_response()
+        (StatusCode::BAD_REQUEST, axum::Json(self)).into_response()
     }
 }
 

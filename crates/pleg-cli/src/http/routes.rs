@@ -9,13 +9,13 @@ use axum::{Json, Router};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, StatusCode};
 use pleg::{Pleg, PodEntry};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::query::{Bad, Fields};
 use super::{events, ready};
-use crate::wire;
+use crate::wire::PodJson;
 
 /// Readers of the event stream at once.
 const FOLLOWERS: usize = 64;
@@ -92,7 +92,7 @@ async fn pods(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<
     let mut entries = app.pleg.cache().entries();
     entries.retain(|entry| filter.matches_pod(&entry.status.pod));
     entries.sort_by(|a, b| key(a).cmp(&key(b)));
-    let list: Vec<Value> = entries.iter().map(wire::pod_json).collect();
+    let list: Vec<_> = entries.iter().map(PodJson::from).collect();
     Ok(Json(list).into_response())
 }
 
@@ -116,7 +116,7 @@ async fn pod(State(app): State<Arc<App>>, Path((namespace, name)): Path<(String,
                 .max()
         });
     match newest {
-        Some(entry) => Json(wire::pod_json(entry)).into_response(),
+        Some(entry) => Json(PodJson::from(entry)).into_response(),
         None => error(StatusCode::NOT_FOUND, &format!("no pod {namespace}/{name}")),
     }
 }

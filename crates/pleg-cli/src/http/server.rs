@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use axum::Router;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -28,6 +28,9 @@ const HEADERS: usize = 64;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Requests that are being answered may take this long once we stop.
 const DRAIN: Duration = Duration::from_secs(2);
+
+/// Those beyond the limit have this long to read that they are.
+const REFUSAL: Duration = Duration::from_millis(500);
 
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nconnection: close\r\n\
     retry-after: 1\r\ncontent-length: 33\r\n\r\n{\"error\":\"too many connections\"}\n";
@@ -111,6 +114,21 @@ pub(crate) async fn serve(unix: UnixSocket, tcp: Option<TcpListener>, router: Ro
     let _ = tokio::time::timeout(DRAIN, server.tasks.wait()).await;
 }
 
+/// Says that there is no room. What the client sends is read: closing before that would take our answer away from it.
+async fn refuse(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> io::Result<()> {
+    stream.write_all(FULL).await?;
+    stream.shutdown().await?;
+    let mut rest = [0; 1024];
+    let mut left = HEAD_BYTES;
+    while left > 0 {
+        match stream.read(&mut rest).await? {
+            0 => break,
+            n => left = left.saturating_sub(n),
+        }
+    }
+    Ok(())
+}
+
 struct Server {
     router: Router,
     shutdown: CancellationToken,
@@ -146,7 +164,7 @@ impl Server {
     {
         let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else {
             self.tasks.spawn(async move {
-                let _ = tokio::time::timeout(HEAD_TIME, stream.write_all(FULL)).await;
+                let _ = tokio::time::timeout(REFUSAL, refuse(&mut stream)).await;
             });
             return;
         };

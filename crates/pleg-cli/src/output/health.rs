@@ -47,17 +47,16 @@ pub(crate) fn text(report: &Report) -> String {
 }
 
 fn words(cause: &Cause) -> String {
+    // What failed names its object; what is still in flight does not.
     let about = match (&cause.pod, &cause.container) {
         (Some(pod), Some(container)) => format!(" of container {container} in pod {pod}"),
         (Some(pod), None) => format!(" of the sandbox of pod {pod}"),
         _ => String::new(),
     };
+    let tries = if cause.attempts == 1 { "attempt" } else { "attempts" };
     let age = seconds(Duration::from_secs(cause.age_seconds));
     match &cause.last_error {
-        Some(error) => format!(
-            "{}{about}: for {age}, {} attempts; last: {error}",
-            cause.rpc, cause.attempts
-        ),
+        Some(error) => format!("{error} (for {age}, {} {tries})", cause.attempts),
         None => format!("{}{about}: waiting for an answer for {age}", cause.rpc),
     }
 }

@@ -16,7 +16,8 @@ const QUEUE: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct LineWriter {
     lines: mpsc::Sender<String>,
-    ended: oneshot::Receiver<anyhow::Result<()>>,
+    /// None once its end was told.
+    ended: Option<oneshot::Receiver<anyhow::Result<()>>>,
 }
 
 impl LineWriter {
@@ -26,7 +27,10 @@ impl LineWriter {
         std::thread::Builder::new().name("stdout".to_owned()).spawn(move || {
             let _ = end.send(write(queue));
         })?;
-        Ok(Self { lines, ended })
+        Ok(Self {
+            lines,
+            ended: Some(ended),
+        })
     }
 
     /// Takes a line, without its end. Fails once the reader has left.
@@ -34,16 +38,26 @@ impl LineWriter {
         if self.lines.send(line).await.is_ok() {
             return Ok(());
         }
-        match (&mut self.ended).await {
-            Ok(Err(error)) => Err(error),
-            _ => Err(super::Closed.into()),
-        }
+        self.ended().await?;
+        Err(super::Closed.into())
     }
 
     /// Waits until everything is written.
-    pub(crate) async fn end(self) -> anyhow::Result<()> {
+    pub(crate) async fn end(mut self) -> anyhow::Result<()> {
+        let ended = self.ended.take();
         drop(self.lines);
-        self.ended.await.unwrap_or(Ok(()))
+        match ended {
+            Some(ended) => ended.await.unwrap_or(Ok(())),
+            None => Ok(()),
+        }
+    }
+
+    /// How the writer ended, once.
+    async fn ended(&mut self) -> anyhow::Result<()> {
+        match self.ended.take() {
+            Some(ended) => ended.await.unwrap_or(Ok(())),
+            None => Ok(()),
+        }
     }
 }
 

@@ -137,7 +137,10 @@ impl Stage {
             return "no container runs: nothing to stall".to_owned();
         };
         let mut world = self.sim.world();
-        for id in world.select(&target.pod, target.container.as_deref()).unwrap_or_default() {
+        for id in world
+            .select(&target.pod, target.container.as_deref())
+            .unwrap_or_default()
+        {
             self.sim.faults().hang_id(Rpc::ContainerStatus, &id);
         }
         let _ = world.exit(&target.pod, target.container.as_deref(), Ending::Exit(1));
