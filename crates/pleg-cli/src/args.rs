@@ -92,6 +92,7 @@ pub(crate) enum Command {
     Demo(Demo),
     /// Measure what a look at the runtime costs, beside merely moving its bytes
     Bench(Bench),
+    Sim(crate::commands::sim::SimArgs),
     /// Show our version and the runtime's
     Version(Version),
     /// Print the completion script for a shell
@@ -415,7 +416,11 @@ mod tests {
     #[test]
     fn every_command_has_examples() {
         for command in Cli::command().get_subcommands() {
-            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let help = command
+                .get_after_long_help()
+                .or(command.get_after_help())
+                .map(ToString::to_string)
+                .unwrap_or_default();
             assert!(help.contains("Examples:"), "{}", command.get_name());
         }
     }

@@ -1,5 +1,12 @@
 //! What a node agent does to a runtime: create, start, stop, remove, and the events of it.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::too_many_lines,
+    clippy::large_futures,
+    reason = "tests: a failure is a panic, a table is long, and futures live on the test's stack"
+)]
+
 mod common;
 
 use std::time::Duration;

@@ -7,6 +7,7 @@ mod health;
 mod inspect;
 mod pods;
 mod run;
+pub(crate) mod sim;
 mod version;
 mod watch;
 
@@ -24,9 +25,10 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let global = cli.global;
     // These stay until told to stop, so being told is how they end well.
     match cli.command {
-        Command::Run(args) => return run::run(&global, args, shutdown).await,
-        Command::Watch(args) => return watch::run(&global, args, shutdown).await,
-        Command::Demo(args) => return demo::run(args, shutdown).await,
+        Command::Run(args) => run::run(&global, args, shutdown).await,
+        Command::Watch(args) => watch::run(&global, args, shutdown).await,
+        Command::Demo(args) => demo::run(args, shutdown).await,
+        Command::Sim(args) => sim::run(args).await,
         command => {
             let once = async {
                 match command {
@@ -36,7 +38,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
                     Command::Bench(args) => bench::run(&global, args).await,
                     Command::Version(args) => version::run(&global, args).await,
                     Command::Completions(args) => completions::run(&args),
-                    Command::Run(_) | Command::Watch(_) | Command::Demo(_) => Ok(ExitCode::SUCCESS),
+                    Command::Run(_) | Command::Watch(_) | Command::Demo(_) | Command::Sim(_) => Ok(ExitCode::SUCCESS),
                 }
             };
             tokio::select! {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use pleg_sim::{Ending, SimConfig};
 use rustix::process::Signal;
 
-use crate::node::{Node, block_on, pleg, wait_for};
+use crate::node::{Node, block_on, wait_for};
 
 #[test]
 fn a_reader_who_leaves_ends_a_quiet_watch() {
@@ -139,5 +139,4 @@ fn a_closed_stdout_is_no_error() {
         drop(running.stdout.take());
         assert_eq!(running.end(), (Some(0), String::new()), "{command}");
     }
-    let _ = pleg(&[]);
 }

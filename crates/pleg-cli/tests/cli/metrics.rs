@@ -18,7 +18,7 @@ fn parse(text: &str) -> BTreeMap<String, f64> {
                 !help.is_empty() && helped.insert(name.to_owned()),
                 "HELP twice or empty: {line}"
             );
-            family = name.to_owned();
+            name.clone_into(&mut family);
         } else if let Some(rest) = line.strip_prefix("# TYPE ") {
             let (name, kind) = rest.split_once(' ').expect(line);
             assert_eq!(name, family, "TYPE follows its HELP");

@@ -15,7 +15,8 @@ pub mod scenario;
 pub use client::{ControlClient, ControlError};
 pub(crate) use command::execute;
 pub use command::{
-    Add, Command, CommandError, Down, Exit, Fail, Hang, OddObject, Pad, PodState, Reply, Set, Storm, Unhang, Unlock,
+    Add, Command, CommandError, Down, Exit, Fail, Hang, OddObject, Pad, PodState, Reply, RpcName, Set, Storm, Unhang,
+    Unlock,
 };
 pub(crate) use http::serve;
 pub(crate) use scenario::run_steps;

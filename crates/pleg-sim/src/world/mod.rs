@@ -30,6 +30,8 @@ mod schedule;
 pub mod script;
 mod table;
 mod template;
+#[cfg(test)]
+mod tests;
 mod truth;
 
 use std::sync::Arc;

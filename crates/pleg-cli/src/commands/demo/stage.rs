@@ -136,15 +136,16 @@ impl Stage {
         let Some(target) = found else {
             return "no container runs: nothing to stall".to_owned();
         };
-        let mut world = self.sim.world();
-        for id in world
-            .select(&target.pod, target.container.as_deref())
-            .unwrap_or_default()
-        {
-            self.sim.faults().hang_id(Rpc::ContainerStatus, &id);
+        if let Err(error) = self.sim.hang(Rpc::ContainerStatus, Some(target.clone())) {
+            return format!("cannot stall {target}: {error}");
         }
-        let _ = world.exit(&target.pod, target.container.as_deref(), Ending::Exit(1));
-        drop(world);
+        let exited = self
+            .sim
+            .world()
+            .exit(&target.pod, target.container.as_deref(), Ending::Exit(1));
+        if let Err(error) = exited {
+            return format!("cannot end {target}: {error}");
+        }
         let text = format!("the runtime now hangs on ContainerStatus of {target}. All other pods go on:");
         if let Ok(mut stalled) = self.stalled.lock() {
             *stalled = Some(target);
