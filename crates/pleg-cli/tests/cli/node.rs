@@ -99,7 +99,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    fn start(mut command: Command) -> Self {
+    pub(crate) fn start(mut command: Command) -> Self {
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -227,6 +227,7 @@ pub(crate) fn settings() -> insta::Settings {
         (r"unix:///[^\s:]+/cri\.sock", "[runtime]"),
         (r"\d+(\.\d+)?m?s ago", "[age] ago"),
         (r#""?last_seen_seconds"?: [\d.]+"#, "last_seen_seconds: [age]"),
+        (r"within [\d.]+m?s", "within [deadline]"),
         (r"(?m)\b[0-9]+s$", "[age]"),
         (r"\b[0-9]+s +\[age\] ago +", "[age] [age] ago "),
         (r"for \d+m?s\b", "for [age]"),
