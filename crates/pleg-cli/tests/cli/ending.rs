@@ -23,8 +23,8 @@ fn a_reader_who_leaves_ends_a_quiet_watch() {
 #[test]
 fn a_reader_who_leaves_ends_a_busy_watch() {
     let node = Node::start(SimConfig {
-        pods: 200,
-        churn: 1000.0,
+        pods: 50,
+        churn: 200.0,
         ..SimConfig::default()
     });
     let mut watch = node.spawn(&["watch", "-o", "json"]);
@@ -46,11 +46,7 @@ fn signals_end_what_stays_with_success() {
 
 #[test]
 fn a_reader_who_does_not_read_does_not_hold_up_a_signal() {
-    let node = Node::start(SimConfig {
-        pods: 500,
-        churn: 5000.0,
-        ..SimConfig::default()
-    });
+    let node = Node::with_pods(200);
     // Nobody reads the pipe. It is full somewhere below 64 kB: each write begins a page of its own.
     let mut watch = node.spawn(&["watch", "-o", "json"]);
     let held = || rustix::io::ioctl_fionread(watch.stdout.as_ref().unwrap().get_ref()).unwrap();
