@@ -366,7 +366,11 @@ async fn a_period_runs_from_the_end_of_a_look_to_the_start_of_the_next() {
     let fake = Fake::default();
     fake.world().add_pod("p", &["a"]);
     fake.world().latency = Duration::from_millis(300);
-    let rig = Rig::start(&fake, Config::default());
+    let config = Config {
+        grace: Duration::from_secs(1),
+        ..Config::default()
+    };
+    let rig = Rig::start(&fake, config);
     sleep(Duration::from_secs(10)).await;
     let world = fake.world();
     // The first look also inspected, the others only listed.
