@@ -612,3 +612,40 @@ async fn shutdown_is_at_once() {
     rig.task.await.unwrap();
     assert_eq!(started.elapsed(), Duration::ZERO);
 }
+
+/// A look that is asked for while an inspection runs gets one of its own, and its answer at once.
+#[tokio::test(start_paused = true)]
+async fn asking_during_an_inspection_does_not_wait_for_the_period() {
+    let fake = Fake::default();
+    fake.world().add_pod("p", &["a"]);
+    let rig = Rig::start(
+        &fake,
+        Config {
+            period: Duration::from_mins(5),
+            ..Config::default()
+        },
+    );
+    rig.seen().await;
+    // Lists take 50 ms, the first inspection 200.
+    let inspecting = async || {
+        fake.world().latency = Duration::from_millis(50);
+        rig.pleg.request(&uid("p"));
+        sleep(Duration::from_millis(40)).await;
+        fake.world().latency = Duration::from_millis(200);
+        sleep(Duration::from_millis(20)).await;
+        fake.world().latency = Duration::from_millis(50);
+    };
+    let started = Instant::now();
+    inspecting().await;
+    fake.world().exit("a", 3);
+    let entry = rig.pleg.look(&uid("p")).await.unwrap();
+    assert_eq!(entry.status.containers[0].exit_code, Some(3));
+    assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+
+    // The same where inspections fail.
+    fake.world().failing.insert("s-p".into());
+    let started = Instant::now();
+    inspecting().await;
+    rig.pleg.look(&uid("p")).await.unwrap_err();
+    assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+}
