@@ -649,3 +649,51 @@ async fn asking_during_an_inspection_does_not_wait_for_the_period() {
     rig.pleg.look(&uid("p")).await.unwrap_err();
     assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
 }
+
+/// Only a full look can tell that there is no trace of a pod; who asked for a pod that went away does not wait a period for it.
+#[tokio::test(start_paused = true)]
+async fn asking_for_a_pod_that_went_away_does_not_wait_for_the_period() {
+    let fake = Fake::default();
+    fake.world().add_pod("p", &["a"]);
+    fake.world().add_pod("q", &["b"]);
+    let mut rig = Rig::start(
+        &fake,
+        Config {
+            period: Duration::from_mins(5),
+            ..Config::default()
+        },
+    );
+    rig.seen().await;
+    rig.drain();
+    let started = Instant::now();
+    fake.world().remove_pod("p");
+    let entry = rig.pleg.look(&uid("p")).await.unwrap();
+    assert!(entry.status.sandboxes.is_empty());
+    // Listed, but not found when asked for.
+    fake.world().denied.extend(["s-q".into(), "b".into()]);
+    let entry = rig.pleg.look(&uid("q")).await.unwrap();
+    assert!(entry.status.sandboxes.is_empty());
+    assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+    rig.drain();
+    let looks = fake.world().looks.len();
+    sleep(Duration::from_secs(30)).await;
+    assert_eq!(fake.world().looks.len(), looks);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscription_ends_with_the_generator() {
+    let fake = Fake::default();
+    fake.world().add_pod("p", &["a"]);
+    let mut rig = Rig::start(&fake, Config::default());
+    rig.seen().await;
+    rig.shutdown.cancel();
+    rig.task.await.unwrap();
+    let mut read = 0;
+    while let Some(_item) = timeout(Duration::from_secs(1), rig.events.next())
+        .await
+        .expect("the generator is gone")
+    {
+        read += 1;
+    }
+    assert_eq!(read, 2);
+}

@@ -50,6 +50,9 @@ impl<R: Runtime> Generator<R> {
         let held = self.work_done(key, exists);
         if view.is_empty() && !held {
             self.cache.remove(&pod.uid);
+            if token > self.cache.reader().complete() {
+                self.confirm_absence(source);
+            }
         } else {
             self.cache.commit(status, token, now, held);
         }
@@ -81,6 +84,11 @@ impl<R: Runtime> Generator<R> {
         self.publish(events);
         self.gauges();
         self.moved(key);
+    }
+
+    /// Only a complete look can say that there is no trace of a pod. Who asked by a look of his own does not wait a period for it.
+    pub(super) fn confirm_absence(&self, source: Source) {
+        self.hints.all(source);
     }
 
     fn events(&self, changes: &[Change], context: &Context<'_>) -> Vec<Event> {

@@ -144,6 +144,9 @@ impl<R: Runtime> Generator<R> {
                         self.records.recycle(touched);
                         self.evaluate(key, token, source, true);
                     }
+                    if self.cache.reader().get(uid).is_none() {
+                        self.confirm_absence(source);
+                    }
                 }
             }
         }
