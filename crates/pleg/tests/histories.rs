@@ -1,7 +1,7 @@
 //! Random histories of a runtime, with failing lists, failing and hanging inspections, vanishing containers, waiting callers and
 //! sleeping subscribers. What must hold always holds.
 
-#![allow(clippy::unwrap_used, reason = "the steps of a test")]
+#![allow(clippy::unwrap_used, clippy::too_many_lines, reason = "the steps of a test")]
 
 mod common;
 
