@@ -697,3 +697,66 @@ async fn a_subscription_ends_with_the_generator() {
     }
     assert_eq!(read, 2);
 }
+
+/// A runtime that was replaced may speak another version of CRI, and tells so only once it has started.
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_comes_back_is_asked_until_it_says_what_it_is() {
+    let fake = Fake::default();
+    let rig = Rig::start(&fake, Config::default());
+    rig.seen().await;
+    fake.world().versions = 0;
+    fake.world().list_error = Some(unreachable());
+    sleep(Duration::from_secs(2)).await;
+    let starting = ErrorKind::Status {
+        code: "UNKNOWN",
+        message: "server is not initialized yet".into(),
+    };
+    fake.world().list_error = Some(starting.clone());
+    fake.world().version_error = Some(starting);
+    fake.world().versions = 0;
+    sleep(Duration::from_secs(5)).await;
+    fake.world().version_error = None;
+    fake.world().list_error = None;
+    rig.seen().await;
+    assert_eq!(fake.world().versions, 1);
+    rig.seen().await;
+    assert_eq!(fake.world().versions, 1);
+
+    // It never was away for us, but does not know our calls any more.
+    fake.world().list_error = Some(ErrorKind::Unimplemented);
+    sleep(Duration::from_secs(5)).await;
+    assert!(fake.world().versions > 1);
+}
+
+/// What an inspection did not find may have come back while it ran.
+#[tokio::test(start_paused = true)]
+async fn not_found_does_not_hide_what_came_back_meanwhile() {
+    let fake = Fake::default();
+    fake.world().add_pod("p", &["a", "b"]);
+    let mut rig = Rig::start(&fake, Config::default());
+    rig.seen().await;
+    rig.drain();
+    // `a` is not found at once, but `b` keeps the inspection open for ten seconds.
+    fake.world().exit("b", 1);
+    fake.world().denied.insert("a".into());
+    fake.world().hung.insert("b".into());
+    sleep(Duration::from_millis(1500)).await;
+    fake.world().slow_ends_well = true;
+    let a = fake.world().containers.remove("a").unwrap();
+    sleep(Duration::from_secs(2)).await;
+    fake.world().containers.insert("a".into(), a);
+    fake.world().denied.clear();
+    fake.world().hung.clear();
+    sleep(Duration::from_secs(30)).await;
+    let entry = rig.pleg.cache().get(&uid("p")).unwrap();
+    assert_eq!(entry.status.containers.len(), 2);
+    assert_eq!(
+        rig.drain(),
+        [
+            "ContainerDied p a",
+            "ContainerRemoved p a",
+            "ContainerDied p b=1",
+            "ContainerStarted p a"
+        ]
+    );
+}

@@ -29,8 +29,11 @@ impl<R: Runtime> Generator<R> {
             self.health.release(&pod.uid);
             tracing::info!("pod {pod} left quarantine after {}", seconds(trouble.since.elapsed()));
         }
-        self.records
-            .not_found(&inspected.gone_sandboxes, &inspected.gone_containers);
+        // What was listed again since the runtime denied it may be back: the next inspection tells.
+        if work.again.is_none() {
+            self.records
+                .not_found(&inspected.gone_sandboxes, &inspected.gone_containers);
+        }
         inspected.correct(&mut view);
 
         let changes = diff(&self.records.committed(key), &view);

@@ -28,7 +28,7 @@ pub(super) struct Work {
     /// The pod was so before we came.
     pub(super) initial: bool,
     /// More was asked for or seen while the inspection ran: by which look, and on whose account.
-    again: Option<(Token, Source)>,
+    pub(super) again: Option<(Token, Source)>,
     pub(super) trouble: Option<Trouble>,
 }
 
