@@ -16,7 +16,7 @@ use tonic_prost::ProstCodec;
 use tower::{Service, ServiceExt};
 
 use crate::error::root_cause;
-use crate::list::{self, ContainerItem, ListFilter, ListSummary, Malformed, SandboxItem};
+use crate::list::{self, ContainerItem, Form, ListFilter, ListSummary, Malformed, SandboxItem};
 use crate::socket::Socket;
 use crate::{
     ApiVersion, ConnectError, Deadlines, Endpoint, Error, ErrorKind, InFlight, Outcome, Rpc, Subject, Unary, v1,
@@ -268,7 +268,7 @@ impl Client {
         let mut visited = false;
         if self.inner.streaming.load(Ordering::Relaxed) != Streaming::No as u8 {
             let answer = self
-                .list_by(stream, request, &mut |bytes| {
+                .list_by(stream, Form::Streaming, request, &mut |bytes| {
                     visited = true;
                     item(bytes)
                 })
@@ -292,7 +292,7 @@ impl Client {
                 }
             }
         }
-        let (items, bytes) = self.list_by(unary, request, item).await?;
+        let (items, bytes) = self.list_by(unary, Form::Unary, request, item).await?;
         Ok(ListSummary {
             items,
             bytes,
@@ -303,13 +303,14 @@ impl Client {
     async fn list_by(
         &self,
         rpc: Rpc,
+        form: Form,
         request: &Bytes,
         item: &mut (dyn FnMut(&[u8]) -> Result<(), Malformed> + Send),
     ) -> Result<(usize, usize), Error> {
         let deadline = self.inner.config.deadlines.list;
         self.tracked(rpc, &Subject::NODE, deadline, async {
             let response = self.post(rpc, request).await?;
-            list::read_list(response, self.inner.config.list_limit, item)
+            list::read_list(response, form, self.inner.config.list_limit, item)
                 .await
                 .map_err(|error| match error {
                     list::ReadError::Status(status) => ErrorKind::from_status(&status),

@@ -99,7 +99,7 @@ pub struct Generator<R> {
     spare: Snapshot,
     /// No look has been complete yet.
     first: bool,
-    /// The last look found the runtime gone: it may come back as another one.
+    /// The runtime was gone and has not said since what it is: it may have come back as another one.
     lost: bool,
     /// Statuses inspected up to this look may be of an earlier life of the runtime.
     restarted: Token,
