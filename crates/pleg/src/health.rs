@@ -302,8 +302,9 @@ impl Health {
         true
     }
 
-    pub(crate) fn odd(&self, odd: Oddities) {
-        self.shared.lock().odd = odd;
+    /// Takes in what made no sense in a complete look. Returns whether that is news.
+    pub(crate) fn odd(&self, odd: Oddities) -> bool {
+        std::mem::replace(&mut self.shared.lock().odd, odd) != odd
     }
 
     pub(crate) fn quarantine(&self, pod: &PodRef, error: Arc<PodError>) {

@@ -760,3 +760,63 @@ async fn not_found_does_not_hide_what_came_back_meanwhile() {
         ]
     );
 }
+
+/// A metric as it is scraped now, without its fraction.
+fn metric(rig: &Rig, name: &str) -> Option<u64> {
+    let text = rig.pleg.render_metrics().unwrap_or_default();
+    text.lines().find_map(|line| {
+        let value = line.strip_prefix(name)?.strip_prefix(' ')?;
+        value.split('.').next()?.parse().ok()
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn gauges_follow_whatever_kind_of_look_finds_the_change() {
+    let fake = Fake::default();
+    fake.world().add_pod("p", &["a"]);
+    fake.world()
+        .add_container("", "nowhere", "stray", ContainerState::Running);
+    let rig = Rig::start(&fake, Config::default());
+    rig.seen().await;
+    let running = "kubelet_running_containers{container_state=\"running\"}";
+    let stray = "pleg_odd_objects{kind=\"container_without_pod\"}";
+    assert_eq!((metric(&rig, running), metric(&rig, stray)), (Some(1), Some(1)));
+
+    // Nothing but the odd one changes.
+    fake.world().containers.remove("stray");
+    rig.seen().await;
+    assert_eq!((metric(&rig, running), metric(&rig, stray)), (Some(1), Some(0)));
+
+    // A look at one pod finds it, so that the next full one finds nothing new.
+    fake.world().exit("a", 0);
+    rig.pleg.look(&uid("p")).await.unwrap();
+    rig.seen().await;
+    assert_eq!(metric(&rig, running), Some(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_change_was_none_leaves_the_quarantine_gauge() {
+    let fake = Fake::default();
+    fake.world().add_pod("p", &["a"]);
+    let rig = Rig::start(&fake, Config::default());
+    rig.seen().await;
+    fake.world().failing.insert("a".into());
+    let a = fake.world().containers.get("a").cloned().unwrap();
+    fake.world().exit("a", 1);
+    rig.seen().await;
+    assert_eq!(metric(&rig, "pleg_quarantined_pods"), Some(1));
+    fake.world().containers.insert("a".into(), a);
+    rig.seen().await;
+    assert_eq!(metric(&rig, "pleg_quarantined_pods"), Some(0));
+}
+
+/// The usual alert is on this histogram, and the kubelet fills it also when a list hangs until its deadline.
+#[tokio::test(start_paused = true)]
+async fn the_time_of_a_failed_look_is_told_too() {
+    let fake = Fake::default();
+    let rig = Rig::start(&fake, Config::default());
+    rig.seen().await;
+    fake.world().list_hangs = true;
+    sleep(Duration::from_secs(123)).await;
+    assert!(metric(&rig, "kubelet_pleg_relist_duration_seconds_sum") >= Some(120));
+}

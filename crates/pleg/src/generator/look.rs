@@ -127,7 +127,7 @@ impl<R: Runtime> Generator<R> {
         self.lost |= lost;
         let (mut snapshots, bytes) = match outcome {
             Ok(lists) => lists,
-            Err(error) => return self.look_failed(&scope, asked, error),
+            Err(error) => return self.look_failed(&scope, asked, started, error),
         };
         match scope {
             Scope::Full => {
@@ -144,6 +144,7 @@ impl<R: Runtime> Generator<R> {
                         for &pod in touched.iter().filter(|&&pod| pod != key) {
                             self.evaluate(pod, token, source, false);
                         }
+                        self.uncounted |= !touched.is_empty();
                         self.records.recycle(touched);
                         self.evaluate(key, token, source, true);
                     }
@@ -157,11 +158,12 @@ impl<R: Runtime> Generator<R> {
 
     fn take_in_full(&mut self, snapshot: &Snapshot, token: Token, asked: &Dirty, started: Instant, bytes: usize) {
         let (touched, odd) = self.records.observe(snapshot, Coverage::Full);
-        if self.first || !touched.is_empty() || odd.total() > 0 {
+        let odd_changed = self.health.odd(odd);
+        if self.first || self.uncounted || !touched.is_empty() || odd_changed {
             let (states, pods) = self.records.census();
             self.metrics.census(states, pods, &odd);
+            self.uncounted = false;
         }
-        self.health.odd(odd);
         for &key in &touched {
             let asked_by = self.records.pod(key).and_then(|pod| asked.pods.get(&pod.uid).copied());
             self.evaluate(key, token, asked_by.or(asked.all).unwrap_or(Source::Relist), false);
@@ -201,7 +203,7 @@ impl<R: Runtime> Generator<R> {
         }
     }
 
-    fn look_failed(&mut self, scope: &Scope, asked: Dirty, error: Error) {
+    fn look_failed(&mut self, scope: &Scope, asked: Dirty, started: Instant, error: Error) {
         self.hints.put_back(asked);
         let now = Instant::now();
         self.not_before = now + self.config.period;
@@ -212,7 +214,7 @@ impl<R: Runtime> Generator<R> {
         }
         if matches!(scope, Scope::Full) {
             self.next_full = self.not_before;
-            self.metrics.look_failed(error.kind.label());
+            self.metrics.look_failed(now - started, error.kind.label());
             let text = error.to_string();
             if self.health.look_failed(error) {
                 tracing::warn!(

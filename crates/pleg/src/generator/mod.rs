@@ -99,6 +99,8 @@ pub struct Generator<R> {
     spare: Snapshot,
     /// No look has been complete yet.
     first: bool,
+    /// Looks at single pods brought news that is not in the gauges.
+    uncounted: bool,
     /// The runtime was gone and has not said since what it is: it may have come back as another one.
     lost: bool,
     /// Statuses inspected up to this look may be of an earlier life of the runtime.
@@ -136,6 +138,7 @@ impl<R: Runtime> Generator<R> {
             settling: None,
             spare: Snapshot::default(),
             first: true,
+            uncounted: false,
             lost: false,
             restarted: Token::default(),
             unhealthy_since: None,

@@ -124,6 +124,7 @@ impl<R: Runtime> Generator<R> {
         } else {
             self.cache.remove(&uid);
         }
+        self.gauges();
         self.moved(key);
     }
 
