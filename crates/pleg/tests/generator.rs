@@ -848,3 +848,24 @@ async fn a_long_way_through_many_changes_is_not_unhealthy() {
         assert_eq!(rig.pleg.health().report().level, Level::Healthy);
     }
 }
+
+/// What was asked for is inspected, also if the change that was seen meanwhile turns out to be none.
+#[tokio::test(start_paused = true)]
+async fn asking_outlives_a_change_that_was_none() {
+    let fake = Fake::default();
+    fake.world().add_pod("p", &["a"]);
+    let rig = Rig::start(&fake, Config::default());
+    rig.seen().await;
+    let a = fake.world().containers.get("a").cloned().unwrap();
+    fake.world().exit("a", 1);
+    fake.world().hung.insert("a".into());
+    let token = rig.pleg.request(&uid("p"));
+    sleep(Duration::from_millis(500)).await;
+    // A full look finds it as it was committed, while the inspection that was asked for is on its way.
+    fake.world().containers.insert("a".into(), a);
+    fake.world().hung.clear();
+    fake.world().status_calls.clear();
+    let entry = rig.pleg.cache().newer_than(&uid("p"), token).await.unwrap();
+    assert_eq!(entry.status.containers[0].state, ContainerState::Running);
+    assert!(!fake.world().status_calls.is_empty());
+}

@@ -7,8 +7,8 @@
 //!
 //! One list is in flight at a time, never a second behind a hung one. Inspections run beside it, pod by pod, and are committed as
 //! they arrive; nobody waits for a pod that does not answer. A full look *ends* when every pod it found changed is committed or in
-//! quarantine, or when none of those left has moved for [`Config::grace`], or after a third of the threshold: many changes at once are not ill
-//! health. The next one starts a period after that.
+//! quarantine, or when none of those left has moved for [`Config::grace`], or after a third of the threshold: many changes at once
+//! are not ill health. The next one starts a period after that.
 
 mod commit;
 mod look;
