@@ -1,0 +1,391 @@
+//! The pod status cache: one writer, many readers, and "newer than".
+//!
+//! # Freshness
+//!
+//! Looks are numbered in the order in which they *start*, before anything is sent to the runtime. A [`Token`] names the first look
+//! that had not started when the token was taken; whatever such a look saw happened after the token. No clock is involved, so no
+//! clock can go wrong (kubernetes/kubernetes#124297, #138024).
+//!
+//! A complete look is news about every pod, also about those it found unchanged, except those that are *held*: their change was
+//! seen but their inspection is not committed. A held pod waits alone; it never holds up another.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use jiff::Timestamp;
+use parking_lot::{Mutex, RwLock};
+use serde::Serialize;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::model::{PodRef, PodUid};
+use crate::status::PodStatus;
+
+/// A point in the order of looks. See the [module's text](self).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct Token(u64);
+
+impl Token {
+    /// The number of the look.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
+/// Why a pod's status could not be brought up to date.
+#[derive(Debug, Clone, Serialize)]
+pub struct PodError {
+    /// The call that failed, with its object and cause.
+    pub message: Arc<str>,
+    /// The call, such as `ContainerStatus`.
+    pub rpc: &'static str,
+    /// The container it was about; none for the sandbox.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<Arc<str>>,
+    /// The same, as the runtime knows it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<Arc<str>>,
+    /// Attempts since the pod was last inspected in full.
+    pub attempts: u32,
+    /// When the first of them failed.
+    #[serde(skip)]
+    pub since: Instant,
+}
+
+/// What the cache knows of a pod.
+#[derive(Debug, Clone)]
+pub struct PodEntry {
+    /// What the runtime said when the pod was last inspected in full.
+    pub status: Arc<PodStatus>,
+    /// The look up to which this is the truth.
+    pub observed: Token,
+    /// When it was inspected, by the wall clock; none before the first time.
+    pub inspected_at: Option<Timestamp>,
+    /// Set while the pod is in quarantine: its change was seen, but its inspection fails.
+    pub error: Option<Arc<PodError>>,
+}
+
+/// The status is not as new as asked for, and will not be soon.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("pod {} cannot be inspected: {}", .last.status.pod, .error.message)]
+pub struct NotFresh {
+    /// Why.
+    pub error: Arc<PodError>,
+    /// The last good entry.
+    pub last: Box<PodEntry>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    entry: PodEntry,
+    /// A change was seen and is not committed: complete looks say nothing about this pod.
+    held: bool,
+    /// An inspection is under way.
+    inspecting: bool,
+    /// The newest look after which an inspection failed.
+    tried: Token,
+    /// The look after which it was last inspected in full.
+    inspected: Token,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    pods: HashMap<PodUid, Slot>,
+    /// The newest complete look.
+    complete: Token,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// How many looks have started.
+    started: AtomicU64,
+    // Written by the generator for one pod at a time; never held across an await.
+    state: RwLock<State>,
+    // Taken after `state` where both are needed.
+    waiters: Mutex<HashMap<PodUid, Waiters>>,
+}
+
+#[derive(Debug)]
+struct Waiters {
+    count: usize,
+    notify: Arc<Notify>,
+    oldest: Instant,
+    token: Token,
+}
+
+/// Reads the statuses. Clones read the same cache.
+#[derive(Debug, Clone, Default)]
+pub struct Cache {
+    shared: Arc<Shared>,
+}
+
+/// A wait in progress, for those who ask what is being waited for.
+#[derive(Debug, Clone)]
+pub struct Wait {
+    /// The pod.
+    pub uid: PodUid,
+    /// How many wait for it.
+    pub waiters: usize,
+    /// The newest look any of them waits for.
+    pub token: Token,
+    /// How long the first of them has waited.
+    pub age: Duration,
+}
+
+impl Cache {
+    /// A point in the order of looks that is now: a status observed at or after it reflects everything done before this call.
+    pub fn token(&self) -> Token {
+        Token(self.shared.started.load(Ordering::SeqCst) + 1)
+    }
+
+    /// The newest complete look.
+    pub fn complete(&self) -> Token {
+        self.shared.state.read().complete
+    }
+
+    /// What is known of a pod now.
+    pub fn get(&self, uid: &PodUid) -> Option<PodEntry> {
+        let state = self.shared.state.read();
+        state.pods.get(uid).map(|slot| slot.entry(state.complete))
+    }
+
+    /// Every pod, in no order.
+    pub fn entries(&self) -> Vec<PodEntry> {
+        let state = self.shared.state.read();
+        state.pods.values().map(|slot| slot.entry(state.complete)).collect()
+    }
+
+    /// How many pods are known.
+    pub fn len(&self) -> usize {
+        self.shared.state.read().pods.len()
+    }
+
+    /// No pod is known.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Waits until the pod was observed at or after `token`. A pod the runtime does not know has an empty status after the next
+    /// complete look. A pod in quarantine is an error once it was tried, or once everything else was seen. Cancel-safe.
+    pub async fn newer_than(&self, uid: &PodUid, token: Token) -> Result<PodEntry, NotFresh> {
+        if let Some(answer) = self.answer(uid, token) {
+            return answer;
+        }
+        let waiting = Waiting::enter(self, uid, token);
+        loop {
+            let notified = waiting.notify.notified();
+            tokio::pin!(notified);
+            // Enrol before looking: what is committed in between wakes us.
+            notified.as_mut().enable();
+            if let Some(answer) = self.answer(uid, token) {
+                return answer;
+            }
+            notified.await;
+        }
+    }
+
+    fn answer(&self, uid: &PodUid, token: Token) -> Option<Result<PodEntry, NotFresh>> {
+        let state = self.shared.state.read();
+        let Some(slot) = state.pods.get(uid) else {
+            let unknown = PodRef {
+                uid: uid.clone(),
+                namespace: Arc::default(),
+                name: Arc::default(),
+            };
+            return (state.complete >= token).then(|| {
+                let status = Arc::new(PodStatus::empty(unknown));
+                Ok(PodEntry {
+                    status,
+                    observed: state.complete,
+                    inspected_at: None,
+                    error: None,
+                })
+            });
+        };
+        let entry = slot.entry(state.complete);
+        if entry.observed >= token {
+            return Some(Ok(entry));
+        }
+        let error = entry.error.clone()?;
+        let tried = slot.tried >= token || (state.complete >= token && !slot.inspecting);
+        tried.then(|| {
+            Err(NotFresh {
+                error,
+                last: Box::new(entry),
+            })
+        })
+    }
+
+    /// Who waits for what.
+    pub fn waits(&self) -> Vec<Wait> {
+        let waiters = self.shared.waiters.lock();
+        let wait = |(uid, w): (&PodUid, &Waiters)| Wait {
+            uid: uid.clone(),
+            waiters: w.count,
+            token: w.token,
+            age: w.oldest.elapsed(),
+        };
+        waiters.iter().map(wait).collect()
+    }
+}
+
+impl Slot {
+    fn entry(&self, complete: Token) -> PodEntry {
+        let mut entry = self.entry.clone();
+        if !self.held {
+            entry.observed = entry.observed.max(complete);
+        }
+        entry
+    }
+}
+
+/// One call of `newer_than`; leaves the table of waiters when dropped.
+struct Waiting<'a> {
+    cache: &'a Cache,
+    uid: &'a PodUid,
+    notify: Arc<Notify>,
+}
+
+impl<'a> Waiting<'a> {
+    fn enter(cache: &'a Cache, uid: &'a PodUid, token: Token) -> Self {
+        let mut waiters = cache.shared.waiters.lock();
+        let entry = waiters.entry_ref(uid).or_insert_with(|| Waiters {
+            count: 0,
+            notify: Arc::default(),
+            oldest: Instant::now(),
+            token,
+        });
+        entry.count += 1;
+        entry.token = entry.token.max(token);
+        Self {
+            cache,
+            uid,
+            notify: Arc::clone(&entry.notify),
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut waiters = self.cache.shared.waiters.lock();
+        if let Some(entry) = waiters.get_mut(self.uid) {
+            entry.count -= 1;
+            if entry.count == 0 {
+                waiters.remove(self.uid);
+            }
+        }
+    }
+}
+
+/// The write half. Only the generator holds it.
+#[derive(Debug, Default)]
+pub(crate) struct CacheWriter {
+    cache: Cache,
+}
+
+impl CacheWriter {
+    pub(crate) fn reader(&self) -> Cache {
+        self.cache.clone()
+    }
+
+    /// Numbers a look that starts now.
+    pub(crate) fn start_look(&self) -> Token {
+        Token(self.cache.shared.started.fetch_add(1, Ordering::SeqCst) + 1)
+    }
+
+    /// A change of this pod was seen: complete looks say nothing about it until it is committed.
+    pub(crate) fn hold(&self, pod: &PodRef) {
+        let mut state = self.cache.shared.state.write();
+        let complete = state.complete;
+        let slot = state.pods.entry_ref(&pod.uid).or_insert_with(|| Slot {
+            entry: PodEntry {
+                status: Arc::new(PodStatus::empty(pod.clone())),
+                observed: Token::default(),
+                inspected_at: None,
+                error: None,
+            },
+            held: true,
+            inspecting: true,
+            tried: Token::default(),
+            inspected: Token::default(),
+        });
+        if !slot.held {
+            // What complete looks said about it so far stays true.
+            slot.entry.observed = slot.entry.observed.max(complete);
+            slot.held = true;
+        }
+        slot.inspecting = true;
+    }
+
+    /// The pod's last status, and the look after which it was inspected.
+    pub(crate) fn known(&self, uid: &PodUid) -> Option<(Arc<PodStatus>, Token)> {
+        let state = self.cache.shared.state.read();
+        state
+            .pods
+            .get(uid)
+            .filter(|slot| slot.inspected > Token::default())
+            .map(|slot| (Arc::clone(&slot.entry.status), slot.inspected))
+    }
+
+    /// A full look is complete.
+    pub(crate) fn complete_look(&self, token: Token) {
+        self.cache.shared.state.write().complete = token;
+        for waiters in self.cache.shared.waiters.lock().values() {
+            waiters.notify.notify_waiters();
+        }
+    }
+
+    /// The pod was inspected. `held`: a newer change of it was seen meanwhile.
+    pub(crate) fn commit(&self, status: PodStatus, observed: Token, at: Timestamp, held: bool) {
+        let uid = status.pod.uid.clone();
+        let entry = PodEntry {
+            status: Arc::new(status),
+            observed,
+            inspected_at: Some(at),
+            error: None,
+        };
+        let slot = Slot {
+            entry,
+            held,
+            inspecting: held,
+            tried: Token::default(),
+            inspected: observed,
+        };
+        self.cache.shared.state.write().pods.insert(uid.clone(), slot);
+        self.wake(&uid);
+    }
+
+    /// The pod could not be inspected.
+    pub(crate) fn fail(&self, uid: &PodUid, tried: Token, error: Arc<PodError>) {
+        if let Some(slot) = self.cache.shared.state.write().pods.get_mut(uid) {
+            slot.entry.error = Some(error);
+            slot.tried = slot.tried.max(tried);
+            slot.inspecting = false;
+        }
+        self.wake(uid);
+    }
+
+    /// What was seen of the pod turned out to be no change: complete looks count for it again.
+    pub(crate) fn release(&self, uid: &PodUid) {
+        if let Some(slot) = self.cache.shared.state.write().pods.get_mut(uid) {
+            slot.held = false;
+            slot.inspecting = false;
+            slot.entry.error = None;
+        }
+        self.wake(uid);
+    }
+
+    /// The last trace of the pod is gone.
+    pub(crate) fn remove(&self, uid: &PodUid) {
+        self.cache.shared.state.write().pods.remove(uid);
+        self.wake(uid);
+    }
+
+    fn wake(&self, uid: &PodUid) {
+        if let Some(waiters) = self.cache.shared.waiters.lock().get(uid) {
+            waiters.notify.notify_waiters();
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Lifecycle events, as subscribers, the HTTP API and the command line see them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Serialize, Serializer};
+
+use crate::model::{ContainerId, ContainerRef, PodRef, SandboxId};
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub enum EventType {
+    /// A container was made and has not started.
+    ContainerCreated,
+    /// A container runs.
+    ContainerStarted,
+    /// A death that was announced with [`crate::Pleg::will_stop`]; comes right before its `ContainerDied`.
+    ContainerStopped,
+    /// A container's process ended.
+    ContainerDied,
+    /// The runtime no longer knows a container.
+    ContainerRemoved,
+    /// A container is in a state the runtime itself cannot tell.
+    ContainerChanged,
+    /// A sandbox came, went, or changed its state.
+    PodSandboxChanged,
+    /// The last trace of a pod is gone.
+    PodRemoved,
+    /// Look again: something about this pod may have changed.
+    PodSync,
+    /// Complete looks succeed again within the threshold.
+    PlegHealthy,
+    /// There was no complete look within the threshold.
+    PlegNotHealthy,
+}
+
+impl EventType {
+    /// Every type.
+    pub const ALL: [Self; 11] = [
+        Self::ContainerCreated,
+        Self::ContainerStarted,
+        Self::ContainerStopped,
+        Self::ContainerDied,
+        Self::ContainerRemoved,
+        Self::ContainerChanged,
+        Self::PodSandboxChanged,
+        Self::PodRemoved,
+        Self::PodSync,
+        Self::PlegHealthy,
+        Self::PlegNotHealthy,
+    ];
+
+    /// The name on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ContainerCreated => "ContainerCreated",
+            Self::ContainerStarted => "ContainerStarted",
+            Self::ContainerStopped => "ContainerStopped",
+            Self::ContainerDied => "ContainerDied",
+            Self::ContainerRemoved => "ContainerRemoved",
+            Self::ContainerChanged => "ContainerChanged",
+            Self::PodSandboxChanged => "PodSandboxChanged",
+            Self::PodRemoved => "PodRemoved",
+            Self::PodSync => "PodSync",
+            Self::PlegHealthy => "PlegHealthy",
+            Self::PlegNotHealthy => "PlegNotHealthy",
+        }
+    }
+
+    /// Reads a name, in any case; `ContainerRunning` is `ContainerStarted`.
+    pub fn parse(name: &str) -> Option<Self> {
+        if name.eq_ignore_ascii_case("ContainerRunning") {
+            return Some(Self::ContainerStarted);
+        }
+        Self::ALL
+            .into_iter()
+            .find(|kind| kind.name().eq_ignore_ascii_case(name))
+    }
+}
+
+impl std::fmt::Display for EventType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// What made us look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Source {
+    /// The periodic look at everything.
+    Relist,
+    /// An event of the runtime.
+    Evented,
+    /// A caller who asked.
+    OnDemand,
+}
+
+impl Source {
+    /// The name on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Relist => "relist",
+            Self::Evented => "evented",
+            Self::OnDemand => "on-demand",
+        }
+    }
+}
+
+/// What an event is about, within its pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Subject {
+    /// A container.
+    Container(ContainerRef),
+    /// A sandbox.
+    Sandbox {
+        /// The runtime's id.
+        id: SandboxId,
+    },
+}
+
+impl Subject {
+    /// The container's id, if it is one.
+    pub fn container_id(&self) -> Option<&ContainerId> {
+        match self {
+            Self::Container(container) => Some(&container.id),
+            Self::Sandbox { .. } => None,
+        }
+    }
+}
+
+/// One thing that happened.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Event {
+    /// Its place in the order of this generator: 1, 2, 3, … without gaps.
+    pub seq: u64,
+    /// When it was committed, by the wall clock. Never decides order.
+    pub time: Timestamp,
+    /// What happened.
+    #[serde(rename = "type")]
+    pub kind: EventType,
+    /// To which pod; none for the health of the generator itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<PodRef>,
+    /// To which container or sandbox of the pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subject: Option<Subject>,
+    /// The exit code of a death, where the runtime told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// The runtime's word for a death (`Completed`, `Error`, `OOMKilled`, …), or why the generator is not healthy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Arc<str>>,
+    /// Found by the first look: it was so before we came.
+    pub initial: bool,
+    /// What made us look.
+    pub source: Source,
+    /// From the runtime's own timestamp of the change to our commit, where it has one. In seconds on the wire.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_seconds")]
+    pub lag: Option<Duration>,
+}
+
+#[expect(clippy::ref_option, reason = "serde's signature")]
+fn as_seconds<S: Serializer>(lag: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    // Micros are finer than any runtime's clock tells, and short to read.
+    lag.map(|lag| lag.as_micros() as f64 / 1e6).serialize(serializer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for kind in EventType::ALL {
+            assert_eq!(EventType::parse(kind.name()), Some(kind));
+        }
+        assert_eq!(EventType::parse("containerdied"), Some(EventType::ContainerDied));
+        assert_eq!(EventType::parse("ContainerRunning"), Some(EventType::ContainerStarted));
+        assert_eq!(EventType::parse("Nope"), None);
+    }
+}

@@ -1,0 +1,177 @@
+//! Makes what was inspected visible: status, record and events of one pod, so that no event is seen before its status.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use pleg_cri::error::seconds;
+
+use super::Generator;
+use super::work::Work;
+use crate::diff::{Change, diff};
+use crate::event::{Event, EventType, Source, Subject};
+use crate::inspect::Inspected;
+use crate::model::{ContainerRef, PodRef, PodView};
+use crate::records::PodKey;
+use crate::runtime::Runtime;
+use crate::status::{ContainerStatus, PodStatus};
+
+/// A lag beyond this is a clock that was set, not a lag.
+const MOST_LAG: Duration = Duration::from_hours(1);
+
+impl<R: Runtime> Generator<R> {
+    /// Commits an inspected pod. `view` is what the list showed when the inspection began.
+    pub(super) fn commit(&mut self, key: PodKey, mut view: PodView, inspected: Inspected, known: Option<&PodStatus>) {
+        let (Some(pod), Some(work)) = (self.records.pod(key).cloned(), self.work.get(&key)) else {
+            return;
+        };
+        let (token, source, initial) = (work.token, work.source, work.initial);
+        if let Some(trouble) = &work.trouble {
+            self.health.release(&pod.uid);
+            tracing::info!("pod {pod} left quarantine after {}", seconds(trouble.since.elapsed()));
+        }
+        self.records
+            .not_found(&inspected.gone_sandboxes, &inspected.gone_containers);
+        inspected.correct(&mut view);
+
+        let changes = diff(&self.records.committed(key), &view);
+        let status = inspected.into_status(pod.clone(), known);
+        let now = Timestamp::now();
+        let context = Context {
+            pod: &pod,
+            status: Some(&status),
+            known,
+            source,
+            initial,
+            now,
+        };
+        let events = self.events(&changes, &context);
+
+        let exists = self.records.commit(key, &view);
+        let held = self.work_done(key, exists);
+        if view.is_empty() && !held {
+            self.cache.remove(&pod.uid);
+        } else {
+            self.cache.commit(status, token, now, held);
+        }
+        self.publish(events);
+        self.gauges();
+        self.moved(key);
+    }
+
+    /// Commits that no trace of the pod is left. There is nothing to ask the runtime about.
+    pub(super) fn commit_removal(&mut self, key: PodKey) {
+        let Some(pod) = self.records.pod(key).cloned() else {
+            return;
+        };
+        let work = self.forget_work(key);
+        let source = work.as_ref().map_or(Source::Relist, |work: &Work| work.source);
+        let known = self.cache.known(&pod.uid).map(|(status, _)| status);
+        let changes = diff(&self.records.committed(key), &PodView::default());
+        let context = Context {
+            pod: &pod,
+            status: None,
+            known: known.as_deref(),
+            source,
+            initial: false,
+            now: Timestamp::now(),
+        };
+        let events = self.events(&changes, &context);
+        self.records.commit(key, &PodView::default());
+        self.cache.remove(&pod.uid);
+        self.publish(events);
+        self.gauges();
+        self.moved(key);
+    }
+
+    fn events(&self, changes: &[Change], context: &Context<'_>) -> Vec<Event> {
+        let mut events = Vec::with_capacity(changes.len());
+        for change in changes {
+            if let Change::Died(container) = change
+                && self.stops.announced(&container.id)
+            {
+                events.push(context.event(EventType::ContainerStopped, Some(container)));
+            }
+            if let Change::Removed(container) = change {
+                self.stops.forget(&container.id);
+            }
+            events.push(match change {
+                Change::Created(container) => context.event(EventType::ContainerCreated, Some(container)),
+                Change::Started(container) => context.event(EventType::ContainerStarted, Some(container)),
+                Change::Died(container) => context.event(EventType::ContainerDied, Some(container)),
+                Change::Removed(container) => context.event(EventType::ContainerRemoved, Some(container)),
+                Change::Changed(container) => context.event(EventType::ContainerChanged, Some(container)),
+                Change::SandboxChanged(id) => {
+                    let mut event = context.event(EventType::PodSandboxChanged, None);
+                    event.subject = Some(Subject::Sandbox { id: id.clone() });
+                    event
+                }
+                Change::PodRemoved => context.event(EventType::PodRemoved, None),
+            });
+        }
+        events
+    }
+
+    fn gauges(&self) {
+        self.metrics
+            .gauges(self.quarantined(), self.limiter.limit(), self.cache.reader().len());
+    }
+}
+
+/// What the events of one commit have in common.
+struct Context<'a> {
+    pod: &'a PodRef,
+    /// What inspection said just now; none for a pod that is gone.
+    status: Option<&'a PodStatus>,
+    /// What it said before.
+    known: Option<&'a PodStatus>,
+    source: Source,
+    initial: bool,
+    now: Timestamp,
+}
+
+impl Context<'_> {
+    fn event(&self, kind: EventType, container: Option<&ContainerRef>) -> Event {
+        let status = container.and_then(|container| self.container(container));
+        let death = matches!(kind, EventType::ContainerDied | EventType::ContainerStopped);
+        let happened = status.and_then(|status| match kind {
+            EventType::ContainerCreated => status.created_at,
+            EventType::ContainerStarted => status.started_at,
+            EventType::ContainerDied | EventType::ContainerStopped => status.finished_at,
+            _ => None,
+        });
+        Event {
+            // Given by the feed.
+            seq: 0,
+            time: self.now,
+            kind,
+            pod: Some(self.pod.clone()),
+            subject: container.cloned().map(Subject::Container),
+            exit_code: status.filter(|_| death).and_then(|status| status.exit_code),
+            reason: status
+                .filter(|_| death)
+                .map(|status| status.reason.clone())
+                .filter(|reason| !reason.is_empty()),
+            initial: self.initial,
+            source: self.source,
+            lag: happened.filter(|_| !self.initial).and_then(|at| lag(at, self.now)),
+        }
+    }
+
+    /// A container that is gone may have been described before it went.
+    fn container(&self, container: &ContainerRef) -> Option<&ContainerStatus> {
+        let find =
+            |status: Option<&'_ PodStatus>| status.is_some_and(|status| status.container(&container.id).is_some());
+        if find(self.status) {
+            self.status?.container(&container.id)
+        } else {
+            self.known?.container(&container.id)
+        }
+    }
+}
+
+fn lag(from: Timestamp, to: Timestamp) -> Option<Duration> {
+    // The two clocks may disagree; a negative lag is none.
+    Duration::try_from(to.duration_since(from))
+        .ok()
+        .filter(|lag| *lag <= MOST_LAG)
+}

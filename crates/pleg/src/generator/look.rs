@@ -1,0 +1,265 @@
+//! Plans a look, lists, and takes in what the lists said.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, try_join, try_join_all};
+use hashbrown::HashSet;
+use pleg_cri::error::seconds;
+use pleg_cri::{Error, ListFilter};
+use tokio::time::Instant;
+
+use super::Generator;
+use crate::cache::Token;
+use crate::event::Source;
+use crate::hints::Dirty;
+use crate::model::PodUid;
+use crate::records::{Coverage, PodKey};
+use crate::runtime::Runtime;
+use crate::snapshot::Snapshot;
+
+/// Up to this many pods are looked at one by one. A runtime goes through all its containers for a filtered list too, so beyond a
+/// few a full look is the cheaper one.
+const MOST_PODS: usize = 4;
+
+/// What a look covers.
+#[derive(Debug)]
+enum Scope {
+    Full,
+    Pods(Vec<PodUid>),
+}
+
+/// A look that came back.
+#[derive(Debug)]
+pub(super) struct Listed {
+    scope: Scope,
+    token: Token,
+    asked: Dirty,
+    started: Instant,
+    /// One snapshot for everything, or one for each pod; and the bytes of the answers.
+    outcome: Result<(Vec<Snapshot>, usize), Error>,
+}
+
+/// A full look whose lists are in, waiting for the inspections it caused.
+#[derive(Debug)]
+pub(super) struct Settling {
+    started: Instant,
+    bytes: usize,
+    moved: Instant,
+    waiting: HashSet<PodKey>,
+}
+
+impl Settling {
+    pub(super) fn late_at(&self, grace: Duration) -> Instant {
+        self.moved + grace
+    }
+}
+
+impl<R: Runtime> Generator<R> {
+    /// The look that is due now, if any.
+    pub(super) fn plan(&mut self) -> Option<BoxFuture<'static, Listed>> {
+        let now = Instant::now();
+        if now < self.not_before {
+            return None;
+        }
+        let full_due = self.settling.is_none() && now >= self.next_full;
+        if !full_due && self.hints.is_empty() {
+            return None;
+        }
+        let cache = &self.cache;
+        let (asked, token) = self.hints.take(|| cache.start_look());
+        let labelled = |uid: &PodUid| self.records.key(uid).is_some_and(|key| self.records.is_labelled(key));
+        let full = full_due || asked.all.is_some() || asked.pods.len() > MOST_PODS || !asked.pods.keys().all(labelled);
+        if full {
+            self.end_settling();
+            if let Some(last) = self.last_start.replace(now) {
+                self.metrics.look_interval(now - last);
+            }
+        }
+        let runtime = Arc::clone(&self.runtime);
+        let renew = std::mem::take(&mut self.lost);
+        let mut spare = std::mem::take(&mut self.spare);
+        let look = async move {
+            if renew {
+                // Settles the API version and features of what may be another runtime; its failure is the list's failure too.
+                let _ = runtime.version().await;
+            }
+            let (scope, outcome) = if full {
+                spare.clear();
+                let listed = list(&*runtime, &ListFilter::All, spare).await;
+                (Scope::Full, listed.map(|(snapshot, bytes)| (vec![snapshot], bytes)))
+            } else {
+                let pods: Vec<_> = asked.pods.keys().cloned().collect();
+                let lists = pods.iter().map(|uid| {
+                    let filter = ListFilter::PodUid(uid.as_str().to_owned());
+                    let runtime = &*runtime;
+                    async move { list(runtime, &filter, Snapshot::default()).await }
+                });
+                let listed = try_join_all(lists).await;
+                (
+                    Scope::Pods(pods),
+                    listed.map(|lists| (lists.into_iter().map(|(snapshot, _)| snapshot).collect(), 0)),
+                )
+            };
+            Listed {
+                scope,
+                token,
+                asked,
+                started: now,
+                outcome,
+            }
+        };
+        Some(look.boxed())
+    }
+
+    /// Takes in a look.
+    pub(super) fn listed(&mut self, listed: Listed) {
+        let Listed {
+            scope,
+            token,
+            asked,
+            started,
+            outcome,
+        } = listed;
+        let (mut snapshots, bytes) = match outcome {
+            Ok(lists) => lists,
+            Err(error) => return self.look_failed(&scope, asked, error),
+        };
+        match scope {
+            Scope::Full => {
+                let Some(snapshot) = snapshots.pop() else { return };
+                self.take_in_full(&snapshot, token, &asked, started, bytes);
+                self.spare = snapshot;
+            }
+            Scope::Pods(pods) => {
+                for (uid, snapshot) in pods.iter().zip(snapshots) {
+                    let source = asked.pods.get(uid).copied().unwrap_or(Source::OnDemand);
+                    // Between plan and answer a commit may have dropped the pod; then nothing is absent that we knew.
+                    if let Some(key) = self.records.key(uid) {
+                        let (touched, _) = self.records.observe(&snapshot, Coverage::Pod(key));
+                        for &pod in touched.iter().filter(|&&pod| pod != key) {
+                            self.evaluate(pod, token, source, false);
+                        }
+                        self.records.recycle(touched);
+                        self.evaluate(key, token, source, true);
+                    }
+                }
+            }
+        }
+    }
+
+    fn take_in_full(&mut self, snapshot: &Snapshot, token: Token, asked: &Dirty, started: Instant, bytes: usize) {
+        let (touched, odd) = self.records.observe(snapshot, Coverage::Full);
+        if self.first || !touched.is_empty() || odd.total() > 0 {
+            let (states, pods) = self.records.census();
+            self.metrics.census(states, pods, &odd);
+        }
+        self.health.odd(odd);
+        for &key in &touched {
+            let asked_by = self.records.pod(key).and_then(|pod| asked.pods.get(&pod.uid).copied());
+            self.evaluate(key, token, asked_by.or(asked.all).unwrap_or(Source::Relist), false);
+        }
+        for (uid, &source) in &asked.pods {
+            if let Some(key) = self.records.key(uid) {
+                self.evaluate(key, token, source, true);
+            }
+        }
+        let waiting: HashSet<_> = touched.iter().copied().filter(|key| self.has_open_work(*key)).collect();
+        self.records.recycle(touched);
+
+        // Only now: every pod with news is held.
+        self.cache.complete_look(token);
+        self.first = false;
+        if let Some((lasted, attempts)) = self.health.look_complete() {
+            let looks = if attempts == 1 { "look" } else { "looks" };
+            tracing::info!(
+                "the runtime answers again after {} ({attempts} {looks} failed)",
+                seconds(lasted)
+            );
+            self.retry_all();
+        }
+        self.check_recovery();
+        self.settling = Some(Settling {
+            started,
+            bytes,
+            moved: Instant::now(),
+            waiting,
+        });
+        if self
+            .settling
+            .as_ref()
+            .is_some_and(|settling| settling.waiting.is_empty())
+        {
+            self.end_settling();
+        }
+    }
+
+    fn look_failed(&mut self, scope: &Scope, asked: Dirty, error: Error) {
+        self.hints.put_back(asked);
+        let now = Instant::now();
+        self.not_before = now + self.config.period;
+        if error.kind.is_unreachable() {
+            self.lost = true;
+            self.restarted = self.cache.reader().token();
+        }
+        if matches!(scope, Scope::Full) {
+            self.next_full = self.not_before;
+            self.metrics.look_failed(error.kind.label());
+            let text = error.to_string();
+            if self.health.look_failed(error) {
+                tracing::warn!(
+                    "cannot look at the runtime: {text}; trying again every {}",
+                    seconds(self.config.period)
+                );
+            }
+        }
+    }
+
+    /// An inspection of a pod ended, or turned out not to be needed.
+    pub(super) fn moved(&mut self, key: PodKey) {
+        if let Some(settling) = &mut self.settling
+            && settling.waiting.remove(&key)
+        {
+            settling.moved = Instant::now();
+            if settling.waiting.is_empty() {
+                self.end_settling();
+            }
+        }
+    }
+
+    /// Nobody waits for those that do not move.
+    pub(super) fn settle_if_late(&mut self) {
+        if self
+            .settling
+            .as_ref()
+            .is_some_and(|settling| Instant::now() >= settling.late_at(self.config.grace))
+        {
+            self.end_settling();
+        }
+    }
+
+    fn end_settling(&mut self) {
+        if let Some(settling) = self.settling.take() {
+            let now = Instant::now();
+            self.metrics
+                .look_done(now - settling.started, settling.bytes, jiff::Timestamp::now());
+            self.next_full = now + self.config.period;
+        }
+    }
+}
+
+/// Both lists at the same time.
+async fn list<R: Runtime>(
+    runtime: &R,
+    filter: &ListFilter,
+    mut snapshot: Snapshot,
+) -> Result<(Snapshot, usize), Error> {
+    let Snapshot { sandboxes, containers } = &mut snapshot;
+    let (a, b) = try_join(
+        runtime.list_sandboxes(filter, sandboxes),
+        runtime.list_containers(filter, containers),
+    )
+    .await?;
+    Ok((snapshot, a.bytes + b.bytes))
+}

@@ -1,0 +1,268 @@
+//! The generator: one task that looks, compares, inspects and commits.
+//!
+//! ```text
+//! hints ──▶ plan ──▶ list ──▶ observe ──▶ inspect ──▶ commit ──▶ cache, feed
+//!           (look)   (look)   (records)   (work)      (commit)
+//! ```
+//!
+//! One list is in flight at a time, never a second behind a hung one. Inspections run beside it, pod by pod, and are committed as
+//! they arrive; nobody waits for a pod that does not answer. A full look *ends* when every pod it found changed is committed or in
+//! quarantine, or when none of those left has moved for [`Config::grace`]; the next one starts a period after that.
+
+mod commit;
+mod look;
+mod work;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use hashbrown::HashMap;
+use jiff::Timestamp;
+use pleg_cri::error::seconds;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::cache::{CacheWriter, Token};
+use crate::event::{Event, EventType, Source};
+use crate::feed::FeedWriter;
+use crate::handle::{Pleg, Stops};
+use crate::health::{Health, THRESHOLD};
+use crate::hints::Hints;
+use crate::limiter::{Limiter, LimiterConfig};
+use crate::metrics::Metrics;
+use crate::records::{PodKey, Records};
+use crate::runtime::Runtime;
+use crate::snapshot::Snapshot;
+use look::{Listed, Settling};
+use work::{Done, Queue, Work};
+
+/// How a generator behaves. The defaults are the kubelet's where it has one.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// From the end of one full look to the start of the next.
+    pub period: Duration,
+    /// Without a complete look for this long the generator is unhealthy.
+    pub threshold: Duration,
+    /// A full look waits no longer than this for inspections that do not move.
+    pub grace: Duration,
+    /// The first pause before a failed inspection is tried again; it doubles with each failure.
+    pub retry_first: Duration,
+    /// The longest pause before a failed inspection is tried again.
+    pub retry_most: Duration,
+    /// How many inspection calls may be in flight.
+    pub inspections: LimiterConfig,
+    /// How many events the feed keeps for those who fall behind.
+    pub feed_capacity: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            period: Duration::from_secs(1),
+            threshold: THRESHOLD,
+            grace: Duration::from_secs(1),
+            retry_first: Duration::from_secs(1),
+            retry_most: Duration::from_mins(1),
+            inspections: LimiterConfig::default(),
+            feed_capacity: 16_384,
+        }
+    }
+}
+
+/// The one writer. Made with [`Generator::new`], started with [`Generator::run`], used through its [`Pleg`] handle.
+#[derive(Debug)]
+pub struct Generator<R> {
+    runtime: Arc<R>,
+    config: Config,
+    metrics: Metrics,
+
+    records: Records,
+    cache: CacheWriter,
+    feed: FeedWriter,
+    health: Health,
+    hints: Hints,
+    stops: Stops,
+    limiter: Limiter,
+
+    /// When the next full look is due, unless somebody asks before.
+    next_full: Instant,
+    /// After a failed look nothing is listed before this.
+    not_before: Instant,
+    /// When the last full look started.
+    last_start: Option<Instant>,
+    /// The full look whose inspections are not done.
+    settling: Option<Settling>,
+    /// Buffers of the last full look, for the next one.
+    spare: Snapshot,
+    /// No look has been complete yet.
+    first: bool,
+    /// The last look found the runtime gone: it may come back as another one.
+    lost: bool,
+    /// Statuses inspected up to this look may be of an earlier life of the runtime.
+    restarted: Token,
+    /// Since when the generator is reported unhealthy.
+    unhealthy_since: Option<Instant>,
+    started: Instant,
+
+    /// Pods with something to do, and only those.
+    work: HashMap<PodKey, Work>,
+    queue: Queue,
+    inspections: FuturesUnordered<BoxFuture<'static, Done>>,
+    next_inspection: u64,
+}
+
+impl<R: Runtime> Generator<R> {
+    /// A generator that looks at `runtime`. Does nothing until it is run.
+    pub fn new(runtime: R, config: Config, metrics: Metrics) -> Self {
+        let cache = CacheWriter::default();
+        let now = Instant::now();
+        Self {
+            health: Health::new(config.threshold, runtime.inflight()),
+            feed: FeedWriter::new(config.feed_capacity, cache.reader(), metrics.overflows()),
+            hints: Hints::new(cache.reader()),
+            limiter: Limiter::new(config.inspections),
+            runtime: Arc::new(runtime),
+            config,
+            metrics,
+            records: Records::default(),
+            cache,
+            stops: Stops::default(),
+            next_full: now,
+            not_before: now,
+            last_start: None,
+            settling: None,
+            spare: Snapshot::default(),
+            first: true,
+            lost: false,
+            restarted: Token::default(),
+            unhealthy_since: None,
+            started: now,
+            work: HashMap::new(),
+            queue: Queue::default(),
+            inspections: FuturesUnordered::new(),
+            next_inspection: 0,
+        }
+    }
+
+    /// The handle through which everybody else uses the generator.
+    pub fn handle(&self) -> Pleg {
+        Pleg {
+            cache: self.cache.reader(),
+            feed: self.feed.reader(),
+            health: self.health.clone(),
+            hints: self.hints.clone(),
+            stops: self.stops.clone(),
+            metrics: self.metrics.clone(),
+        }
+    }
+
+    /// Runs until `shutdown`. What is in flight then is dropped; no call of the generator's changes the runtime.
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        let mut listing: Option<BoxFuture<'static, Listed>> = None;
+        loop {
+            self.settle_if_late();
+            self.check_health();
+            self.queue_due_retries();
+            self.start_inspections();
+            if listing.is_none() {
+                listing = self.plan();
+            }
+            let wake = self.next_wake(listing.is_some());
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return,
+                Some(done) = self.inspections.next() => self.inspected(done),
+                listed = poll(&mut listing) => {
+                    listing = None;
+                    self.listed(listed);
+                }
+                () = self.hints.wait(), if listing.is_none() => {}
+                () = tokio::time::sleep_until(wake) => {}
+            }
+        }
+    }
+
+    /// When there is something to do even if nobody answers.
+    fn next_wake(&self, listing: bool) -> Instant {
+        let full = (!listing && self.settling.is_none()).then_some(self.next_full);
+        let hinted = (!listing && !self.hints.is_empty()).then_some(self.not_before);
+        let late = self
+            .settling
+            .as_ref()
+            .map(|settling| settling.late_at(self.config.grace));
+        let expiry = if self.unhealthy_since.is_none() {
+            Some(self.expires())
+        } else {
+            None
+        };
+        let wakes = [
+            full,
+            hinted,
+            late,
+            expiry,
+            self.next_retry(),
+            self.next_late_inspection(),
+        ];
+        // Nothing at all never happens: either the expiry is to come, or a look is in flight, or one is due.
+        wakes
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or_else(|| Instant::now() + self.config.threshold)
+    }
+
+    fn expires(&self) -> Instant {
+        self.health.expires().unwrap_or(self.started + self.config.threshold)
+    }
+
+    /// Says once when the threshold has passed without a complete look.
+    fn check_health(&mut self) {
+        let now = Instant::now();
+        if self.unhealthy_since.is_none() && now > self.expires() {
+            self.unhealthy_since = Some(now);
+            let message = self.health.report().message;
+            tracing::error!("{message}");
+            self.announce(EventType::PlegNotHealthy, &message);
+        }
+    }
+
+    /// Says once that looks are complete again.
+    fn check_recovery(&mut self) {
+        if let Some(since) = self.unhealthy_since.take() {
+            let message = format!("PLEG is healthy again, after {}", seconds(since.elapsed()));
+            tracing::info!("{message}");
+            self.announce(EventType::PlegHealthy, &message);
+        }
+    }
+
+    fn announce(&mut self, kind: EventType, reason: &str) {
+        self.publish([Event {
+            seq: 0,
+            time: Timestamp::now(),
+            kind,
+            pod: None,
+            subject: None,
+            exit_code: None,
+            reason: Some(reason.into()),
+            initial: false,
+            source: Source::Relist,
+            lag: None,
+        }]);
+    }
+
+    fn publish(&self, events: impl IntoIterator<Item = Event>) {
+        self.feed
+            .publish(events.into_iter().inspect(|event| self.metrics.event(event.kind)));
+    }
+}
+
+/// The look in flight; never resolves where there is none.
+async fn poll(listing: &mut Option<BoxFuture<'static, Listed>>) -> Listed {
+    match listing {
+        Some(listing) => listing.await,
+        None => std::future::pending().await,
+    }
+}

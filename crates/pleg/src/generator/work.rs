@@ -1,0 +1,342 @@
+//! What is to be done about which pod: inspections that wait, run, or failed and will be tried again.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::{AbortHandle, Abortable};
+use pleg_cri::Error;
+use pleg_cri::error::seconds;
+use tokio::time::Instant;
+
+use super::Generator;
+use crate::cache::{PodError, Token};
+use crate::event::Source;
+use crate::inspect::{Inspected, inspect};
+use crate::model::PodView;
+use crate::records::PodKey;
+use crate::runtime::Runtime;
+use crate::status::PodStatus;
+
+/// A pod with something to do.
+#[derive(Debug)]
+pub(super) struct Work {
+    phase: Phase,
+    /// The look that the next commit can vouch for.
+    pub(super) token: Token,
+    pub(super) source: Source,
+    /// The pod was so before we came.
+    pub(super) initial: bool,
+    /// More was asked for or seen while the inspection ran.
+    again: bool,
+    pub(super) trouble: Option<Trouble>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// In quarantine, until its time comes.
+    Waiting { until: Instant },
+    /// In the queue.
+    Queued,
+    /// Being asked about.
+    Running {
+        id: u64,
+        abort: AbortHandle,
+        since: Instant,
+        view: PodView,
+    },
+}
+
+/// Why a pod is in quarantine.
+#[derive(Debug)]
+pub(super) struct Trouble {
+    pub(super) since: Instant,
+    attempts: u32,
+}
+
+/// Pods whose inspection waits for its turn, in the order in which they came.
+pub(super) type Queue = VecDeque<PodKey>;
+
+/// An inspection that ended.
+#[derive(Debug)]
+pub(super) struct Done {
+    pub(super) key: PodKey,
+    id: u64,
+    pub(super) view: PodView,
+    pub(super) known: Option<Arc<PodStatus>>,
+    /// `None`: nobody wanted it any more.
+    result: Option<Result<Inspected, Error>>,
+}
+
+impl<R: Runtime> Generator<R> {
+    /// Decides what to do about a pod that a look brought news of, or that somebody asked for.
+    pub(super) fn evaluate(&mut self, key: PodKey, token: Token, source: Source, asked: bool) {
+        let dirty = self.records.is_dirty(key);
+        if !dirty && !asked {
+            return self.no_news(key);
+        }
+        let Some(pod) = self.records.pod(key).cloned() else {
+            return;
+        };
+        self.cache.hold(&pod);
+        let view = self.records.listed(key);
+        let initial = self.first;
+        let work = self.work.entry(key).or_insert_with(|| {
+            self.queue.push_back(key);
+            Work {
+                phase: Phase::Queued,
+                token,
+                source,
+                initial,
+                again: false,
+                trouble: None,
+            }
+        });
+        match &work.phase {
+            // What is asked for needs an inspection that starts after the asking.
+            Phase::Running { view: inspecting, .. } => {
+                work.again |= asked || *inspecting != view;
+                if !work.again {
+                    work.token = token;
+                }
+            }
+            Phase::Queued => work.token = token,
+            Phase::Waiting { .. } => {
+                work.phase = Phase::Queued;
+                (work.token, work.source) = (token, source);
+                self.queue.push_back(key);
+            }
+        }
+        if view.is_empty() {
+            self.commit_removal(key);
+        }
+    }
+
+    /// What was seen of the pod is what was committed.
+    fn no_news(&mut self, key: PodKey) {
+        let Some(uid) = self.records.pod(key).map(|pod| pod.uid.clone()) else {
+            return;
+        };
+        self.forget_work(key);
+        if self.records.sweep(key) {
+            self.cache.release(&uid);
+        } else {
+            self.cache.remove(&uid);
+        }
+        self.moved(key);
+    }
+
+    /// Ends whatever is being done about the pod. Returns its work.
+    pub(super) fn forget_work(&mut self, key: PodKey) -> Option<Work> {
+        let work = self.work.remove(&key)?;
+        match &work.phase {
+            Phase::Running { abort, .. } => abort.abort(),
+            Phase::Queued => self.queue.retain(|queued| *queued != key),
+            Phase::Waiting { .. } => {}
+        }
+        if work.trouble.is_some()
+            && let Some(pod) = self.records.pod(key)
+        {
+            self.health.release(&pod.uid);
+        }
+        Some(work)
+    }
+
+    /// The pod is queued or being inspected.
+    pub(super) fn has_open_work(&self, key: PodKey) -> bool {
+        self.work
+            .get(&key)
+            .is_some_and(|work| !matches!(work.phase, Phase::Waiting { .. }))
+    }
+
+    /// Starts inspections while there is room. Late ones do not count, within bounds: hung pods do not keep others waiting.
+    pub(super) fn start_inspections(&mut self) {
+        while !self.queue.is_empty() && self.room() {
+            let Some(key) = self.queue.pop_front() else { return };
+            let Some(work) = self.work.get_mut(&key) else { continue };
+            let Some(pod) = self.records.pod(key).cloned() else {
+                continue;
+            };
+            let view = self.records.listed(key);
+            let id = self.next_inspection;
+            self.next_inspection += 1;
+            let (abort, registration) = AbortHandle::new_pair();
+            work.again = false;
+            work.phase = Phase::Running {
+                id,
+                abort,
+                since: Instant::now(),
+                view: view.clone(),
+            };
+
+            let known = self.cache.known(&pod.uid);
+            let restarted = self.restarted;
+            let (runtime, limiter) = (Arc::clone(&self.runtime), self.limiter.clone());
+            let inspection = async move {
+                let reusable = known
+                    .as_ref()
+                    .filter(|(_, inspected)| *inspected >= restarted)
+                    .map(|(status, _)| &**status);
+                let call = inspect(&*runtime, &limiter, &pod, &view, reusable);
+                let result = Abortable::new(call, registration).await.ok();
+                Done {
+                    key,
+                    id,
+                    view,
+                    known: known.map(|(status, _)| status),
+                    result,
+                }
+            };
+            self.inspections.push(inspection.boxed());
+        }
+    }
+
+    fn room(&self) -> bool {
+        let limit = self.limiter.limit();
+        if self.inspections.len() < limit {
+            return true;
+        }
+        let late = self
+            .running()
+            .filter(|since| since.elapsed() >= self.config.inspections.late)
+            .count();
+        self.inspections.len() - late.min(self.config.inspections.most_late) < limit
+    }
+
+    fn running(&self) -> impl Iterator<Item = Instant> {
+        self.work.values().filter_map(|work| match work.phase {
+            Phase::Running { since, .. } => Some(since),
+            _ => None,
+        })
+    }
+
+    /// When the next running inspection becomes late and makes room for those that wait.
+    pub(super) fn next_late_inspection(&self) -> Option<Instant> {
+        if self.queue.is_empty() {
+            return None;
+        }
+        let late = self.config.inspections.late;
+        self.running()
+            .map(|since| since + late)
+            .filter(|late_at| *late_at > Instant::now())
+            .min()
+    }
+
+    /// Takes in an inspection.
+    pub(super) fn inspected(&mut self, done: Done) {
+        let current = |work: &Work| matches!(work.phase, Phase::Running { id, .. } if id == done.id);
+        // An aborted inspection comes back too; its place may be somebody else's by now.
+        if !self.work.get(&done.key).is_some_and(current) {
+            return;
+        }
+        match done.result {
+            None => {}
+            Some(Ok(inspected)) => self.commit(done.key, done.view, inspected, done.known.as_deref()),
+            Some(Err(error)) => self.quarantine(done.key, &error),
+        }
+    }
+
+    /// The inspection failed: the old record stays, so that the change is found again, and the pod is tried again on its own.
+    fn quarantine(&mut self, key: PodKey, error: &Error) {
+        let (Some(work), Some(pod)) = (self.work.get_mut(&key), self.records.pod(key)) else {
+            return;
+        };
+        let now = Instant::now();
+        let trouble = work.trouble.get_or_insert(Trouble {
+            since: now,
+            attempts: 0,
+        });
+        trouble.attempts += 1;
+        let doubled = self
+            .config
+            .retry_first
+            .saturating_mul(1 << (trouble.attempts - 1).min(16));
+        let pause = doubled.min(self.config.retry_most);
+        let cause = PodError {
+            message: error.to_string().into(),
+            rpc: error.rpc.name(),
+            container: error.subject.container.clone(),
+            id: error.subject.id.clone(),
+            attempts: trouble.attempts,
+            since: trouble.since,
+        };
+        let again = std::mem::take(&mut work.again);
+        work.phase = if again {
+            Phase::Queued
+        } else {
+            Phase::Waiting { until: now + pause }
+        };
+        let cause = Arc::new(cause);
+        self.cache.fail(&pod.uid, work.token, Arc::clone(&cause));
+        self.health.quarantine(pod, cause);
+        // A runtime that is gone is reported once, not for each pod.
+        if trouble.attempts == 1 && !error.kind.is_unreachable() {
+            tracing::warn!(
+                "pod {pod} is in quarantine: {error}; other pods are not affected; next attempt in {}",
+                seconds(pause)
+            );
+        }
+        if error.kind.is_unreachable() {
+            self.restarted = self.cache.reader().token();
+        }
+        if again {
+            self.queue.push_back(key);
+        }
+        self.moved(key);
+    }
+
+    /// After a commit: is there more to do for the pod?
+    pub(super) fn work_done(&mut self, key: PodKey, exists: bool) -> bool {
+        let Some(work) = self.work.get_mut(&key) else {
+            return false;
+        };
+        let again = exists && (work.again || self.records.is_dirty(key));
+        if again {
+            work.phase = Phase::Queued;
+            work.trouble = None;
+            // The first state was committed; what comes now is news.
+            work.initial = false;
+            self.queue.push_back(key);
+        } else {
+            self.work.remove(&key);
+        }
+        again
+    }
+
+    /// When the next pod in quarantine is to be tried.
+    pub(super) fn next_retry(&self) -> Option<Instant> {
+        let due = |work: &Work| match work.phase {
+            Phase::Waiting { until } => Some(until),
+            _ => None,
+        };
+        self.work.values().filter_map(due).min()
+    }
+
+    pub(super) fn queue_due_retries(&mut self) {
+        let now = Instant::now();
+        self.requeue(|until| until <= now);
+    }
+
+    /// The runtime is back: nobody has to wait for his time.
+    pub(super) fn retry_all(&mut self) {
+        self.requeue(|_| true);
+    }
+
+    fn requeue(&mut self, due: impl Fn(Instant) -> bool) {
+        let token = self.cache.reader().complete();
+        for (&key, work) in &mut self.work {
+            if let Phase::Waiting { until } = work.phase
+                && due(until)
+            {
+                work.phase = Phase::Queued;
+                work.token = work.token.max(token);
+                self.queue.push_back(key);
+            }
+        }
+    }
+
+    /// How many pods are in quarantine.
+    pub(super) fn quarantined(&self) -> usize {
+        self.work.values().filter(|work| work.trouble.is_some()).count()
+    }
+}

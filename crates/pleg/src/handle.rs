@@ -1,0 +1,118 @@
+//! The handle through which everybody but the generator itself uses it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use hashbrown::HashSet;
+use parking_lot::Mutex;
+
+use crate::cache::{Cache, NotFresh, PodEntry, Token};
+use crate::event::Source;
+use crate::feed::{Feed, Overflow, Start, Subscriber};
+use crate::health::Health;
+use crate::hints::Hints;
+use crate::metrics::Metrics;
+use crate::model::{ContainerId, PodUid};
+
+/// Everything a reader of the generator needs. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Pleg {
+    pub(crate) cache: Cache,
+    pub(crate) feed: Feed,
+    pub(crate) health: Health,
+    pub(crate) hints: Hints,
+    pub(crate) stops: Stops,
+    pub(crate) metrics: Metrics,
+}
+
+impl Pleg {
+    /// The pod statuses.
+    pub fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// The events.
+    pub fn feed(&self) -> &Feed {
+        &self.feed
+    }
+
+    /// The health.
+    pub fn health(&self) -> &Health {
+        &self.health
+    }
+
+    /// The metrics.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Subscribes to the events: shorthand for [`Feed::subscribe`].
+    pub fn subscribe(&self, start: Start, overflow: Overflow) -> Subscriber {
+        self.feed.subscribe(start, overflow)
+    }
+
+    /// Asks for a look at one pod now. Wait for it with [`Cache::newer_than`] and the token.
+    pub fn request(&self, uid: &PodUid) -> Token {
+        self.hints.pod(uid, Source::OnDemand)
+    }
+
+    /// Asks for a look at everything now.
+    pub fn request_all(&self) -> Token {
+        self.hints.all(Source::OnDemand)
+    }
+
+    /// Asks for a look at one pod now, and waits for it.
+    pub async fn look(&self, uid: &PodUid) -> Result<PodEntry, NotFresh> {
+        let token = self.request(uid);
+        self.cache.newer_than(uid, token).await
+    }
+
+    /// Announces that the caller is about to stop a container: its death will be preceded by `ContainerStopped`.
+    pub fn will_stop(&self, id: &ContainerId) {
+        self.stops.announce(id);
+    }
+
+    /// The metrics in Prometheus' text format, as of now.
+    pub fn render_metrics(&self) -> prometheus::Result<String> {
+        self.metrics
+            .waiters(self.cache.waits().iter().map(|wait| wait.waiters).sum());
+        self.metrics.render(self.health.inflight())
+    }
+}
+
+/// More announced stops than this at once: the oldest are forgotten, and their deaths are plain ones.
+const MOST_STOPS: usize = 4096;
+
+/// Containers whose death was asked for.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Stops {
+    shared: Arc<Mutex<(HashSet<ContainerId>, VecDeque<ContainerId>)>>,
+}
+
+impl Stops {
+    fn announce(&self, id: &ContainerId) {
+        let (set, order) = &mut *self.shared.lock();
+        if set.insert(id.clone()) {
+            order.push_back(id.clone());
+        }
+        while order.len() > MOST_STOPS {
+            if let Some(oldest) = order.pop_front() {
+                set.remove(&oldest);
+            }
+        }
+    }
+
+    /// Whether this death was announced. Holds for one death.
+    pub(crate) fn announced(&self, id: &ContainerId) -> bool {
+        self.forget(id)
+    }
+
+    pub(crate) fn forget(&self, id: &ContainerId) -> bool {
+        let (set, order) = &mut *self.shared.lock();
+        let known = set.remove(id);
+        if known {
+            order.retain(|other| other != id);
+        }
+        known
+    }
+}

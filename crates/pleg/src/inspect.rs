@@ -1,0 +1,121 @@
+//! Asks the runtime about one pod: each sandbox and each container by the ids that the list gave.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use futures_util::future::{try_join, try_join_all};
+use pleg_cri::{Error, Subject};
+
+use crate::limiter::Limiter;
+use crate::model::{ContainerId, ContainerState, PodRef, PodView, SandboxId, SandboxState};
+use crate::runtime::Runtime;
+use crate::status::{ContainerStatus, PodStatus, SandboxStatus};
+
+/// What the runtime said about a pod.
+#[derive(Debug)]
+pub(crate) struct Inspected {
+    pub(crate) sandboxes: Vec<SandboxStatus>,
+    pub(crate) containers: Vec<ContainerStatus>,
+    /// Listed, but gone when asked for: they went away meanwhile.
+    pub(crate) gone_sandboxes: Vec<SandboxId>,
+    pub(crate) gone_containers: Vec<ContainerId>,
+}
+
+/// Inspects the pod as `view` shows it. `known` is its last status, from which ended containers are taken over: they do not change
+/// while the runtime runs.
+pub(crate) async fn inspect<R: Runtime>(
+    runtime: &R,
+    limiter: &Limiter,
+    pod: &PodRef,
+    view: &PodView,
+    known: Option<&PodStatus>,
+) -> Result<Inspected, Error> {
+    let name = pod.full_name();
+    let sandboxes = try_join_all(view.sandboxes.iter().map(|(id, _)| {
+        let subject = Subject::sandbox(Arc::clone(&name), id.shared());
+        async move { found(limiter.run(runtime.sandbox_status(&subject, id)).await) }
+    }));
+    let containers = try_join_all(view.containers.iter().map(|(container, state)| {
+        let subject = Subject::container(Arc::clone(&name), Arc::clone(&container.name), container.id.shared());
+        let ended = known
+            .filter(|_| *state == ContainerState::Exited)
+            .and_then(|known| known.container(&container.id))
+            .filter(|status| status.state == ContainerState::Exited);
+        async move {
+            match ended {
+                Some(ended) => Ok(Some(ended.clone())),
+                None => found(
+                    limiter
+                        .run(runtime.container_status(&subject, &container.id, &container.name))
+                        .await,
+                ),
+            }
+        }
+    }));
+    let (sandboxes, containers) = try_join(sandboxes, containers).await?;
+
+    let gone_sandboxes = gone(view.sandboxes.iter().map(|(id, _)| id), &sandboxes);
+    let gone_containers = gone(view.containers.iter().map(|(container, _)| &container.id), &containers);
+    Ok(Inspected {
+        sandboxes: sandboxes.into_iter().flatten().collect(),
+        containers: containers.into_iter().flatten().collect(),
+        gone_sandboxes,
+        gone_containers,
+    })
+}
+
+fn found<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
+    match answer {
+        Ok(status) => Ok(Some(status)),
+        Err(error) if error.kind.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn gone<'a, I: Clone + 'a, T>(ids: impl Iterator<Item = &'a I>, answers: &[Option<T>]) -> Vec<I> {
+    ids.zip(answers)
+        .filter(|(_, answer)| answer.is_none())
+        .map(|(id, _)| id.clone())
+        .collect()
+}
+
+impl Inspected {
+    /// The view without what is gone.
+    pub(crate) fn correct(&self, view: &mut PodView) {
+        view.sandboxes.retain(|(id, _)| !self.gone_sandboxes.contains(id));
+        view.containers
+            .retain(|(container, _)| !self.gone_containers.contains(&container.id));
+    }
+
+    /// The pod's status. Where nothing is ready and no address is told, the last known ones are kept.
+    pub(crate) fn into_status(self, pod: PodRef, known: Option<&PodStatus>) -> PodStatus {
+        let ready = self
+            .sandboxes
+            .iter()
+            .any(|sandbox| sandbox.state == SandboxState::Ready);
+        let mut ips: Box<[IpAddr]> = match self
+            .sandboxes
+            .iter()
+            .find(|sandbox| sandbox.state == SandboxState::Ready)
+        {
+            Some(sandbox) => sandbox.ips.clone(),
+            None => self
+                .sandboxes
+                .first()
+                .map(|sandbox| sandbox.ips.clone())
+                .unwrap_or_default(),
+        };
+        if ips.is_empty()
+            && !ready
+            && let Some(known) = known
+        {
+            ips.clone_from(&known.ips);
+        }
+        PodStatus {
+            pod,
+            ips,
+            sandboxes: self.sandboxes.into(),
+            containers: self.containers.into(),
+        }
+    }
+}

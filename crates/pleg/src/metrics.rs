@@ -1,0 +1,357 @@
+//! What we count. The kubelet's names and types where the meaning is the same, so that its dashboards and alerts work; `pleg_*`
+//! where it is ours. Every label has few, fixed values: no pod and no container is ever a label.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pleg_cri::{InFlight, Observer, Outcome, Rpc};
+use prometheus::{
+    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder,
+};
+
+use crate::event::EventType;
+use crate::model::ContainerState;
+use crate::snapshot::Oddities;
+
+/// From a millisecond to beyond the health threshold: the kubelet's end at 10 s, where a stall only begins.
+const BUCKETS: [f64; 16] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0, 300.0,
+];
+
+/// The metrics of one generator and its client. Clones share them.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    registry: Registry,
+    relist_duration: Histogram,
+    relist_interval: Histogram,
+    last_seen: Gauge,
+    discard_events: IntCounter,
+    running_pods: IntGauge,
+    running_containers: IntGaugeVec,
+    operations: IntCounterVec,
+    operation_errors: IntCounterVec,
+    operation_duration: HistogramVec,
+    events: IntCounterVec,
+    list_bytes: IntGauge,
+    relist_errors: IntCounterVec,
+    quarantined: IntGauge,
+    oddities: IntGaugeVec,
+    inspections_limit: IntGauge,
+    cached_pods: IntGauge,
+    waiters: IntGauge,
+    inflight: IntGaugeVec,
+    inflight_oldest: GaugeVec,
+}
+
+/// Makes a metric and registers it.
+fn add<M: prometheus::core::Collector + Clone + 'static>(
+    registry: &Registry,
+    metric: prometheus::Result<M>,
+) -> prometheus::Result<M> {
+    let metric = metric?;
+    registry.register(Box::new(metric.clone()))?;
+    Ok(metric)
+}
+
+impl Metrics {
+    /// All metrics at zero. Fails only if two of them had one name.
+    pub fn new() -> prometheus::Result<Self> {
+        let registry = Registry::new();
+        let r = &registry;
+        let histogram =
+            |name: &str, help: &str| Histogram::with_opts(HistogramOpts::new(name, help).buckets(BUCKETS.to_vec()));
+        let inner = Inner {
+            relist_duration: add(
+                r,
+                histogram(
+                    "kubelet_pleg_relist_duration_seconds",
+                    "Duration in seconds for relisting pods in PLEG.",
+                ),
+            )?,
+            relist_interval: add(
+                r,
+                histogram(
+                    "kubelet_pleg_relist_interval_seconds",
+                    "Interval in seconds between relisting in PLEG.",
+                ),
+            )?,
+            last_seen: add(
+                r,
+                Gauge::new(
+                    "kubelet_pleg_last_seen_seconds",
+                    "Timestamp in seconds when PLEG was last seen active.",
+                ),
+            )?,
+            discard_events: add(
+                r,
+                IntCounter::new(
+                    "kubelet_pleg_discard_events",
+                    "Times a subscriber fell behind the feed and was told what it missed; nothing is dropped in silence.",
+                ),
+            )?,
+            running_pods: add(
+                r,
+                IntGauge::new("kubelet_running_pods", "Number of pods that have a running pod sandbox"),
+            )?,
+            running_containers: add(
+                r,
+                IntGaugeVec::new(
+                    Opts::new("kubelet_running_containers", "Number of containers by state."),
+                    &["container_state"],
+                ),
+            )?,
+            operations: add(
+                r,
+                IntCounterVec::new(
+                    Opts::new(
+                        "kubelet_runtime_operations_total",
+                        "Cumulative number of runtime operations by operation type.",
+                    ),
+                    &["operation_type"],
+                ),
+            )?,
+            operation_errors: add(
+                r,
+                IntCounterVec::new(
+                    Opts::new(
+                        "kubelet_runtime_operations_errors_total",
+                        "Cumulative number of runtime operation errors by operation type.",
+                    ),
+                    &["operation_type"],
+                ),
+            )?,
+            operation_duration: add(
+                r,
+                HistogramVec::new(
+                    HistogramOpts::new(
+                        "kubelet_runtime_operations_duration_seconds",
+                        "Duration in seconds of runtime operations by operation type.",
+                    )
+                    .buckets(BUCKETS.to_vec()),
+                    &["operation_type"],
+                ),
+            )?,
+            events: add(
+                r,
+                IntCounterVec::new(Opts::new("pleg_events_total", "Events published, by type."), &["type"]),
+            )?,
+            list_bytes: add(
+                r,
+                IntGauge::new(
+                    "pleg_list_bytes",
+                    "Bytes of both lists in the last complete look; the kubelet fails beyond 16 MiB each.",
+                ),
+            )?,
+            relist_errors: add(
+                r,
+                IntCounterVec::new(
+                    Opts::new("pleg_relist_errors_total", "Looks that failed, by cause."),
+                    &["cause"],
+                ),
+            )?,
+            quarantined: add(
+                r,
+                IntGauge::new("pleg_quarantined_pods", "Pods whose inspection fails or is late."),
+            )?,
+            oddities: add(
+                r,
+                IntGaugeVec::new(
+                    Opts::new(
+                        "pleg_odd_objects",
+                        "Objects in the runtime that make no sense, by what is odd.",
+                    ),
+                    &["kind"],
+                ),
+            )?,
+            inspections_limit: add(
+                r,
+                IntGauge::new(
+                    "pleg_inspections_limit",
+                    "How many inspection calls may be in flight at once, now.",
+                ),
+            )?,
+            cached_pods: add(r, IntGauge::new("pleg_cached_pods", "Pods in the status cache."))?,
+            waiters: add(
+                r,
+                IntGauge::new(
+                    "pleg_cache_waiters",
+                    "Callers that wait for a status newer than their token.",
+                ),
+            )?,
+            inflight: add(
+                r,
+                IntGaugeVec::new(
+                    Opts::new("pleg_inflight_calls", "Runtime calls in flight, by call."),
+                    &["rpc"],
+                ),
+            )?,
+            inflight_oldest: add(
+                r,
+                GaugeVec::new(
+                    Opts::new(
+                        "pleg_inflight_oldest_seconds",
+                        "Age of the oldest runtime call in flight, by call; computed at scrape time.",
+                    ),
+                    &["rpc"],
+                ),
+            )?,
+            registry,
+        };
+        // Every series exists from the start, so that a first event is an increase.
+        for state in ContainerState::ALL {
+            inner.running_containers.with_label_values(&[state.label()]).set(0);
+        }
+        for kind in EventType::ALL {
+            inner.events.with_label_values(&[kind.name()]).inc_by(0);
+        }
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Everything in Prometheus' text format. `inflight` is read now, so that ages move while a call is stuck.
+    pub fn render(&self, inflight: &InFlight) -> prometheus::Result<String> {
+        let m = &self.inner;
+        m.inflight.reset();
+        m.inflight_oldest.reset();
+        // Oldest first: the first call of a kind is its oldest.
+        for call in inflight.calls() {
+            let rpc = &[call.rpc.name()];
+            m.inflight.with_label_values(rpc).inc();
+            let oldest = m.inflight_oldest.with_label_values(rpc);
+            if oldest.get() == 0.0 {
+                oldest.set(call.since.elapsed().as_secs_f64());
+            }
+        }
+        TextEncoder::new().encode_to_string(&m.registry.gather())
+    }
+
+    /// The registry, for a program that adds metrics of its own.
+    pub fn registry(&self) -> &Registry {
+        &self.inner.registry
+    }
+
+    pub(crate) fn overflows(&self) -> IntCounter {
+        self.inner.discard_events.clone()
+    }
+
+    pub(crate) fn look_done(&self, duration: Duration, bytes: usize, at: jiff::Timestamp) {
+        self.inner.relist_duration.observe(duration.as_secs_f64());
+        self.inner.list_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        self.inner.last_seen.set(at.as_millisecond() as f64 / 1e3);
+    }
+
+    pub(crate) fn look_interval(&self, interval: Duration) {
+        self.inner.relist_interval.observe(interval.as_secs_f64());
+    }
+
+    pub(crate) fn look_failed(&self, cause: &'static str) {
+        self.inner.relist_errors.with_label_values(&[cause]).inc();
+    }
+
+    pub(crate) fn event(&self, kind: EventType) {
+        self.inner.events.with_label_values(&[kind.name()]).inc();
+    }
+
+    pub(crate) fn census(&self, states: [usize; 4], pods: usize, odd: &Oddities) {
+        for (state, n) in ContainerState::ALL.into_iter().zip(states) {
+            self.inner
+                .running_containers
+                .with_label_values(&[state.label()])
+                .set(i64::try_from(n).unwrap_or(i64::MAX));
+        }
+        self.inner.running_pods.set(i64::try_from(pods).unwrap_or(i64::MAX));
+        for (kind, n) in odd.counts() {
+            self.inner.oddities.with_label_values(&[kind]).set(i64::from(n));
+        }
+    }
+
+    pub(crate) fn waiters(&self, waiters: usize) {
+        self.inner.waiters.set(i64::try_from(waiters).unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn gauges(&self, quarantined: usize, limit: usize, cached: usize) {
+        let set = |gauge: &IntGauge, n: usize| gauge.set(i64::try_from(n).unwrap_or(i64::MAX));
+        set(&self.inner.quarantined, quarantined);
+        set(&self.inner.inspections_limit, limit);
+        set(&self.inner.cached_pods, cached);
+    }
+}
+
+impl Observer for Metrics {
+    fn ended(&self, rpc: Rpc, elapsed: Duration, outcome: Outcome<'_>) {
+        let operation = &[operation_type(rpc)];
+        self.inner.operations.with_label_values(operation).inc();
+        self.inner
+            .operation_duration
+            .with_label_values(operation)
+            .observe(elapsed.as_secs_f64());
+        if matches!(outcome, Outcome::Failed(_)) {
+            self.inner.operation_errors.with_label_values(operation).inc();
+        }
+    }
+}
+
+/// The kubelet's name of a call.
+fn operation_type(rpc: Rpc) -> &'static str {
+    match rpc {
+        Rpc::Version => "version",
+        Rpc::Status => "status",
+        Rpc::RuntimeConfig => "runtime_config",
+        Rpc::RunPodSandbox => "run_podsandbox",
+        Rpc::StopPodSandbox => "stop_podsandbox",
+        Rpc::RemovePodSandbox => "remove_podsandbox",
+        Rpc::PodSandboxStatus => "podsandbox_status",
+        Rpc::ListPodSandbox => "list_podsandbox",
+        Rpc::StreamPodSandboxes => "stream_podsandboxes",
+        Rpc::CreateContainer => "create_container",
+        Rpc::StartContainer => "start_container",
+        Rpc::StopContainer => "stop_container",
+        Rpc::RemoveContainer => "remove_container",
+        Rpc::ListContainers => "list_containers",
+        Rpc::StreamContainers => "stream_containers",
+        Rpc::ContainerStatus => "container_status",
+        Rpc::UpdateContainerResources => "update_container",
+        Rpc::ReopenContainerLog => "reopen_container_log",
+        Rpc::ExecSync => "exec_sync",
+        Rpc::GetContainerEvents => "get_container_events",
+        Rpc::ListImages => "list_images",
+        Rpc::ImageStatus => "image_status",
+        Rpc::PullImage => "pull_image",
+        Rpc::RemoveImage => "remove_image",
+        Rpc::ImageFsInfo => "image_fs_info",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn ages_move_while_a_call_is_stuck() {
+        let metrics = Metrics::new().unwrap();
+        let inflight = InFlight::observed_by(Arc::new(metrics.clone()));
+        let flight = inflight.begin(Rpc::ListContainers, pleg_cri::Subject::NODE, None);
+        for seconds in [7, 14] {
+            tokio::time::advance(Duration::from_secs(7)).await;
+            let text = metrics.render(&inflight).unwrap();
+            assert!(
+                text.contains(&format!(
+                    "pleg_inflight_oldest_seconds{{rpc=\"ListContainers\"}} {seconds}\n"
+                )),
+                "{text}"
+            );
+        }
+        drop(flight);
+        let text = metrics.render(&inflight).unwrap();
+        assert!(!text.contains("pleg_inflight_oldest_seconds{"));
+        assert!(
+            text.contains("kubelet_runtime_operations_total{operation_type=\"list_containers\"} 1\n"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,598 @@
+//! What the generator last committed for every pod, and what the lists have said since.
+//!
+//! Each container and sandbox has two states here: `listed`, what the newest look said, and `committed`, what events have been
+//! sent for. A pod is *dirty* while the two differ, so a change whose inspection failed is found again by itself. A look only
+//! writes `listed`; a commit only writes `committed`. Matching a look against the records allocates nothing for what is unchanged.
+
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
+use pleg_cri::{ContainerItem, SandboxItem};
+
+use crate::model::{ContainerId, ContainerRef, ContainerState, PodRef, PodUid, PodView, SandboxId, SandboxState};
+use crate::snapshot::{Oddities, Snapshot};
+
+/// A pod's place in the records. Valid until the pod is dropped from them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PodKey(u32);
+
+/// One container or sandbox.
+#[derive(Debug)]
+struct Item<S> {
+    id: Arc<str>,
+    name: Arc<str>,
+    pod: PodKey,
+    attempt: u32,
+    created_at: i64,
+    /// What the newest look that covers it said; `None`: it is not there.
+    listed: Option<S>,
+    /// What was last committed; `None`: never, or its removal was.
+    committed: Option<S>,
+    /// The look that last saw it.
+    seen: u32,
+    /// Carries the label with its pod's UID, so a list filtered by that label shows it.
+    labelled: bool,
+    /// The runtime said NOT_FOUND when asked by id. Holds until its listed state changes.
+    not_found: bool,
+}
+
+impl<S: Copy + PartialEq> Item<S> {
+    fn is_dirty(&self) -> bool {
+        self.visible() != self.committed
+    }
+
+    /// The listed state, unless the runtime denied the object when asked by id.
+    fn visible(&self) -> Option<S> {
+        self.listed.filter(|_| !self.not_found)
+    }
+}
+
+/// Items by id.
+#[derive(Debug)]
+struct Table<S> {
+    hasher: DefaultHashBuilder,
+    index: HashTable<u32>,
+    slots: Vec<Option<Item<S>>>,
+    free: Vec<u32>,
+    /// How many items have a listed state.
+    listed: usize,
+}
+
+impl<S> Default for Table<S> {
+    fn default() -> Self {
+        Self {
+            hasher: DefaultHashBuilder::default(),
+            index: HashTable::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            listed: 0,
+        }
+    }
+}
+
+impl<S: Copy + Ord> Table<S> {
+    fn find(&self, id: &[u8]) -> Option<u32> {
+        let hash = self.hasher.hash_one(id);
+        self.index
+            .find(hash, |&slot| {
+                self.get(slot).is_some_and(|item| item.id.as_bytes() == id)
+            })
+            .copied()
+    }
+
+    fn get(&self, slot: u32) -> Option<&Item<S>> {
+        self.slots.get(slot as usize)?.as_ref()
+    }
+
+    fn get_mut(&mut self, slot: u32) -> Option<&mut Item<S>> {
+        self.slots.get_mut(slot as usize)?.as_mut()
+    }
+
+    fn insert(&mut self, item: Item<S>) -> u32 {
+        self.listed += usize::from(item.listed.is_some());
+        let hash = self.hasher.hash_one(item.id.as_bytes());
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            // Four billion containers do not fit into any list we accept.
+            u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
+        });
+        self.slots[slot as usize] = Some(item);
+        let (slots, hasher) = (&self.slots, &self.hasher);
+        self.index.insert_unique(hash, slot, |&slot| {
+            slots[slot as usize]
+                .as_ref()
+                .map_or(0, |item| hasher.hash_one(item.id.as_bytes()))
+        });
+        slot
+    }
+
+    fn remove(&mut self, slot: u32) {
+        let Some(item) = self.slots.get_mut(slot as usize).and_then(Option::take) else {
+            return;
+        };
+        let hash = self.hasher.hash_one(item.id.as_bytes());
+        if let Ok(entry) = self.index.find_entry(hash, |&other| other == slot) {
+            entry.remove();
+        }
+        self.listed -= usize::from(item.listed.is_some());
+        self.free.push(slot);
+        // Give the room of a storm back.
+        if self.index.is_empty() {
+            *self = Self::default();
+        }
+    }
+
+    /// Notes that `look` saw the item in `state`. Returns whether that is news.
+    fn see(&mut self, slot: u32, state: S, look: u32, odd: &mut Oddities) -> Option<PodKey> {
+        let item = self.slots.get_mut(slot as usize)?.as_mut()?;
+        if item.seen == look {
+            // The same id twice. Lists come in any order, so the choice must not depend on it.
+            odd.duplicate_id += 1;
+            if item.listed.is_some_and(|listed| listed >= state) {
+                return None;
+            }
+        }
+        item.seen = look;
+        if item.listed == Some(state) {
+            odd.listed_not_found += u32::from(item.not_found);
+            return None;
+        }
+        self.listed += usize::from(item.listed.is_none());
+        item.listed = Some(state);
+        item.not_found = false;
+        Some(item.pod)
+    }
+
+    /// Notes that the item is not there any more.
+    fn vanish(&mut self, slot: u32) {
+        if let Some(item) = self.slots.get_mut(slot as usize).and_then(Option::as_mut)
+            && item.listed.take().is_some()
+        {
+            item.not_found = false;
+            self.listed -= 1;
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Pod {
+    pod: PodRef,
+    sandboxes: Vec<u32>,
+    containers: Vec<u32>,
+    /// The look that last touched it, so that it is reported once.
+    touched: u32,
+}
+
+/// The records of all pods.
+#[derive(Debug, Default)]
+pub struct Records {
+    pods: Vec<Option<Pod>>,
+    free: Vec<u32>,
+    by_uid: HashMap<PodUid, PodKey>,
+    sandboxes: Table<SandboxState>,
+    containers: Table<ContainerState>,
+    look: u32,
+    /// Pods with news in the look that is being taken in; reused.
+    touched: Vec<PodKey>,
+}
+
+/// Which part of the node a look covered: what it may declare absent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Coverage {
+    /// Everything.
+    Full,
+    /// One pod's labelled objects.
+    Pod(PodKey),
+}
+
+impl Records {
+    /// Takes in a look. Returns the pods about which it brought news, and what was odd.
+    pub fn observe(&mut self, snapshot: &Snapshot, coverage: Coverage) -> (Vec<PodKey>, Oddities) {
+        self.look = self.look.wrapping_add(1);
+        let mut odd = snapshot.sandboxes.oddities();
+        add(&mut odd, snapshot.containers.oddities());
+
+        let (mut seen_sandboxes, mut seen_containers) = (0, 0);
+        for item in snapshot.sandboxes.iter() {
+            seen_sandboxes += 1;
+            let state = SandboxState::from_wire(item.state);
+            let news = match self.sandboxes.find(item.id) {
+                Some(slot) => self.sandboxes.see(slot, state, self.look, &mut odd),
+                None => self.add_sandbox(&item, state, &mut odd),
+            };
+            if let Some(pod) = news {
+                self.touch(pod);
+            }
+        }
+        for item in snapshot.containers.iter() {
+            seen_containers += 1;
+            let state = ContainerState::from_wire(item.state);
+            let news = match self.containers.find(item.id) {
+                Some(slot) => self.containers.see(slot, state, self.look, &mut odd),
+                None => self.add_container(&item, state, &mut odd),
+            };
+            if let Some(pod) = news {
+                self.touch(pod);
+            }
+        }
+        match coverage {
+            Coverage::Full => {
+                // Where at least as many were seen as are listed and nothing was odd, nothing can be missing.
+                let clean = odd == Oddities::default() && self.touched.is_empty();
+                if !clean || seen_sandboxes != self.sandboxes.listed || seen_containers != self.containers.listed {
+                    self.vanish_unseen();
+                }
+            }
+            Coverage::Pod(pod) => self.vanish_unseen_of(pod),
+        }
+        (std::mem::take(&mut self.touched), odd)
+    }
+
+    /// Gives the list that [`Records::observe`] returned back, so that its room is used again.
+    pub fn recycle(&mut self, mut touched: Vec<PodKey>) {
+        touched.clear();
+        self.touched = touched;
+    }
+
+    fn touch(&mut self, pod: PodKey) {
+        if let Some(record) = self.pods.get_mut(pod.0 as usize).and_then(Option::as_mut)
+            && record.touched != self.look
+        {
+            record.touched = self.look;
+            self.touched.push(pod);
+        }
+    }
+
+    fn add_sandbox(&mut self, item: &SandboxItem<'_>, state: SandboxState, odd: &mut Oddities) -> Option<PodKey> {
+        if !item.has_metadata || item.uid.is_empty() {
+            odd.sandbox_without_pod += 1;
+            return None;
+        }
+        let (Ok(id), Ok(uid)) = (std::str::from_utf8(item.id), std::str::from_utf8(item.uid)) else {
+            odd.bad_text += 1;
+            return None;
+        };
+        let pod = self.pod_for(uid, item.namespace, item.name, odd);
+        let slot = self.sandboxes.insert(Item {
+            id: id.into(),
+            name: Arc::default(),
+            pod,
+            attempt: item.attempt,
+            created_at: item.created_at,
+            listed: Some(state),
+            committed: None,
+            seen: self.look,
+            labelled: item.pod_uid_label == item.uid,
+            not_found: false,
+        });
+        self.pods[pod.0 as usize].as_mut()?.sandboxes.push(slot);
+        Some(pod)
+    }
+
+    fn add_container(&mut self, item: &ContainerItem<'_>, state: ContainerState, odd: &mut Oddities) -> Option<PodKey> {
+        let Ok(id) = std::str::from_utf8(item.id) else {
+            odd.bad_text += 1;
+            return None;
+        };
+        let by_sandbox = self
+            .sandboxes
+            .find(item.pod_sandbox_id)
+            .and_then(|slot| self.sandboxes.get(slot))
+            .map(|s| s.pod);
+        let pod = match (by_sandbox, std::str::from_utf8(item.pod_uid_label)) {
+            (Some(pod), _) => pod,
+            (None, Ok(uid)) if !uid.is_empty() => self.pod_for(uid, item.pod_namespace_label, item.pod_name_label, odd),
+            _ => {
+                odd.container_without_pod += 1;
+                return None;
+            }
+        };
+        let record = self.pods[pod.0 as usize].as_mut()?;
+        let slot = self.containers.insert(Item {
+            id: id.into(),
+            name: lossy(item.name, odd),
+            pod,
+            attempt: item.attempt,
+            created_at: item.created_at,
+            listed: Some(state),
+            committed: None,
+            seen: self.look,
+            labelled: item.pod_uid_label == record.pod.uid.as_str().as_bytes(),
+            not_found: false,
+        });
+        record.containers.push(slot);
+        Some(pod)
+    }
+
+    /// The pod of that UID, made if need be.
+    fn pod_for(&mut self, uid: &str, namespace: &[u8], name: &[u8], odd: &mut Oddities) -> PodKey {
+        if let Some(&key) = self.by_uid.get(uid) {
+            // A container without labels may have come before the sandbox that knows the names.
+            if let Some(record) = self.pods[key.0 as usize].as_mut()
+                && record.pod.name.is_empty()
+                && !name.is_empty()
+            {
+                record.pod.namespace = lossy(namespace, odd);
+                record.pod.name = lossy(name, odd);
+            }
+            return key;
+        }
+        let pod = PodRef {
+            uid: uid.into(),
+            namespace: lossy(namespace, odd),
+            name: lossy(name, odd),
+        };
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.pods.push(None);
+            u32::try_from(self.pods.len() - 1).unwrap_or(u32::MAX)
+        });
+        let key = PodKey(slot);
+        self.by_uid.insert(pod.uid.clone(), key);
+        // Not the look's own number: the first touch has to count.
+        let touched = self.look.wrapping_sub(1);
+        self.pods[slot as usize] = Some(Pod {
+            pod,
+            sandboxes: Vec::new(),
+            containers: Vec::new(),
+            touched,
+        });
+        key
+    }
+
+    fn vanish_unseen(&mut self) {
+        let look = self.look;
+        let unseen = |seen: u32, listed: bool| listed && seen != look;
+        for slot in 0..u32::try_from(self.sandboxes.slots.len()).unwrap_or(u32::MAX) {
+            if let Some(item) = self.sandboxes.get(slot)
+                && unseen(item.seen, item.listed.is_some())
+            {
+                let pod = item.pod;
+                self.sandboxes.vanish(slot);
+                self.touch(pod);
+            }
+        }
+        for slot in 0..u32::try_from(self.containers.slots.len()).unwrap_or(u32::MAX) {
+            if let Some(item) = self.containers.get(slot)
+                && unseen(item.seen, item.listed.is_some())
+            {
+                let pod = item.pod;
+                self.containers.vanish(slot);
+                self.touch(pod);
+            }
+        }
+    }
+
+    fn vanish_unseen_of(&mut self, key: PodKey) {
+        let look = self.look;
+        let Some(record) = self.pods.get(key.0 as usize).and_then(Option::as_ref) else {
+            return;
+        };
+        let (sandboxes, containers) = (record.sandboxes.clone(), record.containers.clone());
+        for slot in sandboxes {
+            if self.sandboxes.get(slot).is_some_and(|s| s.labelled && s.seen != look) {
+                self.sandboxes.vanish(slot);
+                self.touch(key);
+            }
+        }
+        for slot in containers {
+            if self.containers.get(slot).is_some_and(|c| c.labelled && c.seen != look) {
+                self.containers.vanish(slot);
+                self.touch(key);
+            }
+        }
+    }
+
+    /// The place of a pod.
+    pub fn key(&self, uid: &PodUid) -> Option<PodKey> {
+        self.by_uid.get(uid).copied()
+    }
+
+    /// The names of a pod.
+    pub fn pod(&self, key: PodKey) -> Option<&PodRef> {
+        self.pods.get(key.0 as usize)?.as_ref().map(|record| &record.pod)
+    }
+
+    /// How many pods there are.
+    pub fn len(&self) -> usize {
+        self.by_uid.len()
+    }
+
+    /// No pods at all.
+    pub fn is_empty(&self) -> bool {
+        self.by_uid.is_empty()
+    }
+
+    /// Every object of the pod carries its UID as a label, so that a list filtered by it is complete.
+    pub fn is_labelled(&self, key: PodKey) -> bool {
+        let Some(record) = self.pods.get(key.0 as usize).and_then(Option::as_ref) else {
+            return false;
+        };
+        record
+            .sandboxes
+            .iter()
+            .all(|&s| self.sandboxes.get(s).is_none_or(|s| s.labelled))
+            && record
+                .containers
+                .iter()
+                .all(|&c| self.containers.get(c).is_none_or(|c| c.labelled))
+    }
+
+    /// Something was seen that has not been committed.
+    pub fn is_dirty(&self, key: PodKey) -> bool {
+        let Some(record) = self.pods.get(key.0 as usize).and_then(Option::as_ref) else {
+            return false;
+        };
+        record
+            .sandboxes
+            .iter()
+            .any(|&s| self.sandboxes.get(s).is_some_and(Item::is_dirty))
+            || record
+                .containers
+                .iter()
+                .any(|&c| self.containers.get(c).is_some_and(Item::is_dirty))
+    }
+
+    /// The pod as the newest look saw it.
+    pub fn listed(&self, key: PodKey) -> PodView {
+        self.view(key, Item::visible, Item::visible)
+    }
+
+    /// The pod as it was last committed.
+    pub fn committed(&self, key: PodKey) -> PodView {
+        self.view(key, |s| s.committed, |c| c.committed)
+    }
+
+    fn view(
+        &self,
+        key: PodKey,
+        sandbox_state: impl Fn(&Item<SandboxState>) -> Option<SandboxState>,
+        container_state: impl Fn(&Item<ContainerState>) -> Option<ContainerState>,
+    ) -> PodView {
+        let Some(record) = self.pods.get(key.0 as usize).and_then(Option::as_ref) else {
+            return PodView::default();
+        };
+        let mut sandboxes: Vec<_> = record
+            .sandboxes
+            .iter()
+            .filter_map(|&slot| self.sandboxes.get(slot))
+            .filter_map(|s| {
+                Some((
+                    (s.created_at, s.attempt),
+                    SandboxId::from(Arc::clone(&s.id)),
+                    sandbox_state(s)?,
+                ))
+            })
+            .collect();
+        sandboxes.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+        let mut containers: Vec<_> = record
+            .containers
+            .iter()
+            .filter_map(|&slot| self.containers.get(slot))
+            .filter_map(|c| {
+                let reference = ContainerRef {
+                    id: ContainerId::from(Arc::clone(&c.id)),
+                    name: Arc::clone(&c.name),
+                    attempt: c.attempt,
+                };
+                Some((c.created_at, reference, container_state(c)?))
+            })
+            .collect();
+        containers.sort_by(|a, b| (a.0, a.1.attempt, &a.1.name, &a.1.id).cmp(&(b.0, b.1.attempt, &b.1.name, &b.1.id)));
+        PodView {
+            sandboxes: sandboxes.into_iter().map(|(_, id, state)| (id, state)).collect(),
+            containers: containers
+                .into_iter()
+                .map(|(_, reference, state)| (reference, state))
+                .collect(),
+        }
+    }
+
+    /// The runtime denied these objects when asked by id: they are gone, whatever the list said.
+    pub fn not_found(&mut self, sandboxes: &[SandboxId], containers: &[ContainerId]) {
+        for id in sandboxes {
+            if let Some(slot) = self.sandboxes.find(id.as_str().as_bytes())
+                && let Some(item) = self.sandboxes.get_mut(slot)
+            {
+                item.not_found = true;
+            }
+        }
+        for id in containers {
+            if let Some(slot) = self.containers.find(id.as_str().as_bytes())
+                && let Some(item) = self.containers.get_mut(slot)
+            {
+                item.not_found = true;
+            }
+        }
+    }
+
+    /// Makes `view` what was last committed for the pod, and drops what neither is listed nor was committed. Returns false once
+    /// the pod itself is dropped.
+    pub fn commit(&mut self, key: PodKey, view: &PodView) -> bool {
+        let Some(record) = self.pods.get_mut(key.0 as usize).and_then(Option::as_mut) else {
+            return false;
+        };
+        record.sandboxes.retain(|&slot| {
+            let Some(item) = self.sandboxes.get_mut(slot) else {
+                return false;
+            };
+            item.committed = view
+                .sandboxes
+                .iter()
+                .find(|(id, _)| *id.as_str() == *item.id)
+                .map(|(_, state)| *state);
+            let keep = item.committed.is_some() || item.listed.is_some();
+            if !keep {
+                self.sandboxes.remove(slot);
+            }
+            keep
+        });
+        record.containers.retain(|&slot| {
+            let Some(item) = self.containers.get_mut(slot) else {
+                return false;
+            };
+            item.committed = view
+                .containers
+                .iter()
+                .find(|(c, _)| *c.id.as_str() == *item.id)
+                .map(|(_, state)| *state);
+            let keep = item.committed.is_some() || item.listed.is_some();
+            if !keep {
+                self.containers.remove(slot);
+            }
+            keep
+        });
+        if record.sandboxes.is_empty() && record.containers.is_empty() {
+            self.by_uid.remove(&record.pod.uid);
+            self.pods[key.0 as usize] = None;
+            self.free.push(key.0);
+            return false;
+        }
+        true
+    }
+
+    /// Drops what neither is listed nor was committed, without committing anything. Returns false once the pod itself is dropped.
+    pub fn sweep(&mut self, key: PodKey) -> bool {
+        let committed = self.committed(key);
+        self.commit(key, &committed)
+    }
+
+    /// Every pod.
+    pub fn keys(&self) -> impl Iterator<Item = PodKey> {
+        self.by_uid.values().copied()
+    }
+
+    /// How many containers are listed in each state, in the order of [`ContainerState::ALL`]; and how many pods have a ready sandbox.
+    pub fn census(&self) -> ([usize; 4], usize) {
+        let mut states = [0; 4];
+        for state in self.containers.slots.iter().flatten().filter_map(|c| c.listed) {
+            states[state as usize] += 1;
+        }
+        let ready = |slot: &u32| {
+            self.sandboxes
+                .get(*slot)
+                .is_some_and(|s| s.listed == Some(SandboxState::Ready))
+        };
+        let pods = self
+            .pods
+            .iter()
+            .flatten()
+            .filter(|pod| pod.sandboxes.iter().any(ready))
+            .count();
+        (states, pods)
+    }
+}
+
+fn add(odd: &mut Oddities, more: Oddities) {
+    odd.empty_id += more.empty_id;
+    odd.bad_text += more.bad_text;
+    odd.unknown_state += more.unknown_state;
+    odd.bad_time += more.bad_time;
+}
+
+/// A name is only shown: what is no text in it is replaced, and counted.
+fn lossy(text: &[u8], odd: &mut Oddities) -> Arc<str> {
+    let text = String::from_utf8_lossy(text);
+    odd.bad_text += u32::from(matches!(text, std::borrow::Cow::Owned(_)));
+    text.into()
+}

@@ -1,0 +1,90 @@
+//! A CRI runtime behind a unix socket.
+
+use std::sync::Arc;
+
+use pleg_cri::{Client, Error, ErrorKind, InFlight, ListFilter, ListSummary, Rpc, Subject, v1};
+
+use super::{Runtime, RuntimeVersion};
+use crate::model::{ContainerId, SandboxId};
+use crate::snapshot::{ContainerList, SandboxList};
+use crate::status::{ContainerStatus, SandboxStatus};
+
+/// The generator's view of a [`Client`].
+#[derive(Debug, Clone)]
+pub struct CriRuntime {
+    client: Client,
+}
+
+impl CriRuntime {
+    /// Looks through `client`.
+    pub fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    /// The client underneath.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    fn empty_answer(&self, rpc: Rpc, subject: &Subject) -> Error {
+        let kind = ErrorKind::Malformed("the answer has no status".to_owned());
+        Error {
+            rpc,
+            subject: subject.clone(),
+            endpoint: self.client.endpoint().clone(),
+            kind,
+        }
+    }
+}
+
+impl Runtime for CriRuntime {
+    async fn list_sandboxes(&self, filter: &ListFilter, into: &mut SandboxList) -> Result<ListSummary, Error> {
+        self.client.list_sandboxes(filter, |item| into.push(&item)).await
+    }
+
+    async fn list_containers(&self, filter: &ListFilter, into: &mut ContainerList) -> Result<ListSummary, Error> {
+        self.client.list_containers(filter, |item| into.push(&item)).await
+    }
+
+    async fn sandbox_status(&self, subject: &Subject, id: &SandboxId) -> Result<SandboxStatus, Error> {
+        let request = v1::PodSandboxStatusRequest {
+            pod_sandbox_id: id.as_str().to_owned(),
+            verbose: false,
+        };
+        let answer = self.client.call_for(subject, request).await?;
+        let status = answer
+            .status
+            .ok_or_else(|| self.empty_answer(Rpc::PodSandboxStatus, subject))?;
+        Ok(SandboxStatus::from_cri(id, &status))
+    }
+
+    async fn container_status(
+        &self,
+        subject: &Subject,
+        id: &ContainerId,
+        name: &Arc<str>,
+    ) -> Result<ContainerStatus, Error> {
+        let request = v1::ContainerStatusRequest {
+            container_id: id.as_str().to_owned(),
+            verbose: false,
+        };
+        let answer = self.client.call_for(subject, request).await?;
+        let status = answer
+            .status
+            .ok_or_else(|| self.empty_answer(Rpc::ContainerStatus, subject))?;
+        Ok(ContainerStatus::from_cri(id, name, &status))
+    }
+
+    async fn version(&self) -> Result<RuntimeVersion, Error> {
+        let answer = self.client.version().await?;
+        Ok(RuntimeVersion {
+            name: answer.runtime_name,
+            version: answer.runtime_version,
+            api: self.client.api().to_string(),
+        })
+    }
+
+    fn inflight(&self) -> InFlight {
+        self.client.inflight().clone()
+    }
+}

@@ -1,0 +1,65 @@
+//! The container runtime, as the generator needs it: two lists, two inspections.
+//!
+//! [`CriRuntime`] is the real one. The trait is small so that a test can drive the generator in-process, with paused time.
+
+mod cri;
+
+use std::sync::Arc;
+
+pub use cri::CriRuntime;
+pub use pleg_cri::{Error, ErrorKind, InFlight, ListFilter, ListSummary, Subject};
+
+use crate::model::{ContainerId, SandboxId};
+use crate::snapshot::{ContainerList, SandboxList};
+use crate::status::{ContainerStatus, SandboxStatus};
+
+/// What a runtime says about itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+pub struct RuntimeVersion {
+    /// `containerd`, `cri-o`, …
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// The version of CRI it is spoken to in.
+    pub api: String,
+}
+
+/// A container runtime that can be looked at. Every call is bounded in time by the implementation.
+pub trait Runtime: Send + Sync + 'static {
+    /// Fills `into` with the sandboxes of the node or of one pod. What it holds counts only if the call succeeds.
+    fn list_sandboxes(
+        &self,
+        filter: &ListFilter,
+        into: &mut SandboxList,
+    ) -> impl Future<Output = Result<ListSummary, Error>> + Send;
+
+    /// Fills `into` with the containers of the node or of one pod. What it holds counts only if the call succeeds.
+    fn list_containers(
+        &self,
+        filter: &ListFilter,
+        into: &mut ContainerList,
+    ) -> impl Future<Output = Result<ListSummary, Error>> + Send;
+
+    /// Describes one sandbox.
+    fn sandbox_status(
+        &self,
+        subject: &Subject,
+        id: &SandboxId,
+    ) -> impl Future<Output = Result<SandboxStatus, Error>> + Send;
+
+    /// Describes one container.
+    fn container_status(
+        &self,
+        subject: &Subject,
+        id: &ContainerId,
+        name: &Arc<str>,
+    ) -> impl Future<Output = Result<ContainerStatus, Error>> + Send;
+
+    /// Asks which runtime this is. Called at the start and whenever the runtime was away: it may have become another one.
+    fn version(&self) -> impl Future<Output = Result<RuntimeVersion, Error>> + Send;
+
+    /// The calls in flight, for health and metrics.
+    fn inflight(&self) -> InFlight {
+        InFlight::default()
+    }
+}
