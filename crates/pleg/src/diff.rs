@@ -27,7 +27,8 @@ pub enum Change {
     Died(ContainerRef),
     Removed(ContainerRef),
     Changed(ContainerRef),
-    SandboxChanged(SandboxId),
+    /// With the state it is in now; none when it is gone.
+    SandboxChanged(SandboxId, Option<SandboxState>),
     PodRemoved,
 }
 
@@ -39,7 +40,7 @@ pub fn diff(old: &PodView, new: &PodView) -> Vec<Change> {
     for (id, state) in new.sandboxes.iter().rev() {
         let before = sandbox_state(old, id);
         if before != Some(*state) && (*state == SandboxState::Ready || before.is_none()) {
-            changes.push(Change::SandboxChanged(id.clone()));
+            changes.push(Change::SandboxChanged(id.clone(), Some(*state)));
         }
     }
 
@@ -68,7 +69,7 @@ pub fn diff(old: &PodView, new: &PodView) -> Vec<Change> {
     for (id, before) in old.sandboxes.iter().rev() {
         let after = sandbox_state(new, id);
         if after.is_none() || (after == Some(SandboxState::NotReady) && *before == SandboxState::Ready) {
-            changes.push(Change::SandboxChanged(id.clone()));
+            changes.push(Change::SandboxChanged(id.clone(), after));
         }
     }
     if new.is_empty() && !old.is_empty() {
@@ -139,24 +140,25 @@ mod tests {
     #[test]
     fn sandboxes() {
         use SandboxState::{NotReady, Ready};
-        let changed = |id: &str| Change::SandboxChanged(id.into());
+        let changed = |id: &str, state| Change::SandboxChanged(id.into(), state);
         let (none, ready, not_ready) = (pod(&[], &[]), pod(&[("s", Ready)], &[]), pod(&[("s", NotReady)], &[]));
         for (old, new, expected) in [
             (&none, &none, vec![]),
             (&ready, &ready, vec![]),
-            (&none, &ready, vec![changed("s")]),
-            (&none, &not_ready, vec![changed("s")]),
-            (&ready, &not_ready, vec![changed("s")]),
-            (&not_ready, &ready, vec![changed("s")]),
-            (&ready, &none, vec![changed("s"), Change::PodRemoved]),
-            (&not_ready, &none, vec![changed("s"), Change::PodRemoved]),
+            (&none, &ready, vec![changed("s", Some(Ready))]),
+            (&none, &not_ready, vec![changed("s", Some(NotReady))]),
+            (&ready, &not_ready, vec![changed("s", Some(NotReady))]),
+            (&not_ready, &ready, vec![changed("s", Some(Ready))]),
+            (&ready, &none, vec![changed("s", None), Change::PodRemoved]),
+            (&not_ready, &none, vec![changed("s", None), Change::PodRemoved]),
         ] {
             assert_eq!(diff(old, new), expected, "{old:?} -> {new:?}");
         }
         // A restart of the sandbox: the new one is up before the old one is reported gone.
+        let restarted = pod(&[("t", Ready), ("s", NotReady)], &[]);
         assert_eq!(
-            diff(&ready, &pod(&[("t", Ready), ("s", NotReady)], &[])),
-            [changed("t"), changed("s")]
+            diff(&ready, &restarted),
+            [changed("t", Some(Ready)), changed("s", Some(NotReady))]
         );
     }
 
@@ -167,7 +169,7 @@ mod tests {
         assert_eq!(
             diff(&PodView::default(), &up),
             [
-                Change::SandboxChanged("s".into()),
+                Change::SandboxChanged("s".into(), Some(Ready)),
                 Change::Started(container("a")),
                 Change::Created(container("b")),
             ]
@@ -179,14 +181,14 @@ mod tests {
                 Change::Died(container("b")),
                 Change::Removed(container("b")),
                 Change::Died(container("a")),
-                Change::SandboxChanged("s".into()),
+                Change::SandboxChanged("s".into(), Some(NotReady)),
             ]
         );
         assert_eq!(
             diff(&down, &PodView::default()),
             [
                 Change::Removed(container("a")),
-                Change::SandboxChanged("s".into()),
+                Change::SandboxChanged("s".into(), None),
                 Change::PodRemoved
             ]
         );

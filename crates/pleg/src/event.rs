@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
-use crate::model::{ContainerId, ContainerRef, PodRef, SandboxId};
+use crate::model::{ContainerId, ContainerRef, PodRef, SandboxId, SandboxState};
 
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -118,6 +118,9 @@ pub enum Subject {
     Sandbox {
         /// The runtime's id.
         id: SandboxId,
+        /// The state it is in now; none when it is gone.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        state: Option<SandboxState>,
     },
 }
 

@@ -4,6 +4,7 @@
 //! quarantine makes the generator [`Level::Degraded`], which hurts nobody but that pod. Every level below healthy has a cause with names.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,18 +74,17 @@ pub struct Cause {
 impl std::fmt::Display for Cause {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let age = seconds(Duration::from_secs(self.age_seconds));
-        match (&self.last_error, self.attempts) {
-            (Some(error), n) => write!(f, "{error} (for {age}, {n} attempt{})", if n == 1 { "" } else { "s" }),
-            (None, _) => {
-                write!(f, "{}", self.rpc)?;
-                match (&self.container, &self.pod) {
-                    (Some(container), Some(pod)) => write!(f, " of container {container} in pod {pod}")?,
-                    (None, Some(pod)) => write!(f, " of the sandbox of pod {pod}")?,
-                    _ => {}
-                }
-                write!(f, " has been waiting for an answer for {age}")
-            }
+        if let Some(error) = &self.last_error {
+            let plural = if self.attempts == 1 { "" } else { "s" };
+            return write!(f, "{error} (for {age}, {} attempt{plural})", self.attempts);
         }
+        f.write_str(self.rpc)?;
+        match (&self.container, &self.pod) {
+            (Some(container), Some(pod)) => write!(f, " of container {container} in pod {pod}")?,
+            (None, Some(pod)) => write!(f, " of the sandbox of pod {pod}")?,
+            _ => {}
+        }
+        write!(f, " has been waiting for an answer for {age}")
     }
 }
 
@@ -250,7 +250,8 @@ impl Health {
             message.push_str(&first.to_string());
         }
         if causes.len() > 1 {
-            message.push_str(&format!("; and {} more", causes.len() - 1));
+            // Writing to a string cannot fail.
+            let _ = write!(message, "; and {} more", causes.len() - 1);
         }
         message
     }
@@ -274,21 +275,17 @@ impl Health {
     /// A full look failed. Returns whether it is the first to fail.
     pub(crate) fn look_failed(&self, error: Error) -> bool {
         let mut state = self.shared.lock();
-        match &mut state.failure {
-            Some(failure) => {
-                failure.attempts += 1;
-                failure.error = error;
-                false
-            }
-            None => {
-                state.failure = Some(ListFailure {
-                    since: Instant::now(),
-                    attempts: 1,
-                    error,
-                });
-                true
-            }
+        if let Some(failure) = &mut state.failure {
+            failure.attempts += 1;
+            failure.error = error;
+            return false;
         }
+        state.failure = Some(ListFailure {
+            since: Instant::now(),
+            attempts: 1,
+            error,
+        });
+        true
     }
 
     pub(crate) fn odd(&self, odd: Oddities) {

@@ -1,13 +1,13 @@
 //! Our events as the kubelet would have sent them, so that the two can be compared on the same history.
 //!
-//! The kubelet has five types and treats sandboxes as containers: a ready one is running, any other one has exited. It knows no
-//! creation (its state before running is the same as "unknown" to it) and sends `ContainerRemoved` without a death only for what was
-//! dead before.
+//! The kubelet has five types and treats sandboxes as containers: a ready one is running, any other one has exited. A container that
+//! is only created is to it in the same state as one the runtime cannot tell: *unknown*.
 
+use hashbrown::HashMap;
 use serde::Serialize;
 
-use crate::diff::{Change, diff};
-use crate::model::{ContainerState, PodView, SandboxState};
+use crate::event::{Event, EventType, Subject};
+use crate::model::SandboxState;
 
 /// The kubelet's own event types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -20,57 +20,89 @@ pub enum KubeletEventType {
     PodSync,
 }
 
-/// What the kubelet's PLEG would send: the type and the id of the container or sandbox.
+/// What the kubelet's PLEG would send: the type, and the id of the container or sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct KubeletEvent {
     /// The type.
     #[serde(rename = "type")]
     pub kind: KubeletEventType,
-    /// The container's or sandbox's id.
+    /// The container's or sandbox's id; the pod's UID for `PodSync`.
     pub id: String,
 }
 
-/// The events the kubelet's PLEG would send for a pod that went from `old` to `new`.
-pub fn kubelet_events(old: &PodView, new: &PodView) -> Vec<KubeletEvent> {
-    use KubeletEventType::{ContainerChanged, ContainerDied, ContainerRemoved, ContainerStarted};
-    let mut events = Vec::new();
-    let mut push = |kind, id: &str| {
-        events.push(KubeletEvent {
-            kind,
-            id: id.to_owned(),
-        })
-    };
-    for change in diff(old, new) {
-        match change {
-            // To the kubelet a container that is only created is in the state "unknown".
-            Change::Created(container) | Change::Changed(container) => push(ContainerChanged, container.id.as_str()),
-            Change::Started(container) => push(ContainerStarted, container.id.as_str()),
-            Change::Died(container) => push(ContainerDied, container.id.as_str()),
-            Change::Removed(container) => push(ContainerRemoved, container.id.as_str()),
-            Change::SandboxChanged(id) => {
-                let state = |view: &PodView| view.sandboxes.iter().find(|(s, _)| *s == id).map(|(_, state)| *state);
-                match (state(old), state(new)) {
-                    (_, Some(SandboxState::Ready)) => push(ContainerStarted, id.as_str()),
-                    (_, Some(SandboxState::NotReady)) => push(ContainerDied, id.as_str()),
-                    (Some(SandboxState::NotReady), None) => push(ContainerRemoved, id.as_str()),
-                    (_, None) => {
-                        push(ContainerDied, id.as_str());
-                        push(ContainerRemoved, id.as_str());
-                    }
-                }
+/// The kubelet's states of a container or sandbox that exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Running,
+    Exited,
+    Unknown,
+}
+
+/// Translates a stream of events. It has to know what it saw before: a `ContainerChanged` from created to unknown is no change to the
+/// kubelet, and a ready sandbox that vanishes dies first. Remembers only what exists.
+#[derive(Debug, Default)]
+pub struct KubeletEvents {
+    states: HashMap<String, State>,
+}
+
+impl KubeletEvents {
+    /// What the kubelet would have sent for `event`, the next one of the stream.
+    pub fn project(&mut self, event: &Event) -> Vec<KubeletEvent> {
+        use EventType as E;
+        match (event.kind, &event.subject) {
+            (E::ContainerStarted, Some(Subject::Container(c))) => self.becomes(c.id.as_str(), Some(State::Running)),
+            (E::ContainerDied, Some(Subject::Container(c))) => self.becomes(c.id.as_str(), Some(State::Exited)),
+            (E::ContainerCreated | E::ContainerChanged, Some(Subject::Container(c))) => {
+                self.becomes(c.id.as_str(), Some(State::Unknown))
             }
-            Change::PodRemoved => {}
+            (E::ContainerRemoved, Some(Subject::Container(c))) => self.becomes(c.id.as_str(), None),
+            (E::PodSandboxChanged, Some(Subject::Sandbox { id, state })) => {
+                let state = state.map(|state| match state {
+                    SandboxState::Ready => State::Running,
+                    SandboxState::NotReady => State::Exited,
+                });
+                self.becomes(id.as_str(), state)
+            }
+            (E::PodSync, _) => {
+                let id = event.pod.as_ref().map(|pod| pod.uid.to_string()).unwrap_or_default();
+                vec![KubeletEvent {
+                    kind: KubeletEventType::PodSync,
+                    id,
+                }]
+            }
+            // The kubelet has no word for the rest.
+            _ => Vec::new(),
         }
     }
-    // Created → Unknown is a change to us; to the kubelet both are one state.
-    let unknown = |view: &PodView, id: &str| {
-        let state = view
-            .containers
+
+    fn becomes(&mut self, id: &str, state: Option<State>) -> Vec<KubeletEvent> {
+        use KubeletEventType::{ContainerChanged, ContainerDied, ContainerRemoved, ContainerStarted};
+        let before = match state {
+            Some(state) => self.states.insert(id.to_owned(), state),
+            None => self.states.remove(id),
+        };
+        if before == state {
+            return Vec::new();
+        }
+        let kinds: &[_] = match (before, state) {
+            (_, Some(State::Running)) => &[ContainerStarted],
+            (_, Some(State::Exited)) => &[ContainerDied],
+            (_, Some(State::Unknown)) => &[ContainerChanged],
+            (Some(State::Exited), None) => &[ContainerRemoved],
+            (_, None) => &[ContainerDied, ContainerRemoved],
+        };
+        kinds
             .iter()
-            .find(|(c, _)| c.id.as_str() == id)
-            .map(|(_, state)| *state);
-        matches!(state, Some(ContainerState::Created | ContainerState::Unknown))
-    };
-    events.retain(|event| event.kind != ContainerChanged || !(unknown(old, &event.id) && unknown(new, &event.id)));
-    events
+            .map(|&kind| KubeletEvent {
+                kind,
+                id: id.to_owned(),
+            })
+            .collect()
+    }
+}
+
+/// A whole history at once.
+pub fn kubelet_events<'a>(events: impl IntoIterator<Item = &'a Event>) -> Vec<KubeletEvent> {
+    let mut projection = KubeletEvents::default();
+    events.into_iter().flat_map(|event| projection.project(event)).collect()
 }

@@ -51,7 +51,7 @@ pub use feed::{Feed, Item, Overflow, Start, Subscriber};
 pub use generator::{Config, Generator};
 pub use handle::Pleg;
 pub use health::{Health, Level, Report};
-pub use kubelet::kubelet_events;
+pub use kubelet::{KubeletEvents, kubelet_events};
 pub use metrics::Metrics;
 pub use model::{ContainerId, ContainerRef, ContainerState, PodRef, PodUid, SandboxId, SandboxState};
 pub use runtime::{CriRuntime, Runtime};

@@ -50,10 +50,9 @@ struct Adaptation {
     debt: usize,
     /// What a call usually takes, in seconds; none before the first window.
     usual: Option<f64>,
-    /// Calls and seconds in this window, and whether anybody had to wait.
+    /// Calls and seconds in this window.
     calls: usize,
     seconds: f64,
-    waited: bool,
 }
 
 /// The limit. Clones share it.
@@ -82,7 +81,6 @@ impl Limiter {
             usual: None,
             calls: 0,
             seconds: 0.0,
-            waited: false,
         };
         Self {
             config,
@@ -109,28 +107,18 @@ impl Limiter {
         }
         self.learn(self.config.late);
         // A hung call says nothing about the runtime's load; but if they are many, it is the runtime.
-        match Arc::clone(&self.late).try_acquire_owned() {
-            Ok(_late) => {
-                self.give_back(place);
-                call.await
-            }
-            Err(_) => {
-                let answer = call.await;
-                self.give_back(place);
-                answer
-            }
+        if let Ok(_late) = Arc::clone(&self.late).try_acquire_owned() {
+            self.give_back(place);
+            return call.await;
         }
+        let answer = call.await;
+        self.give_back(place);
+        answer
     }
 
     async fn place(&self) -> Option<OwnedSemaphorePermit> {
-        match Arc::clone(&self.places).try_acquire_owned() {
-            Ok(place) => Some(place),
-            Err(_) => {
-                self.adaptation.lock().waited = true;
-                // The semaphore is never closed.
-                Arc::clone(&self.places).acquire_owned().await.ok()
-            }
-        }
+        // The semaphore is never closed.
+        Arc::clone(&self.places).acquire_owned().await.ok()
     }
 
     fn give_back(&self, place: Option<OwnedSemaphorePermit>) {
@@ -155,7 +143,8 @@ impl Limiter {
         let before = a.limit;
         if mean > usual * SLOW + NOISE {
             a.limit = (before * 3 / 4).max(self.config.least);
-        } else if a.waited {
+        } else if self.places.available_permits() == 0 {
+            // Every place is taken, so more could be used.
             a.limit = (before + (before / 8).max(1)).min(self.config.most);
         }
         // Down at once, up slowly: a runtime that became slower for good is the new usual after some windows.
@@ -164,7 +153,7 @@ impl Limiter {
         } else {
             usual + (mean - usual) * 0.05
         });
-        (a.calls, a.seconds, a.waited) = (0, 0.0, false);
+        (a.calls, a.seconds) = (0, 0.0);
         if a.limit > before {
             let (more, debt) = (a.limit - before, a.debt);
             a.debt = debt.saturating_sub(more);
@@ -243,7 +232,7 @@ mod tests {
         let many = join_all((0..5).map(|_| limiter.run(std::future::pending::<()>())));
         let blocked = async {
             tokio::time::sleep(Duration::from_secs(9)).await;
-            timeout(Duration::from_secs(60), limiter.run(async {})).await
+            timeout(Duration::from_mins(1), limiter.run(async {})).await
         };
         tokio::select! {
             _ = many => unreachable!(),

@@ -49,158 +49,73 @@ struct Inner {
     inflight_oldest: GaugeVec,
 }
 
-/// Makes a metric and registers it.
-fn add<M: prometheus::core::Collector + Clone + 'static>(
-    registry: &Registry,
-    metric: prometheus::Result<M>,
-) -> prometheus::Result<M> {
-    let metric = metric?;
-    registry.register(Box::new(metric.clone()))?;
-    Ok(metric)
+/// Makes metrics and registers them, so that each stands in one line below.
+struct Make<'a>(&'a Registry);
+
+impl Make<'_> {
+    fn add<M: prometheus::core::Collector + Clone + 'static>(&self, metric: M) -> prometheus::Result<M> {
+        self.0.register(Box::new(metric.clone()))?;
+        Ok(metric)
+    }
+
+    fn counter(&self, name: &str, help: &str) -> prometheus::Result<IntCounter> {
+        self.add(IntCounter::new(name, help)?)
+    }
+
+    fn counters(&self, name: &str, help: &str, label: &str) -> prometheus::Result<IntCounterVec> {
+        self.add(IntCounterVec::new(Opts::new(name, help), &[label])?)
+    }
+
+    fn gauge(&self, name: &str, help: &str) -> prometheus::Result<IntGauge> {
+        self.add(IntGauge::new(name, help)?)
+    }
+
+    fn gauges(&self, name: &str, help: &str, label: &str) -> prometheus::Result<IntGaugeVec> {
+        self.add(IntGaugeVec::new(Opts::new(name, help), &[label])?)
+    }
+
+    fn histogram(&self, name: &str, help: &str) -> prometheus::Result<Histogram> {
+        self.add(Histogram::with_opts(
+            HistogramOpts::new(name, help).buckets(BUCKETS.to_vec()),
+        )?)
+    }
+
+    fn histograms(&self, name: &str, help: &str, label: &str) -> prometheus::Result<HistogramVec> {
+        self.add(HistogramVec::new(
+            HistogramOpts::new(name, help).buckets(BUCKETS.to_vec()),
+            &[label],
+        )?)
+    }
 }
 
 impl Metrics {
     /// All metrics at zero. Fails only if two of them had one name.
+    #[rustfmt::skip]
     pub fn new() -> prometheus::Result<Self> {
         let registry = Registry::new();
-        let r = &registry;
-        let histogram =
-            |name: &str, help: &str| Histogram::with_opts(HistogramOpts::new(name, help).buckets(BUCKETS.to_vec()));
+        let make = Make(&registry);
         let inner = Inner {
-            relist_duration: add(
-                r,
-                histogram(
-                    "kubelet_pleg_relist_duration_seconds",
-                    "Duration in seconds for relisting pods in PLEG.",
-                ),
-            )?,
-            relist_interval: add(
-                r,
-                histogram(
-                    "kubelet_pleg_relist_interval_seconds",
-                    "Interval in seconds between relisting in PLEG.",
-                ),
-            )?,
-            last_seen: add(
-                r,
-                Gauge::new(
-                    "kubelet_pleg_last_seen_seconds",
-                    "Timestamp in seconds when PLEG was last seen active.",
-                ),
-            )?,
-            discard_events: add(
-                r,
-                IntCounter::new(
-                    "kubelet_pleg_discard_events",
-                    "Times a subscriber fell behind the feed and was told what it missed; nothing is dropped in silence.",
-                ),
-            )?,
-            running_pods: add(
-                r,
-                IntGauge::new("kubelet_running_pods", "Number of pods that have a running pod sandbox"),
-            )?,
-            running_containers: add(
-                r,
-                IntGaugeVec::new(
-                    Opts::new("kubelet_running_containers", "Number of containers by state."),
-                    &["container_state"],
-                ),
-            )?,
-            operations: add(
-                r,
-                IntCounterVec::new(
-                    Opts::new(
-                        "kubelet_runtime_operations_total",
-                        "Cumulative number of runtime operations by operation type.",
-                    ),
-                    &["operation_type"],
-                ),
-            )?,
-            operation_errors: add(
-                r,
-                IntCounterVec::new(
-                    Opts::new(
-                        "kubelet_runtime_operations_errors_total",
-                        "Cumulative number of runtime operation errors by operation type.",
-                    ),
-                    &["operation_type"],
-                ),
-            )?,
-            operation_duration: add(
-                r,
-                HistogramVec::new(
-                    HistogramOpts::new(
-                        "kubelet_runtime_operations_duration_seconds",
-                        "Duration in seconds of runtime operations by operation type.",
-                    )
-                    .buckets(BUCKETS.to_vec()),
-                    &["operation_type"],
-                ),
-            )?,
-            events: add(
-                r,
-                IntCounterVec::new(Opts::new("pleg_events_total", "Events published, by type."), &["type"]),
-            )?,
-            list_bytes: add(
-                r,
-                IntGauge::new(
-                    "pleg_list_bytes",
-                    "Bytes of both lists in the last complete look; the kubelet fails beyond 16 MiB each.",
-                ),
-            )?,
-            relist_errors: add(
-                r,
-                IntCounterVec::new(
-                    Opts::new("pleg_relist_errors_total", "Looks that failed, by cause."),
-                    &["cause"],
-                ),
-            )?,
-            quarantined: add(
-                r,
-                IntGauge::new("pleg_quarantined_pods", "Pods whose inspection fails or is late."),
-            )?,
-            oddities: add(
-                r,
-                IntGaugeVec::new(
-                    Opts::new(
-                        "pleg_odd_objects",
-                        "Objects in the runtime that make no sense, by what is odd.",
-                    ),
-                    &["kind"],
-                ),
-            )?,
-            inspections_limit: add(
-                r,
-                IntGauge::new(
-                    "pleg_inspections_limit",
-                    "How many inspection calls may be in flight at once, now.",
-                ),
-            )?,
-            cached_pods: add(r, IntGauge::new("pleg_cached_pods", "Pods in the status cache."))?,
-            waiters: add(
-                r,
-                IntGauge::new(
-                    "pleg_cache_waiters",
-                    "Callers that wait for a status newer than their token.",
-                ),
-            )?,
-            inflight: add(
-                r,
-                IntGaugeVec::new(
-                    Opts::new("pleg_inflight_calls", "Runtime calls in flight, by call."),
-                    &["rpc"],
-                ),
-            )?,
-            inflight_oldest: add(
-                r,
-                GaugeVec::new(
-                    Opts::new(
-                        "pleg_inflight_oldest_seconds",
-                        "Age of the oldest runtime call in flight, by call; computed at scrape time.",
-                    ),
-                    &["rpc"],
-                ),
-            )?,
+            // The kubelet's.
+            relist_duration: make.histogram("kubelet_pleg_relist_duration_seconds", "Duration in seconds of a full look, its inspections included.")?,
+            relist_interval: make.histogram("kubelet_pleg_relist_interval_seconds", "Interval in seconds between the starts of full looks.")?,
+            last_seen: make.add(Gauge::new("kubelet_pleg_last_seen_seconds", "Unix time in seconds of the last complete look.")?)?,
+            discard_events: make.counter("kubelet_pleg_discard_events", "Times a subscriber fell behind the feed and was told what it missed.")?,
+            running_pods: make.gauge("kubelet_running_pods", "Pods that have a ready sandbox.")?,
+            running_containers: make.gauges("kubelet_running_containers", "Containers by state.", "container_state")?,
+            operations: make.counters("kubelet_runtime_operations_total", "Runtime calls, by type.", "operation_type")?,
+            operation_errors: make.counters("kubelet_runtime_operations_errors_total", "Runtime calls that failed, by type.", "operation_type")?,
+            operation_duration: make.histograms("kubelet_runtime_operations_duration_seconds", "Duration in seconds of runtime calls, by type.", "operation_type")?,
+            // Ours.
+            events: make.counters("pleg_events_total", "Events published, by type.", "type")?,
+            list_bytes: make.gauge("pleg_list_bytes", "Bytes of both lists in the last complete look; the kubelet fails beyond 16 MiB each.")?,
+            relist_errors: make.counters("pleg_relist_errors_total", "Full looks that failed, by cause.", "cause")?,
+            quarantined: make.gauge("pleg_quarantined_pods", "Pods whose inspection fails.")?,
+            oddities: make.gauges("pleg_odd_objects", "Objects in the runtime that make no sense, by what is odd.", "kind")?,
+            inspections_limit: make.gauge("pleg_inspections_limit", "How many inspection calls may be in flight at once, now.")?,
+            cached_pods: make.gauge("pleg_cached_pods", "Pods in the status cache.")?,
+            waiters: make.gauge("pleg_cache_waiters", "Callers that wait for a status newer than their token.")?,
+            inflight: make.gauges("pleg_inflight_calls", "Runtime calls in flight, by call.", "rpc")?,
+            inflight_oldest: make.add(GaugeVec::new(Opts::new("pleg_inflight_oldest_seconds", "Age of the oldest runtime call in flight, by call."), &["rpc"])?)?,
             registry,
         };
         // Every series exists from the start, so that a first event is an increase.

@@ -33,7 +33,7 @@ struct Item<S> {
     seen: u32,
     /// Carries the label with its pod's UID, so a list filtered by that label shows it.
     labelled: bool,
-    /// The runtime said NOT_FOUND when asked by id. Holds until its listed state changes.
+    /// The runtime said `NOT_FOUND` when asked by id. Holds until its listed state changes.
     not_found: bool,
 }
 
@@ -157,7 +157,7 @@ impl<S: Copy + Ord> Table<S> {
 
 #[derive(Debug)]
 struct Pod {
-    pod: PodRef,
+    names: PodRef,
     sandboxes: Vec<u32>,
     containers: Vec<u32>,
     /// The look that last touched it, so that it is reported once.
@@ -298,7 +298,7 @@ impl Records {
             listed: Some(state),
             committed: None,
             seen: self.look,
-            labelled: item.pod_uid_label == record.pod.uid.as_str().as_bytes(),
+            labelled: item.pod_uid_label == record.names.uid.as_str().as_bytes(),
             not_found: false,
         });
         record.containers.push(slot);
@@ -310,15 +310,15 @@ impl Records {
         if let Some(&key) = self.by_uid.get(uid) {
             // A container without labels may have come before the sandbox that knows the names.
             if let Some(record) = self.pods[key.0 as usize].as_mut()
-                && record.pod.name.is_empty()
+                && record.names.name.is_empty()
                 && !name.is_empty()
             {
-                record.pod.namespace = lossy(namespace, odd);
-                record.pod.name = lossy(name, odd);
+                record.names.namespace = lossy(namespace, odd);
+                record.names.name = lossy(name, odd);
             }
             return key;
         }
-        let pod = PodRef {
+        let names = PodRef {
             uid: uid.into(),
             namespace: lossy(namespace, odd),
             name: lossy(name, odd),
@@ -328,11 +328,11 @@ impl Records {
             u32::try_from(self.pods.len() - 1).unwrap_or(u32::MAX)
         });
         let key = PodKey(slot);
-        self.by_uid.insert(pod.uid.clone(), key);
+        self.by_uid.insert(names.uid.clone(), key);
         // Not the look's own number: the first touch has to count.
         let touched = self.look.wrapping_sub(1);
         self.pods[slot as usize] = Some(Pod {
-            pod,
+            names,
             sandboxes: Vec::new(),
             containers: Vec::new(),
             touched,
@@ -390,7 +390,7 @@ impl Records {
 
     /// The names of a pod.
     pub fn pod(&self, key: PodKey) -> Option<&PodRef> {
-        self.pods.get(key.0 as usize)?.as_ref().map(|record| &record.pod)
+        self.pods.get(key.0 as usize)?.as_ref().map(|record| &record.names)
     }
 
     /// How many pods there are.
@@ -543,7 +543,7 @@ impl Records {
             keep
         });
         if record.sandboxes.is_empty() && record.containers.is_empty() {
-            self.by_uid.remove(&record.pod.uid);
+            self.by_uid.remove(&record.names.uid);
             self.pods[key.0 as usize] = None;
             self.free.push(key.0);
             return false;

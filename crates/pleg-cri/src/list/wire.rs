@@ -88,11 +88,7 @@ pub(super) fn split_tag(tag: u64) -> Result<(u32, u8), Malformed> {
 }
 
 /// Enums and `int32` travel sign-extended to 64 bits; what is cut off is what protobuf cuts off.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_possible_wrap,
-    reason = "protobuf's own rule for int32"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "protobuf's own rule for int32")]
 fn int32(value: u64) -> i32 {
     value as i32
 }

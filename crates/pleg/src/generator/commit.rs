@@ -100,9 +100,12 @@ impl<R: Runtime> Generator<R> {
                 Change::Died(container) => context.event(EventType::ContainerDied, Some(container)),
                 Change::Removed(container) => context.event(EventType::ContainerRemoved, Some(container)),
                 Change::Changed(container) => context.event(EventType::ContainerChanged, Some(container)),
-                Change::SandboxChanged(id) => {
+                Change::SandboxChanged(id, state) => {
                     let mut event = context.event(EventType::PodSandboxChanged, None);
-                    event.subject = Some(Subject::Sandbox { id: id.clone() });
+                    event.subject = Some(Subject::Sandbox {
+                        id: id.clone(),
+                        state: *state,
+                    });
                     event
                 }
                 Change::PodRemoved => context.event(EventType::PodRemoved, None),

@@ -187,7 +187,7 @@ impl<R: Runtime> Generator<R> {
 
     /// When there is something to do even if nobody answers.
     fn next_wake(&self, listing: bool) -> Instant {
-        let full = (!listing && self.settling.is_none()).then_some(self.next_full);
+        let full = (!listing && self.settling.is_none()).then_some(self.next_full.max(self.not_before));
         let hinted = (!listing && !self.hints.is_empty()).then_some(self.not_before);
         let late = self
             .settling
@@ -214,14 +214,15 @@ impl<R: Runtime> Generator<R> {
             .unwrap_or_else(|| Instant::now() + self.config.threshold)
     }
 
+    /// The first moment that is *beyond* the threshold, as the kubelet's rule wants it.
     fn expires(&self) -> Instant {
-        self.health.expires().unwrap_or(self.started + self.config.threshold)
+        self.health.expires().unwrap_or(self.started + self.config.threshold) + Duration::from_millis(1)
     }
 
     /// Says once when the threshold has passed without a complete look.
     fn check_health(&mut self) {
         let now = Instant::now();
-        if self.unhealthy_since.is_none() && now > self.expires() {
+        if self.unhealthy_since.is_none() && now >= self.expires() {
             self.unhealthy_since = Some(now);
             let message = self.health.report().message;
             tracing::error!("{message}");

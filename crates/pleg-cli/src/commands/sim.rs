@@ -1,0 +1,144 @@
+//! `pleg sim`: a simulated CRI runtime on a real socket, and `pleg sim ctl` to play with it.
+
+mod ctl;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Args, Subcommand, ValueEnum};
+use pleg_cri::{ApiVersion, Endpoint};
+use pleg_sim::{Scenario, Sim, SimConfig, Span};
+use tokio::signal::unix::{SignalKind, signal};
+
+const EXAMPLES: &str = "\
+Examples:
+  A node of 100 pods with 2 containers each:
+    pleg sim --listen unix:///tmp/cri.sock --pods 100
+
+  The same, changing all the time, slow, and with a control socket:
+    pleg sim --listen unix:///tmp/cri.sock --control unix:///tmp/ctl.sock --pods 100 --churn 50 --latency 5ms
+
+  Then, in another terminal, hang one container's status and see who is asked how often:
+    pleg sim ctl --control unix:///tmp/ctl.sock hang --rpc ContainerStatus --pod default/web-3 --container app
+    pleg sim ctl --control unix:///tmp/ctl.sock stats";
+
+/// Run a simulated CRI runtime: real socket, thousands of pods, churn, faults that change while it runs.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, after_long_help = EXAMPLES)]
+pub(crate) struct SimArgs {
+    #[command(subcommand)]
+    command: Option<SimCommand>,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum SimCommand {
+    /// Change a running simulator, or ask it for its counters.
+    Ctl(ctl::CtlArgs),
+}
+
+/// Which API is served.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Api {
+    V1,
+    V1alpha2,
+}
+
+#[derive(Debug, Args)]
+struct RunArgs {
+    /// Serve CRI on this socket (mode 0600; removed at the end).
+    #[arg(long, value_name = "ENDPOINT", default_value = "unix:///tmp/pleg-sim.sock")]
+    listen: Endpoint,
+    /// Take commands of `pleg sim ctl` on this socket.
+    #[arg(long, value_name = "ENDPOINT")]
+    control: Option<Endpoint>,
+    /// Pods from the start, named default/web-0 and on [default: 10].
+    #[arg(long, value_name = "N")]
+    pods: Option<usize>,
+    /// Containers of each pod [default: 2].
+    #[arg(long, value_name = "M")]
+    containers: Option<usize>,
+    /// The same seed and the same steps give the same ids and states [default: 1].
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+    /// Changes a second: containers exit and come back, pods go and others come [default: 0].
+    #[arg(long, value_name = "PER_SECOND")]
+    churn: Option<f64>,
+    /// Every call takes at least this long, as in 5ms [default: 0s].
+    #[arg(long, value_name = "DURATION")]
+    latency: Option<Span>,
+    /// Add up to this much to the latency, at random.
+    #[arg(long, value_name = "DURATION")]
+    jitter: Option<Span>,
+    /// The API to serve; the other one is then UNIMPLEMENTED [default: v1].
+    #[arg(long, value_enum, value_name = "VERSION")]
+    api: Option<Api>,
+    /// Serve the streaming list calls too.
+    #[arg(long)]
+    streaming_lists: bool,
+    /// Start with what this YAML file says, and do its steps; flags win over the file.
+    #[arg(long, value_name = "FILE")]
+    scenario: Option<PathBuf>,
+}
+
+impl RunArgs {
+    /// The defaults, then the file, then the flags.
+    fn config(&self) -> anyhow::Result<SimConfig> {
+        let mut config = SimConfig {
+            pods: 10,
+            ..Default::default()
+        };
+        if let Some(file) = &self.scenario {
+            Scenario::read(file)?.apply(&mut config);
+        }
+        config.pods = self.pods.unwrap_or(config.pods);
+        config.containers = self.containers.unwrap_or(config.containers);
+        config.seed = self.seed.unwrap_or(config.seed);
+        config.churn = self.churn.unwrap_or(config.churn);
+        config.latency = self.latency.map_or(config.latency, |span| span.0);
+        config.jitter = self.jitter.map_or(config.jitter, |span| span.0);
+        config.streaming_lists |= self.streaming_lists;
+        config.api = self.api.map_or(config.api, |api| match api {
+            Api::V1 => ApiVersion::V1,
+            Api::V1alpha2 => ApiVersion::V1Alpha2,
+        });
+        config.control.clone_from(&self.control);
+        anyhow::ensure!(
+            config.control.as_ref() != Some(&self.listen),
+            "--control {} is also the socket of --listen: choose two",
+            self.listen
+        );
+        Ok(config)
+    }
+}
+
+/// Runs `pleg sim`.
+pub(crate) async fn run(args: SimArgs) -> anyhow::Result<ExitCode> {
+    if let Some(SimCommand::Ctl(ctl)) = args.command {
+        return ctl::run(ctl).await;
+    }
+    let config = args.run.config()?;
+    // Before the socket is there: a signal from now on is an orderly end.
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for Ctrl-C")?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
+    let control = config.control.clone();
+    let sim = Sim::start(config, args.run.listen).await?;
+    let counts = sim.world().counts();
+    let control = control.map_or(String::new(), |control| format!(", control on {control}"));
+    writeln!(
+        anstream::stderr(),
+        "simulated runtime ready on {}: {} pods, {} containers{control}",
+        sim.endpoint(),
+        counts.pods,
+        counts.containers
+    )?;
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    sim.shutdown().await;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,298 @@
+//! `pleg sim ctl`: commands to a running simulator.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand, ValueEnum};
+use comfy_table::{CellAlignment, Table, presets};
+use pleg_cri::Endpoint;
+use pleg_sim::control::{Add, Down, Exit, Fail, Hang, PodState, Reply, RpcName, Set, Storm, Unhang, Unlock};
+use pleg_sim::stats::RpcStats;
+use pleg_sim::{Command, ControlClient, GrpcCode, PodRef, Selector, Span, StatsSnapshot};
+
+const EXAMPLES: &str = "\
+Examples:
+  pleg sim ctl --control unix:///tmp/ctl.sock pods
+  pleg sim ctl --control unix:///tmp/ctl.sock exit --pod default/web-3 --container app --exit-code 3
+  pleg sim ctl --control unix:///tmp/ctl.sock lock --pod default/web-3 --container app
+  pleg sim ctl --control unix:///tmp/ctl.sock set --latency 20ms --rpc ContainerStatus
+  pleg sim ctl --control unix:///tmp/ctl.sock down --for 400ms
+  pleg sim ctl --control unix:///tmp/ctl.sock stats -o json";
+
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(super) struct CtlArgs {
+    /// The control socket of the simulator.
+    #[arg(
+        long,
+        value_name = "ENDPOINT",
+        global = true,
+        default_value = "unix:///tmp/pleg-sim-ctl.sock"
+    )]
+    control: Endpoint,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+/// A pod, and perhaps one container of it.
+#[derive(Debug, Args)]
+struct Target {
+    /// The pod, as NAMESPACE/NAME.
+    #[arg(long, value_name = "NS/NAME")]
+    pod: PodRef,
+    /// Only this container of it.
+    #[arg(long, value_name = "NAME")]
+    container: Option<String>,
+}
+
+/// Perhaps a pod, and perhaps one container of it.
+#[derive(Debug, Args)]
+struct MaybeTarget {
+    /// Only for this pod, as NAMESPACE/NAME.
+    #[arg(long, value_name = "NS/NAME")]
+    pod: Option<PodRef>,
+    /// Only for this container of the pod.
+    #[arg(long, value_name = "NAME", requires = "pod")]
+    container: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Table,
+    Json,
+}
+
+#[derive(Debug, Args)]
+struct Output {
+    /// How to print it.
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "table")]
+    output: Format,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Every running container exits now.
+    Storm {
+        /// The exit code of all of them.
+        #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
+        exit_code: i32,
+    },
+    /// The running containers of a pod exit now.
+    Exit {
+        #[command(flatten)]
+        target: Target,
+        /// Their exit code.
+        #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
+        exit_code: i32,
+        /// Killed for their memory instead: 137, OOMKilled.
+        #[arg(long)]
+        oom: bool,
+    },
+    /// The containers of a pod come back as new attempts, now.
+    Restart {
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Remove a pod, or one container of it.
+    Remove {
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Add pods like those from the start.
+    Add {
+        /// How many.
+        #[arg(long, value_name = "N")]
+        pods: usize,
+    },
+    /// Hold calls until unhang, or until the client gives up.
+    Hang {
+        /// The call, such as ContainerStatus.
+        #[arg(long, value_name = "NAME")]
+        rpc: RpcName,
+        #[command(flatten)]
+        target: MaybeTarget,
+    },
+    /// Let held calls go: those of the same selectors, all when there is none.
+    Unhang {
+        /// The call, such as ContainerStatus.
+        #[arg(long, value_name = "NAME")]
+        rpc: Option<RpcName>,
+        #[command(flatten)]
+        target: MaybeTarget,
+    },
+    /// Lock a container as containerd does: every ListContainers hangs, and every call about it.
+    Lock {
+        #[command(flatten)]
+        target: Target,
+    },
+    /// End locks: those of the same selectors, all when there is none.
+    Unlock {
+        #[command(flatten)]
+        target: MaybeTarget,
+    },
+    /// Change latency or churn.
+    #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
+    Set {
+        /// How long calls take, as in 5ms.
+        #[arg(long, value_name = "DURATION", group = "what")]
+        latency: Option<Span>,
+        /// The latency of this call only.
+        #[arg(long, value_name = "NAME", requires = "latency")]
+        rpc: Option<RpcName>,
+        /// Add up to this much to the latency.
+        #[arg(long, value_name = "DURATION", requires = "latency")]
+        jitter: Option<Span>,
+        /// Changes a second.
+        #[arg(long, value_name = "PER_SECOND", group = "what")]
+        churn: Option<f64>,
+    },
+    /// Answer a share of the calls with an error.
+    Fail {
+        /// The call, such as ListContainers.
+        #[arg(long, value_name = "NAME")]
+        rpc: RpcName,
+        /// The gRPC code, such as UNAVAILABLE.
+        #[arg(long, value_name = "CODE")]
+        code: GrpcCode,
+        /// How many of them, from 0 to 1; 0 ends it.
+        #[arg(long, value_name = "R", default_value_t = 1.0)]
+        rate: f64,
+    },
+    /// Close the socket and cut all connections for a while.
+    Down {
+        /// For how long, as in 400ms.
+        #[arg(long = "for", value_name = "DURATION")]
+        length: Span,
+    },
+    /// Show what every call was asked for, and what it cost.
+    Stats {
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Show the pods that can be selected.
+    Pods {
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+impl From<Target> for Selector {
+    fn from(Target { pod, container }: Target) -> Self {
+        Self { pod, container }
+    }
+}
+
+impl Verb {
+    /// The command, and how its reply is wanted.
+    fn command(self) -> (Command, Format) {
+        let command = match self {
+            Self::Stats { output } => return (Command::Stats {}, output.output),
+            Self::Pods { output } => return (Command::Pods {}, output.output),
+            Self::Storm { exit_code } => Command::Storm(Storm { exit_code }),
+            Self::Exit {
+                target: Target { pod, container },
+                exit_code,
+                oom,
+            } => Command::Exit(Exit {
+                pod,
+                container,
+                exit_code,
+                oom,
+            }),
+            Self::Restart { target } => Command::Restart(target.into()),
+            Self::Remove { target } => Command::Remove(target.into()),
+            Self::Add { pods } => Command::Add(Add { pods }),
+            Self::Hang {
+                rpc,
+                target: MaybeTarget { pod, container },
+            } => Command::Hang(Hang { rpc, pod, container }),
+            Self::Unhang {
+                rpc,
+                target: MaybeTarget { pod, container },
+            } => Command::Unhang(Unhang { rpc, pod, container }),
+            Self::Lock { target } => Command::Lock(target.into()),
+            Self::Unlock {
+                target: MaybeTarget { pod, container },
+            } => Command::Unlock(Unlock { pod, container }),
+            Self::Set {
+                latency,
+                rpc,
+                jitter,
+                churn,
+            } => Command::Set(Set {
+                latency,
+                jitter,
+                rpc,
+                churn,
+            }),
+            Self::Fail { rpc, code, rate } => Command::Fail(Fail { rpc, code, rate }),
+            Self::Down { length } => Command::Down(Down { length }),
+        };
+        (command, Format::Table)
+    }
+}
+
+/// Sends the command and prints what came of it.
+pub(super) async fn run(args: CtlArgs) -> anyhow::Result<ExitCode> {
+    let (command, format) = args.verb.command();
+    let reply = ControlClient::new(args.control).send(&command).await?;
+    let mut out = anstream::stdout();
+    match (reply, format) {
+        (Reply::Done(words), _) => writeln!(out, "{words}")?,
+        (Reply::Stats(stats), Format::Json) => writeln!(out, "{}", serde_json::to_string_pretty(&stats)?)?,
+        (Reply::Pods(pods), Format::Json) => writeln!(out, "{}", serde_json::to_string_pretty(&pods)?)?,
+        (Reply::Stats(stats), Format::Table) => writeln!(out, "{}", stats_table(&stats))?,
+        (Reply::Pods(pods), Format::Table) => writeln!(out, "{}", pods_table(&pods))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn stats_table(stats: &StatsSnapshot) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header([
+        "RPC",
+        "CALLS",
+        "ERRORS",
+        "ABANDONED",
+        "IN FLIGHT",
+        "MOST AT ONCE",
+        "BYTES",
+    ]);
+    let total = std::iter::once(("total", &stats.total));
+    for (name, stats) in stats
+        .rpcs
+        .iter()
+        .map(|(name, stats)| (name.as_str(), stats))
+        .chain(total)
+    {
+        let &RpcStats {
+            calls,
+            errors,
+            abandoned,
+            in_flight,
+            most_in_flight,
+            bytes,
+        } = stats;
+        let numbers = [calls, errors, abandoned, in_flight, most_in_flight, bytes].map(|number| number.to_string());
+        table.add_row(std::iter::once(name.to_owned()).chain(numbers));
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+fn pods_table(pods: &[PodState]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(["POD", "CONTAINERS"]);
+    for PodState { pod, containers } in pods {
+        let containers: Vec<String> = containers
+            .iter()
+            .map(|(name, state)| format!("{name} ({state})"))
+            .collect();
+        table.add_row([pod.to_string(), containers.join(", ")]);
+    }
+    table
+}

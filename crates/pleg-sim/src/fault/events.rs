@@ -1,0 +1,118 @@
+//! Faults of the event stream: its messages are dropped, doubled, emptied or held back on their way.
+
+use std::collections::VecDeque;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use futures_util::stream;
+use http::Response;
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
+use pleg_cri::v1;
+use prost::Message;
+use tonic::Status;
+use tonic::body::Body;
+
+use super::Faults;
+
+const PREFIX: usize = 5;
+/// A longer message is none that we can hold.
+const LONGEST: usize = 64 << 20;
+
+/// A stream on its way through.
+struct Passing {
+    inner: Body,
+    faults: Faults,
+    /// Bytes that are no whole message yet.
+    partial: BytesMut,
+    /// Ready to be sent on.
+    ready: VecDeque<Frame<Bytes>>,
+}
+
+/// Applies the faults in force, message by message.
+pub(super) fn with_faults(response: Response<Body>, faults: Faults) -> Response<Body> {
+    response.map(|inner| {
+        let passing = Passing {
+            inner,
+            faults,
+            partial: BytesMut::new(),
+            ready: VecDeque::new(),
+        };
+        Body::new(StreamBody::new(stream::try_unfold(passing, |mut passing| async move {
+            let frame = passing.next().await?;
+            Ok::<_, Status>(frame.map(|frame| (frame, passing)))
+        })))
+    })
+}
+
+impl Passing {
+    async fn next(&mut self) -> Result<Option<Frame<Bytes>>, Status> {
+        loop {
+            if let Some(frame) = self.ready.pop_front() {
+                let delay = self.faults.events().delay.0;
+                if frame.is_data() && !delay.is_zero() {
+                    tokio::time::sleep(delay).await;
+                }
+                // While a container is locked, containerd sends nobody's events.
+                self.faults.unlocked().await;
+                return Ok(Some(frame));
+            }
+            let Some(frame) = self.inner.frame().await.transpose()? else {
+                return Ok(None);
+            };
+            match frame.into_data() {
+                Ok(data) => {
+                    self.partial.put(data);
+                    while let Some(message) = self.take_message()? {
+                        self.pass(&message);
+                    }
+                }
+                Err(trailers) => self.ready.push_back(trailers),
+            }
+        }
+    }
+
+    /// One whole message with its prefix.
+    fn take_message(&mut self) -> Result<Option<Bytes>, Status> {
+        let Some(mut length) = self.partial.get(1..PREFIX) else {
+            return Ok(None);
+        };
+        let length = length.get_u32() as usize;
+        if length > LONGEST {
+            return Err(Status::internal(format!("an event of {length} bytes")));
+        }
+        if self.partial.len() < PREFIX + length {
+            return Ok(None);
+        }
+        Ok(Some(self.partial.split_to(PREFIX + length).freeze()))
+    }
+
+    fn pass(&mut self, message: &Bytes) {
+        let rates = self.faults.events();
+        if self.faults.happens(rates.drop) {
+            return;
+        }
+        let message = if self.faults.happens(rates.half) {
+            halve(message)
+        } else {
+            message.clone()
+        };
+        if self.faults.happens(rates.double) {
+            self.ready.push_back(Frame::data(message.clone()));
+        }
+        self.ready.push_back(Frame::data(message));
+    }
+}
+
+/// The same event without statuses, as some runtimes send it.
+fn halve(message: &Bytes) -> Bytes {
+    let Ok(mut event) = v1::ContainerEventResponse::decode(message.slice(PREFIX..)) else {
+        return message.clone();
+    };
+    event.pod_sandbox_status = None;
+    event.containers_statuses.clear();
+    let mut half = BytesMut::with_capacity(PREFIX + event.encoded_len());
+    half.put_u8(0);
+    half.put_u32(u32::try_from(event.encoded_len()).unwrap_or(u32::MAX));
+    half.put_slice(&event.encode_to_vec());
+    half.freeze()
+}

@@ -1,0 +1,150 @@
+//! From a path to its handler: counters, then faults, then lists made of bytes, then the rest.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::uri::PathAndQuery;
+use http::{Request, Response, Uri};
+use pleg_cri::v1::image_service_server::ImageServiceServer;
+use pleg_cri::v1::runtime_service_server::RuntimeServiceServer;
+use pleg_cri::{ApiVersion, Rpc};
+use tonic::Status;
+use tonic::body::Body;
+use tower::Service;
+
+use super::image::Image;
+use super::lists;
+use super::runtime::Runtime;
+use crate::fault::{FaultService, rpc_of};
+use crate::sim::Shared;
+use crate::stats::Stats;
+
+/// Requests are no larger than containerd takes them.
+const REQUEST_LIMIT: usize = 16 << 20;
+
+type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+/// The whole CRI server as one service.
+#[derive(Clone)]
+pub(crate) struct Cri {
+    behind: FaultService<Router>,
+    stats: Stats,
+}
+
+impl Cri {
+    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
+        Self {
+            behind: FaultService::new(Router::new(shared), shared.faults.clone()),
+            stats: shared.stats.clone(),
+        }
+    }
+}
+
+impl Service<Request<Body>> for Cri {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Answer;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.behind.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Answer {
+        let flight = self.stats.begin(rpc_of(request.uri().path()));
+        let answer = self.behind.call(request);
+        Box::pin(async move { Ok(flight.answer(answer.await?)) })
+    }
+}
+
+/// The server without faults.
+#[derive(Clone)]
+struct Router {
+    shared: Arc<Shared>,
+    runtime: RuntimeServiceServer<Runtime>,
+    image: ImageServiceServer<Image>,
+}
+
+impl Router {
+    fn new(shared: &Arc<Shared>) -> Self {
+        let runtime = Runtime::new(Arc::clone(shared));
+        let image = Image::new(Arc::clone(shared));
+        Self {
+            shared: Arc::clone(shared),
+            runtime: RuntimeServiceServer::new(runtime).max_decoding_message_size(REQUEST_LIMIT),
+            image: ImageServiceServer::new(image).max_decoding_message_size(REQUEST_LIMIT),
+        }
+    }
+}
+
+impl Service<Request<Body>> for Router {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Answer;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Answer {
+        let Some((service, rpc)) = route(request.uri().path(), self.shared.config.api) else {
+            let path: String = request.uri().path().chars().take(200).collect();
+            let status = Status::unimplemented(format!("unknown service or method {path}"));
+            return Box::pin(async move { Ok(status.into_http()) });
+        };
+        // The handlers behind know v1 only; the messages are the same.
+        if self.shared.config.api != ApiVersion::V1 {
+            let path = PathAndQuery::try_from(format!("/runtime.v1.{service}/{rpc}"));
+            *request.uri_mut() = path.map(Uri::from).unwrap_or_default();
+        }
+        match rpc {
+            Rpc::ListPodSandbox | Rpc::ListContainers | Rpc::StreamPodSandboxes | Rpc::StreamContainers => {
+                let shared = Arc::clone(&self.shared);
+                Box::pin(async move {
+                    let answer = lists::answer(&shared, rpc, request).await;
+                    Ok(answer.unwrap_or_else(Status::into_http))
+                })
+            }
+            rpc if rpc.is_image() => self.image.call(request),
+            _ => self.runtime.call(request),
+        }
+    }
+}
+
+/// Service and call of a path, if it is one of the API that is served.
+fn route(path: &str, api: ApiVersion) -> Option<(&'static str, Rpc)> {
+    let (service, method) = path.strip_prefix("/runtime.")?.split_once('/')?;
+    let (version, service) = service.split_once('.')?;
+    let rpc = Rpc::from_name(method)?;
+    let expected = if rpc.is_image() {
+        "ImageService"
+    } else {
+        "RuntimeService"
+    };
+    (version == api.to_string() && service == expected).then_some((expected, rpc))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_the_served_api_are_routed() {
+        let list = Some(("RuntimeService", Rpc::ListContainers));
+        assert_eq!(route("/runtime.v1.RuntimeService/ListContainers", ApiVersion::V1), list);
+        assert_eq!(
+            route("/runtime.v1alpha2.RuntimeService/ListContainers", ApiVersion::V1Alpha2),
+            list
+        );
+        for path in [
+            "/runtime.v1alpha2.RuntimeService/ListContainers",
+            "/runtime.v1.ImageService/ListContainers",
+            "/runtime.v1.RuntimeService/Nope",
+            "/grpc.health.v1.Health/Check",
+            "",
+        ] {
+            assert_eq!(route(path, ApiVersion::V1), None, "{path}");
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! The simulated runtime's state: pure and synchronous, so that it can be tested without a socket.
+//!
+//! | module | job |
+//! |---|---|
+//! | `object` | sandboxes and containers, and their statuses |
+//! | `table` | objects by id |
+//! | `lifecycle` | what CRI calls do: run, create, start, stop, remove |
+//! | `own` | the simulator's own pods, with a kubelet's habits: add, exit, restart, remove, storm |
+//! | `template` | what those pods look like: names, labels, annotations |
+//! | `churn` | changes by themselves, so many a second |
+//! | `schedule` | what will happen by itself, and when |
+//! | [`script`] | what a container does by itself |
+//! | `encode` | list items kept encoded |
+//! | `list` | list answers |
+//! | `events` | the event stream's subscribers |
+//! | `images` | the image store |
+//! | `odd` | objects for hostile-input tests |
+//! | `truth` | everything, for comparison |
+
+mod churn;
+mod encode;
+mod events;
+mod images;
+mod lifecycle;
+mod list;
+mod object;
+mod odd;
+mod own;
+mod schedule;
+pub mod script;
+mod table;
+mod template;
+#[cfg(test)]
+mod tests;
+mod truth;
+
+use std::sync::Arc;
+
+use fastrand::Rng;
+use rustc_hash::FxHashMap;
+
+pub use events::Subscription;
+pub use lifecycle::Stopping;
+pub(crate) use list::ListAnswer;
+pub use odd::Odd;
+pub use own::{ContainerSpec, PodSpec};
+pub use script::{Ending, Script};
+pub use truth::{ContainerTruth, SandboxTruth, Truth};
+
+use crate::clock::Clock;
+use crate::config::SimConfig;
+use events::Events;
+use images::Images;
+use object::{Container, Sandbox};
+use schedule::{Due, Schedule};
+use table::Table;
+
+/// Sandboxes at most: twenty times the largest node anyone runs.
+const MOST_SANDBOXES: usize = 100_000;
+/// Containers at most.
+const MOST_CONTAINERS: usize = 200_000;
+/// Labels and annotations of one object at most, in bytes; Kubernetes allows 256 KiB of annotations.
+const MOST_TEXT: usize = 512 * 1024;
+/// All encoded objects together, in bytes.
+const MOST_BYTES: usize = 1 << 30;
+
+/// Why the world refuses.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WorldError {
+    /// There is no such object.
+    #[error("{kind} {name:?}: not found")]
+    NotFound {
+        /// What it would be.
+        kind: &'static str,
+        /// How it was called.
+        name: String,
+    },
+    /// No pod of that name; the selector of a person.
+    #[error("no pod {0}; `pleg sim ctl pods` lists them")]
+    NoPod(String),
+    /// No container of that name in the pod.
+    #[error("pod {pod} has no container {container}; it has {has}")]
+    NoContainer {
+        /// The pod.
+        pod: String,
+        /// The container that is not there.
+        container: String,
+        /// Those that are.
+        has: String,
+    },
+    /// The request makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// The request makes sense, but not now.
+    #[error("{0}")]
+    Refused(String),
+    /// A limit of the simulator.
+    #[error("the simulator holds at most {1} {0}")]
+    Full(&'static str, usize),
+}
+
+/// A pod: what its sandboxes and containers have in common.
+#[derive(Debug)]
+struct Pod {
+    namespace: String,
+    name: String,
+    /// Oldest first.
+    sandboxes: Vec<Arc<str>>,
+    /// Oldest first; all attempts.
+    containers: Vec<Arc<str>>,
+    /// Set for the simulator's own pods: what to restart.
+    own: Option<own::Own>,
+}
+
+/// How much there is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Pods, by UID.
+    pub pods: usize,
+    /// Pod sandboxes, ready or not.
+    pub sandboxes: usize,
+    /// Containers, in every state.
+    pub containers: usize,
+}
+
+/// The simulated runtime's state.
+#[derive(Debug)]
+pub struct World {
+    clock: Clock,
+    /// The last timestamp given out: no two are the same, so that "newest" has one answer.
+    last_stamp: i64,
+    /// Ids and choices. Only steps of the world draw from it, so reading does not change what happens.
+    rng: Rng,
+    /// Orders of lists and maps.
+    shuffle: Rng,
+    sandboxes: Table<Sandbox>,
+    containers: Table<Container>,
+    /// By UID, or `namespace/name` where there is none.
+    pods: FxHashMap<Arc<str>, Pod>,
+    /// `namespace/name` to the key in `pods`; the latest of that name.
+    names: FxHashMap<String, Arc<str>>,
+    /// Names and attempts in use, as runtimes reserve them.
+    reserved: FxHashMap<String, Arc<str>>,
+    schedule: Schedule,
+    churn: churn::Churn,
+    events: Events,
+    images: Images,
+    extra: odd::Extra,
+    template: own::Template,
+    /// Bytes of all encoded objects.
+    bytes: usize,
+}
+
+impl World {
+    /// A world with the pods of the configuration.
+    pub fn new(config: &SimConfig) -> Result<Self, WorldError> {
+        let mut world = Self {
+            clock: config.clock.clone(),
+            last_stamp: 0,
+            rng: Rng::with_seed(config.seed),
+            shuffle: Rng::with_seed(config.seed ^ 0x5eed),
+            sandboxes: Table::default(),
+            containers: Table::default(),
+            pods: FxHashMap::default(),
+            names: FxHashMap::default(),
+            reserved: FxHashMap::default(),
+            schedule: Schedule::default(),
+            churn: churn::Churn::default(),
+            events: Events::new(config.event_queue, config.event_backlog),
+            images: Images::default(),
+            extra: odd::Extra::default(),
+            template: own::Template::new(config),
+            bytes: 0,
+        };
+        for image in template::IMAGES {
+            world.images.add(image);
+        }
+        world.add_pods(config.pods)?;
+        world.set_churn(config.churn);
+        Ok(world)
+    }
+
+    /// The clock that timestamps come from.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// How much there is.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            pods: self.pods.len(),
+            sandboxes: self.sandboxes.len(),
+            containers: self.containers.len(),
+        }
+    }
+
+    /// When something will happen by itself.
+    pub fn next_due(&self) -> Option<i64> {
+        [self.schedule.next(), self.churn.next()].into_iter().flatten().min()
+    }
+
+    /// Lets everything happen that is due.
+    pub fn tick(&mut self) {
+        let now = self.clock.now();
+        while let Some(due) = self.schedule.pop(now) {
+            match due {
+                Due::End { id, ending } => {
+                    if let Some(container) = self.containers.get_mut(&id) {
+                        container.due = None;
+                    }
+                    self.finish(&id, ending);
+                }
+                Due::Restart { pod, container } => self.restart_due(&pod, &container),
+            }
+        }
+        self.run_churn(now);
+    }
+
+    /// True once after the time of [`World::next_due`] may have changed.
+    pub(crate) fn take_rescheduled(&mut self) -> bool {
+        std::mem::take(&mut self.schedule.changed)
+    }
+
+    /// Now, and later than every timestamp before it.
+    fn stamp(&mut self) -> i64 {
+        self.last_stamp = self.clock.now().max(self.last_stamp.saturating_add(1));
+        self.last_stamp
+    }
+
+    /// An id as runtimes make them: 64 hexadecimal digits.
+    fn new_id(&mut self) -> Arc<str> {
+        format!("{:032x}{:032x}", self.rng.u128(..), self.rng.u128(..)).into()
+    }
+
+    /// A UID as the API server makes them.
+    fn new_uid(&mut self) -> String {
+        let bits = self.rng.u128(..) & !(0xf << 76) | (4 << 76);
+        let bits = bits & !(0b11 << 62) | (0b10 << 62);
+        let hex = format!("{bits:032x}");
+        [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+    }
+}

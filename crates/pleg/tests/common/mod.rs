@@ -1,0 +1,426 @@
+//! A runtime in memory, with faults, driven under paused time.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "a test's helper")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
+use pleg::model::PodView;
+use pleg::runtime::{Error, ErrorKind, ListFilter, ListSummary, Runtime, RuntimeVersion, Subject};
+use pleg::snapshot::{ContainerList, SandboxList};
+use pleg::{
+    Config, ContainerId, ContainerRef, ContainerState, ContainerStatus, Event, Generator, Item, Metrics, Overflow,
+    Pleg, PodUid, SandboxId, SandboxState, SandboxStatus, Start, Subscriber,
+};
+use pleg_cri::{ContainerItem, Endpoint, Rpc, SandboxItem};
+use tokio_util::sync::CancellationToken;
+
+#[derive(Debug, Clone)]
+pub struct Sandbox {
+    pub uid: String,
+    pub name: String,
+    pub state: SandboxState,
+    pub created_at: i64,
+    pub labelled: bool,
+    pub ip: Option<&'static str>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Container {
+    pub uid: String,
+    pub sandbox: String,
+    pub name: String,
+    pub attempt: u32,
+    pub state: ContainerState,
+    pub exit_code: i32,
+    pub created_at: i64,
+    pub labelled: bool,
+}
+
+#[derive(Debug, Default)]
+pub struct World {
+    pub sandboxes: BTreeMap<String, Sandbox>,
+    pub containers: BTreeMap<String, Container>,
+    pub clock: i64,
+    /// Fails both lists.
+    pub list_error: Option<ErrorKind>,
+    /// Never answers lists.
+    pub list_hangs: bool,
+    /// Status calls of these ids never answer (the generator's caller bounds them: here after 10 s).
+    pub hung: BTreeSet<String>,
+    /// Status calls of these ids fail.
+    pub failing: BTreeSet<String>,
+    /// Status calls of these ids say `NOT_FOUND`.
+    pub denied: BTreeSet<String>,
+    /// What each call takes.
+    pub latency: Duration,
+    /// Full lists answered, with what they said.
+    pub looks: Vec<BTreeMap<String, PodView>>,
+    /// When each full list was asked for and answered.
+    pub list_times: Vec<(tokio::time::Instant, tokio::time::Instant)>,
+    pub filtered_lists: usize,
+    pub status_calls: Vec<String>,
+    pub in_flight: usize,
+    pub most_in_flight: usize,
+}
+
+impl World {
+    fn tick(&mut self) -> i64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    pub fn add_sandbox(&mut self, uid: &str, id: &str) {
+        let created_at = self.tick();
+        let sandbox = Sandbox {
+            uid: uid.into(),
+            name: uid.into(),
+            state: SandboxState::Ready,
+            created_at,
+            labelled: true,
+            ip: Some("10.0.0.1"),
+        };
+        self.sandboxes.insert(id.into(), sandbox);
+    }
+
+    pub fn add_container(&mut self, uid: &str, sandbox: &str, id: &str, state: ContainerState) {
+        let created_at = self.tick();
+        let container = Container {
+            uid: uid.into(),
+            sandbox: sandbox.into(),
+            name: format!("name-{id}"),
+            attempt: 0,
+            state,
+            exit_code: 0,
+            created_at,
+            labelled: true,
+        };
+        self.containers.insert(id.into(), container);
+    }
+
+    /// A pod `uid` with sandbox `s-uid` and running containers.
+    pub fn add_pod(&mut self, uid: &str, containers: &[&str]) {
+        let sandbox = format!("s-{uid}");
+        self.add_sandbox(uid, &sandbox);
+        for id in containers {
+            self.add_container(uid, &sandbox, id, ContainerState::Running);
+        }
+    }
+
+    pub fn exit(&mut self, id: &str, exit_code: i32) {
+        let container = self.containers.get_mut(id).unwrap();
+        (container.state, container.exit_code) = (ContainerState::Exited, exit_code);
+    }
+
+    pub fn remove_pod(&mut self, uid: &str) {
+        self.containers.retain(|_, container| container.uid != uid);
+        self.sandboxes.retain(|_, sandbox| sandbox.uid != uid);
+    }
+
+    /// What the runtime would list, by pod.
+    pub fn views(&self) -> BTreeMap<String, PodView> {
+        let mut views: BTreeMap<String, PodView> = BTreeMap::new();
+        let mut sandboxes: Vec<_> = self.sandboxes.iter().collect();
+        sandboxes.sort_by_key(|(_, s)| std::cmp::Reverse(s.created_at));
+        for (id, sandbox) in sandboxes {
+            views
+                .entry(sandbox.uid.clone())
+                .or_default()
+                .sandboxes
+                .push((id.as_str().into(), sandbox.state));
+        }
+        let mut containers: Vec<_> = self.containers.iter().collect();
+        containers.sort_by_key(|(_, c)| c.created_at);
+        for (id, container) in containers {
+            views
+                .entry(container.uid.clone())
+                .or_default()
+                .containers
+                .push((container.reference(id), container.state));
+        }
+        views
+    }
+}
+
+impl Container {
+    pub fn reference(&self, id: &str) -> ContainerRef {
+        ContainerRef {
+            id: id.into(),
+            name: self.name.as_str().into(),
+            attempt: self.attempt,
+        }
+    }
+}
+
+/// Clones are the same runtime.
+#[derive(Debug, Clone, Default)]
+pub struct Fake(Arc<Mutex<World>>);
+
+impl Fake {
+    pub fn world(&self) -> MutexGuard<'_, World> {
+        self.0.lock()
+    }
+
+    fn error(rpc: Rpc, subject: &Subject, kind: ErrorKind) -> Error {
+        Error {
+            rpc,
+            subject: subject.clone(),
+            endpoint: Endpoint::unix("/test.sock"),
+            kind,
+        }
+    }
+
+    async fn list_call(&self, rpc: Rpc) -> Result<(), Error> {
+        let (latency, hangs) = {
+            let world = self.world();
+            (world.latency, world.list_hangs)
+        };
+        if hangs {
+            tokio::time::sleep(Duration::from_mins(2)).await;
+            return Err(Self::error(
+                rpc,
+                &Subject::NODE,
+                ErrorKind::Deadline(Duration::from_mins(2)),
+            ));
+        }
+        tokio::time::sleep(latency).await;
+        match self.world().list_error.clone() {
+            Some(kind) => Err(Self::error(rpc, &Subject::NODE, kind)),
+            None => Ok(()),
+        }
+    }
+
+    async fn status_call(&self, rpc: Rpc, subject: &Subject, id: &str) -> Result<(), Error> {
+        let (latency, hung) = {
+            let mut world = self.world();
+            world.status_calls.push(id.to_owned());
+            world.in_flight += 1;
+            world.most_in_flight = world.most_in_flight.max(world.in_flight);
+            (world.latency, world.hung.contains(id))
+        };
+        let _landing = Landing(self.clone());
+        if hung {
+            // As the client does: an answer or an error within the deadline.
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            return Err(Self::error(rpc, subject, ErrorKind::Deadline(Duration::from_secs(10))));
+        }
+        tokio::time::sleep(latency).await;
+        let world = self.world();
+        if world.failing.contains(id) {
+            return Err(Self::error(
+                rpc,
+                subject,
+                ErrorKind::Status {
+                    code: "INTERNAL",
+                    message: "broken".into(),
+                },
+            ));
+        }
+        if world.denied.contains(id) {
+            return Err(Self::error(rpc, subject, ErrorKind::NotFound(id.into())));
+        }
+        Ok(())
+    }
+}
+
+struct Landing(Fake);
+
+impl Drop for Landing {
+    fn drop(&mut self) {
+        self.0.world().in_flight -= 1;
+    }
+}
+
+fn bytes(flag: bool, text: &str) -> &[u8] {
+    if flag { text.as_bytes() } else { b"" }
+}
+
+impl Runtime for Fake {
+    async fn list_sandboxes(&self, filter: &ListFilter, into: &mut SandboxList) -> Result<ListSummary, Error> {
+        self.list_call(Rpc::ListPodSandbox).await?;
+        let world = self.world();
+        for (id, sandbox) in &world.sandboxes {
+            let item = SandboxItem {
+                id: id.as_bytes(),
+                has_metadata: true,
+                uid: sandbox.uid.as_bytes(),
+                namespace: b"default",
+                name: sandbox.name.as_bytes(),
+                attempt: 0,
+                state: i32::from(sandbox.state != SandboxState::Ready),
+                created_at: sandbox.created_at,
+                pod_uid_label: bytes(sandbox.labelled, &sandbox.uid),
+            };
+            if *filter == ListFilter::All
+                || *filter == ListFilter::PodUid(String::from_utf8_lossy(item.pod_uid_label).into())
+            {
+                into.push(&item);
+            }
+        }
+        Ok(ListSummary::default())
+    }
+
+    async fn list_containers(&self, filter: &ListFilter, into: &mut ContainerList) -> Result<ListSummary, Error> {
+        let asked = tokio::time::Instant::now();
+        self.list_call(Rpc::ListContainers).await?;
+        let mut world = self.world();
+        for (id, container) in &world.containers {
+            let item = ContainerItem {
+                id: id.as_bytes(),
+                pod_sandbox_id: container.sandbox.as_bytes(),
+                name: container.name.as_bytes(),
+                attempt: container.attempt,
+                state: container.state as i32,
+                created_at: container.created_at,
+                pod_uid_label: bytes(container.labelled, &container.uid),
+                pod_name_label: bytes(container.labelled, &container.uid),
+                pod_namespace_label: bytes(container.labelled, "default"),
+            };
+            if *filter == ListFilter::All
+                || *filter == ListFilter::PodUid(String::from_utf8_lossy(item.pod_uid_label).into())
+            {
+                into.push(&item);
+            }
+        }
+        if *filter == ListFilter::All {
+            let views = world.views();
+            world.looks.push(views);
+            world.list_times.push((asked, tokio::time::Instant::now()));
+        } else {
+            world.filtered_lists += 1;
+        }
+        Ok(ListSummary::default())
+    }
+
+    async fn sandbox_status(&self, subject: &Subject, id: &SandboxId) -> Result<SandboxStatus, Error> {
+        self.status_call(Rpc::PodSandboxStatus, subject, id.as_str()).await?;
+        let world = self.world();
+        let Some(sandbox) = world.sandboxes.get(id.as_str()) else {
+            return Err(Self::error(
+                Rpc::PodSandboxStatus,
+                subject,
+                ErrorKind::NotFound(id.to_string()),
+            ));
+        };
+        Ok(SandboxStatus {
+            id: id.clone(),
+            state: sandbox.state,
+            attempt: 0,
+            created_at: None,
+            ips: sandbox.ip.iter().map(|ip| ip.parse().unwrap()).collect(),
+            runtime_handler: Box::default(),
+        })
+    }
+
+    async fn container_status(
+        &self,
+        subject: &Subject,
+        id: &ContainerId,
+        name: &Arc<str>,
+    ) -> Result<ContainerStatus, Error> {
+        self.status_call(Rpc::ContainerStatus, subject, id.as_str()).await?;
+        let world = self.world();
+        let Some(container) = world.containers.get(id.as_str()) else {
+            return Err(Self::error(
+                Rpc::ContainerStatus,
+                subject,
+                ErrorKind::NotFound(id.to_string()),
+            ));
+        };
+        let exited = container.state == ContainerState::Exited;
+        Ok(ContainerStatus {
+            id: id.clone(),
+            name: Arc::clone(name),
+            attempt: container.attempt,
+            state: container.state,
+            created_at: None,
+            started_at: None,
+            finished_at: None,
+            exit_code: exited.then_some(container.exit_code),
+            reason: if exited { "Error".into() } else { "".into() },
+            message: Box::default(),
+            image: "image".into(),
+            image_ref: Box::default(),
+            log_path: Box::default(),
+            resources: None,
+        })
+    }
+
+    async fn version(&self) -> Result<RuntimeVersion, Error> {
+        Ok(RuntimeVersion::default())
+    }
+}
+
+/// A running generator.
+pub struct Rig {
+    pub fake: Fake,
+    pub pleg: Pleg,
+    pub events: Subscriber,
+    pub shutdown: CancellationToken,
+    pub task: tokio::task::JoinHandle<()>,
+}
+
+impl Rig {
+    pub fn start(fake: &Fake, config: Config) -> Self {
+        let generator = Generator::new(fake.clone(), config, Metrics::new().unwrap());
+        let pleg = generator.handle();
+        let events = pleg.subscribe(Start::Oldest, Overflow::Gap);
+        let shutdown = CancellationToken::new();
+        let task = tokio::spawn(generator.run(shutdown.clone()));
+        Self {
+            fake: fake.clone(),
+            pleg,
+            events,
+            shutdown,
+            task,
+        }
+    }
+
+    /// Waits until everything done so far was looked at.
+    pub async fn seen(&self) {
+        let token = self.pleg.cache().token();
+        let nobody = PodUid::from("no such pod");
+        self.pleg.cache().newer_than(&nobody, token).await.unwrap();
+        self.settle().await;
+    }
+
+    /// Lets everything that is ready run, without time passing.
+    pub async fn settle(&self) {
+        for _ in 0..200 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// The events since the last call, in one line each.
+    pub fn drain(&mut self) -> Vec<String> {
+        let mut lines = Vec::new();
+        while let Some(item) = self.events.try_next() {
+            lines.push(match item {
+                Item::Event(event) => line(&event),
+                Item::Gap { from, to } => format!("Gap {from}-{to}"),
+            });
+        }
+        lines
+    }
+}
+
+/// `Type pod subject[=exit]`.
+pub fn line(event: &Event) -> String {
+    use pleg::event::Subject;
+    let pod = event.pod.as_ref().map_or("", |pod| pod.uid.as_str());
+    let subject = match &event.subject {
+        Some(Subject::Container(container)) => container.id.to_string(),
+        Some(Subject::Sandbox { id, state }) => format!("{id}:{}", state.map_or("gone".into(), |s| format!("{s:?}"))),
+        None => String::new(),
+    };
+    let exit = event.exit_code.map(|code| format!("={code}")).unwrap_or_default();
+    format!(
+        "{} {pod} {subject}{exit}{}",
+        event.kind,
+        if event.initial { " initial" } else { "" }
+    )
+    .trim_end()
+    .to_owned()
+}
