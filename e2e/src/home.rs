@@ -24,7 +24,16 @@ use crate::process;
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 
 /// The homes of this process, for a clean-up that cannot wait for destructors.
-static LIVE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+static LIVE: Mutex<Live> = Mutex::new(Live {
+    dirs: Vec::new(),
+    ending: false,
+});
+
+struct Live {
+    dirs: Vec<PathBuf>,
+    /// No new homes: the process is about to exit.
+    ending: bool,
+}
 
 /// The directory of one containerd. Dropping it ends and removes all that belongs to it.
 #[derive(Debug)]
@@ -49,8 +58,16 @@ impl Home {
         let owner = File::create(owner(&dir)).context("create the owner file")?;
         owner.lock().context("lock the owner file")?;
         fs::create_dir(&dir).with_context(|| format!("create {}", dir.display()))?;
-        LIVE.lock().push(dir.clone());
-        Ok(Self { dir, _owner: owner })
+        let home = Self { dir, _owner: owner };
+        let mut live = LIVE.lock();
+        if live.ending {
+            // Not before the lock is free again: the home's end takes it.
+            drop(live);
+            bail!("interrupted");
+        }
+        live.dirs.push(home.dir.clone());
+        drop(live);
+        Ok(home)
     }
 
     /// Its path.
@@ -66,18 +83,21 @@ impl Home {
 
 impl Drop for Home {
     fn drop(&mut self) {
-        LIVE.lock().retain(|dir| *dir != self.dir);
+        LIVE.lock().dirs.retain(|dir| *dir != self.dir);
         if let Err(error) = tear_down(&self.dir) {
             complain(&format!("clean-up of {}: {error:#}", self.dir.display()));
         }
     }
 }
 
-/// Ends and removes everything of this process's homes, for use before a sudden exit.
+/// Ends and removes everything of this process's homes, for use before a sudden exit. There are no new ones after it.
 pub fn tear_down_all() {
-    // Copied, not taken: the lock must not be held while destructors of other threads wait for it.
-    let live = LIVE.lock().clone();
-    for dir in live {
+    let mut live = LIVE.lock();
+    live.ending = true;
+    let dirs = std::mem::take(&mut live.dirs);
+    // Destructors of other threads wait for it.
+    drop(live);
+    for dir in dirs {
         if let Err(error) = tear_down(&dir) {
             complain(&format!("clean-up of {}: {error:#}", dir.display()));
         }

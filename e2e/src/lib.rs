@@ -12,6 +12,7 @@
 //! | [`image`] | the test image, made without a registry |
 //! | [`kubelet`] | pods and containers made as a kubelet makes them |
 //! | [`mod@truth`] | what the runtime itself says, in a form to compare with |
+//! | [`observer`] | a generator that looks at one runtime, and what it reports, to compare with |
 //! | [`wait`] | waiting for a level, with a deadline and a name |
 //! | [`suite`] | scenarios times versions, as tests |
 
@@ -19,6 +20,7 @@ pub mod containerd;
 pub mod home;
 pub mod image;
 pub mod kubelet;
+pub mod observer;
 pub mod process;
 pub mod suite;
 pub mod truth;
@@ -27,6 +29,7 @@ pub mod wait;
 
 pub use containerd::Containerd;
 pub use kubelet::{Container, Kubelet, Pod, Sandbox};
+pub use observer::Observer;
 pub use suite::{Context, Scenario};
 pub use truth::{Truth, truth};
 pub use version::Version;

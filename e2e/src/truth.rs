@@ -50,7 +50,7 @@ pub struct ContainerTruth {
     pub state: State,
     /// How it ended; zero while it has not.
     pub exit_code: i32,
-    /// Why it ended, in the runtime's word; empty while it has not.
+    /// The runtime's word for its state, such as `OOMKilled`.
     pub reason: String,
 }
 
@@ -113,11 +113,13 @@ pub async fn truth(client: &Client) -> Result<Truth> {
             .get(&listed.pod_sandbox_id)
             .context("a container without its sandbox")?;
         let metadata = status.metadata.clone().unwrap_or_default();
+        let ended = status.state() == v1::ContainerState::ContainerExited;
         let container = ContainerTruth {
             name: metadata.name,
             attempt: metadata.attempt,
             state: status.state().into(),
-            exit_code: status.exit_code,
+            // Runtimes leave anything in there while a container has not ended.
+            exit_code: if ended { status.exit_code } else { 0 },
             reason: status.reason,
         };
         truth

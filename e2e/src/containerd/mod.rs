@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use parking_lot::Mutex;
-use pleg_cri::{Client, Config, Deadlines, Endpoint};
+use pleg_cri::{Client, Config, Deadlines, Endpoint, v1};
 use rustix::process::Signal;
 
 use crate::home::Home;
@@ -49,7 +49,7 @@ impl Containerd {
             home,
         };
         containerd.up().await?;
-        containerd.import()?;
+        containerd.import().await?;
         Ok(containerd)
     }
 
@@ -203,7 +203,7 @@ impl Containerd {
         Ok(())
     }
 
-    fn import(&self) -> Result<()> {
+    async fn import(&self) -> Result<()> {
         let archive = self.home.dir().join("image.tar");
         fs::write(&archive, image::archive()?).context("write the test image")?;
         let output = self
@@ -217,6 +217,19 @@ impl Containerd {
             "import the test image: {}",
             String::from_utf8_lossy(&output.stderr)
         );
+        // CRI hears of it by an event of containerd's own, a moment later.
+        let image = v1::ImageSpec {
+            image: image::NAME.to_owned(),
+            ..Default::default()
+        };
+        until("CRI to know the test image", PATIENCE, async || {
+            let request = v1::ImageStatusRequest {
+                image: Some(image.clone()),
+                verbose: false,
+            };
+            self.client.call(request).await?.image.context("it does not")
+        })
+        .await?;
         Ok(())
     }
 }
