@@ -1,26 +1,74 @@
-//! The binary `pleg`.
+//! The binary `pleg`: arguments, output, the HTTP server, and the wiring between them and the generator.
+//!
+//! | module | job |
+//! |---|---|
+//! | [`args`] | the command line |
+//! | [`commands`] | one file a command |
+//! | [`connect`] | who answers: a daemon or a runtime |
+//! | [`local`] | a generator in this process |
+//! | [`http`] | the daemon's API, and its client |
+//! | [`output`] | the only place that writes to stdout |
+//! | [`wire`] | the JSON of the API, as a reader sees it |
+//! | [`filter`] | which events and pods are wanted |
+//! | [`signals`] | when to stop |
+//!
+//! It must not hold logic that a user of the library would want.
 
+mod args;
 mod commands;
+mod connect;
+mod filter;
+mod http;
+mod local;
+mod log;
+mod output;
+mod signals;
+mod text;
+mod waiting;
+mod wire;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::Parser as _;
 
-#[derive(Debug, Parser)]
-#[command(name = "pleg", version, about)]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
+use crate::args::Cli;
+
+/// A mistake in what was typed, found after clap was content. Ends with 2, as clap's own do.
+#[derive(Debug)]
+pub(crate) struct Usage(pub(crate) String);
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
 }
 
-#[derive(Debug, Subcommand)]
-enum Command {
-    Sim(commands::sim::SimArgs),
-}
+impl std::error::Error for Usage {}
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> anyhow::Result<ExitCode> {
-    match Cli::parse().command {
-        Command::Sim(args) => commands::sim::run(args).await,
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    if cli.global.no_color {
+        anstream::ColorChoice::Never.write_global();
+    }
+    log::init(&cli);
+    let ended = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(anyhow::Error::from)
+        .and_then(|runtime| {
+            let ended = runtime.block_on(commands::run(cli));
+            // A writer that is blocked by a reader who does not read must not keep us.
+            runtime.shutdown_background();
+            ended
+        });
+    match ended {
+        Ok(code) => code,
+        // Whoever closed our stdout has read enough.
+        Err(error) if error.is::<output::Closed>() => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(anstream::stderr(), "Error: {error:#}");
+            ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
+        }
     }
 }

@@ -47,7 +47,7 @@ async fn commands_change_the_world() {
                 exit_code: 3,
                 oom: false,
             }),
-            "1 containers of pod default/web-1 exited with 3",
+            "1 container of pod default/web-1 exited with 3",
         ),
         (
             Command::Restart(Selector {
@@ -65,7 +65,7 @@ async fn commands_change_the_world() {
             }),
             "ContainerStatus about pod default/web-1 hangs until unhang",
         ),
-        (Command::Unhang(Unhang::default()), "1 hangs ended"),
+        (Command::Unhang(Unhang::default()), "1 hang ended"),
         (
             Command::Remove(Selector {
                 pod: pod(),
@@ -145,7 +145,7 @@ async fn refusals_say_what_to_do() {
 
 #[tokio::test]
 async fn a_scenario_runs_its_steps() {
-    let yaml = r#"
+    let yaml = r"
 pods: 4
 containers: 3
 seed: 7
@@ -156,7 +156,7 @@ steps:
   - {at: 10ms, storm: {exit_code: 2}}
   - {at: 20ms, remove: {pod: default/web-0}}
   - {at: 20ms, odd: {kind: orphan-container}}
-"#;
+";
     let mut config = SimConfig::default();
     Scenario::parse(yaml).unwrap().apply(&mut config);
     assert_eq!(

@@ -1,3 +1,51 @@
-//! One file for each command.
+//! One file a command.
 
+mod bench;
+mod completions;
+mod demo;
+mod health;
+mod inspect;
+mod pods;
+mod run;
 pub(crate) mod sim;
+mod version;
+mod watch;
+
+use std::process::ExitCode;
+
+use crate::args::{Cli, Command};
+use crate::signals;
+
+/// What a shell calls a command that Ctrl-C ended before it had an answer.
+const INTERRUPTED: u8 = 130;
+
+/// Runs the command.
+pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    let shutdown = signals::shutdown()?;
+    let global = cli.global;
+    // These stay until told to stop, so being told is how they end well.
+    match cli.command {
+        Command::Run(args) => run::run(&global, args, shutdown).await,
+        Command::Watch(args) => watch::run(&global, args, shutdown).await,
+        Command::Demo(args) => demo::run(args, shutdown).await,
+        Command::Sim(args) => sim::run(args).await,
+        command => {
+            let once = async {
+                match command {
+                    Command::Pods(args) => pods::run(&global, args).await,
+                    Command::Inspect(args) => inspect::run(&global, args).await,
+                    Command::Health(args) => health::run(&global, args).await,
+                    Command::Bench(args) => bench::run(&global, args).await,
+                    Command::Version(args) => version::run(&global, args).await,
+                    Command::Completions(args) => completions::run(&args),
+                    Command::Run(_) | Command::Watch(_) | Command::Demo(_) | Command::Sim(_) => Ok(ExitCode::SUCCESS),
+                }
+            };
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => Ok(ExitCode::from(INTERRUPTED)),
+                ended = once => ended,
+            }
+        }
+    }
+}

@@ -263,13 +263,18 @@ fn selector(pod: Option<PodRef>, container: Option<String>) -> Result<Option<Sel
     }
 }
 
+/// `1 pod`, `2 pods`.
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Does a command.
 pub(crate) async fn execute(shared: &Shared, command: Command) -> Result<Reply, CommandError> {
     let (world, faults) = (|| shared.world(), &shared.faults);
     let done = match command {
         Command::Storm(Storm { exit_code }) => {
             let count = world().storm(Ending::Exit(exit_code));
-            format!("{count} containers exited with {exit_code}")
+            format!("{} exited with {exit_code}", counted(count, "container"))
         }
         Command::Exit(Exit {
             pod,
@@ -279,11 +284,15 @@ pub(crate) async fn execute(shared: &Shared, command: Command) -> Result<Reply, 
         }) => {
             let ending = if oom { Ending::Oom } else { Ending::Exit(exit_code) };
             let count = world().exit(&pod, container.as_deref(), ending)?;
-            format!("{count} containers of pod {pod} exited with {}", ending.code())
+            format!(
+                "{} of pod {pod} exited with {}",
+                counted(count, "container"),
+                ending.code()
+            )
         }
         Command::Restart(Selector { pod, container }) => {
             let count = world().restart(&pod, container.as_deref())?;
-            format!("{count} containers of pod {pod} restarted")
+            format!("{} of pod {pod} restarted", counted(count, "container"))
         }
         Command::Remove(target) => {
             let gone = world().remove(&target.pod, target.container.as_deref())?;
@@ -295,7 +304,7 @@ pub(crate) async fn execute(shared: &Shared, command: Command) -> Result<Reply, 
                 return Err(CommandError::Invalid(format!("at most {MOST_ADDED} pods at once")));
             }
             world().add_pods(pods)?;
-            format!("{pods} pods added")
+            format!("{} added", counted(pods, "pod"))
         }
         Command::Hang(Hang { rpc, pod, container }) => {
             let target = selector(pod, container)?;
@@ -307,7 +316,7 @@ pub(crate) async fn execute(shared: &Shared, command: Command) -> Result<Reply, 
         }
         Command::Unhang(Unhang { rpc, pod, container }) => {
             let count = faults.unhang(rpc.map(|rpc| rpc.0), selector(pod, container)?.as_ref());
-            format!("{count} hangs ended")
+            format!("{} ended", counted(count, "hang"))
         }
         Command::Lock(target) => {
             let done = format!("{target} is locked: ListContainers hangs until unlock");
@@ -316,7 +325,7 @@ pub(crate) async fn execute(shared: &Shared, command: Command) -> Result<Reply, 
         }
         Command::Unlock(Unlock { pod, container }) => {
             let count = faults.unlock(selector(pod, container)?.as_ref());
-            format!("{count} locks ended")
+            format!("{} ended", counted(count, "lock"))
         }
         Command::Set(set) => apply(shared, set)?,
         Command::Fail(Fail { rpc, code, rate }) => {

@@ -136,26 +136,27 @@ impl Faults {
         }
         let ids = selector.as_ref().map(|selector| directory.ids(selector)).transpose()?;
         let ids = ids.map(|ids| ids.into_iter().collect());
+        Ok(self.add_hang(Hang { rpc, selector, ids })?)
+    }
+
+    /// Holds calls about one object by its id.
+    pub fn hang_id(&self, rpc: Rpc, id: &str) -> Result<(), FaultError> {
+        let ids = Some(FxHashSet::from_iter([Arc::from(id)]));
+        self.add_hang(Hang {
+            rpc,
+            selector: None,
+            ids,
+        })
+    }
+
+    fn add_hang(&self, hang: Hang) -> Result<(), FaultError> {
         self.change(|rules| {
             if rules.hangs.len() >= MOST_RULES {
                 return Err(FaultError::TooMany);
             }
-            rules.hangs.push(Hang { rpc, selector, ids });
+            rules.hangs.push(hang);
             Ok(())
-        })?;
-        Ok(())
-    }
-
-    /// Holds calls about one object by its id.
-    pub fn hang_id(&self, rpc: Rpc, id: &str) {
-        let ids = Some(FxHashSet::from_iter([Arc::from(id)]));
-        self.change(|rules| {
-            rules.hangs.push(Hang {
-                rpc,
-                selector: None,
-                ids,
-            });
-        });
+        })
     }
 
     /// Lets go what [`Faults::hang`] holds: the rules that have this call and this selector; what is `None` is not compared.

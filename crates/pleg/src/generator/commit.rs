@@ -114,7 +114,7 @@ impl<R: Runtime> Generator<R> {
         events
     }
 
-    fn gauges(&self) {
+    pub(super) fn gauges(&self) {
         self.metrics
             .gauges(self.quarantined(), self.limiter.limit(), self.cache.reader().len());
     }

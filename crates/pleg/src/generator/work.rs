@@ -282,6 +282,7 @@ impl<R: Runtime> Generator<R> {
         if again {
             self.queue.push_back(key);
         }
+        self.gauges();
         self.moved(key);
     }
 

@@ -1,4 +1,5 @@
 //! `pleg sim ctl`: commands to a running simulator.
+#![expect(clippy::doc_markdown, reason = "the comments on arguments are the text of --help")]
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -241,8 +242,8 @@ pub(super) async fn run(args: CtlArgs) -> anyhow::Result<ExitCode> {
         (Reply::Done(words), _) => writeln!(out, "{words}")?,
         (Reply::Stats(stats), Format::Json) => writeln!(out, "{}", serde_json::to_string_pretty(&stats)?)?,
         (Reply::Pods(pods), Format::Json) => writeln!(out, "{}", serde_json::to_string_pretty(&pods)?)?,
-        (Reply::Stats(stats), Format::Table) => writeln!(out, "{}", stats_table(&stats))?,
-        (Reply::Pods(pods), Format::Table) => writeln!(out, "{}", pods_table(&pods))?,
+        (Reply::Stats(stats), Format::Table) => writeln!(out, "{}", stats_table(&stats).trim_fmt())?,
+        (Reply::Pods(pods), Format::Table) => writeln!(out, "{}", pods_table(&pods).trim_fmt())?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -280,7 +281,7 @@ fn stats_table(stats: &StatsSnapshot) -> Table {
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    table
+    flush_left(table)
 }
 
 fn pods_table(pods: &[PodState]) -> Table {
@@ -293,6 +294,14 @@ fn pods_table(pods: &[PodState]) -> Table {
             .map(|(name, state)| format!("{name} ({state})"))
             .collect();
         table.add_row([pod.to_string(), containers.join(", ")]);
+    }
+    flush_left(table)
+}
+
+/// Columns begin at the edge and are two spaces apart, as kubectl's.
+fn flush_left(mut table: Table) -> Table {
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
     }
     table
 }

@@ -1,0 +1,427 @@
+//! The command line. The conventions are crictl's and kubectl's.
+
+#![expect(clippy::doc_markdown, reason = "these comments are what --help prints")]
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use pleg::EventType;
+use pleg_cri::Endpoint;
+
+use crate::filter::{Filter, PodName};
+use crate::text::parse_duration;
+
+/// Every lifecycle event of a node's pods, live; and which call of which container is stuck.
+#[derive(Debug, Parser)]
+#[command(
+    name = "pleg",
+    version,
+    max_term_width = 100,
+    after_help = "\
+Examples:
+  pleg demo                                  See it work, without a container runtime
+  pleg watch                                 Events of this node, live
+  pleg health                                Is the runtime answering? If not: which call, which pod
+  pleg run                                   The daemon: HTTP API, metrics, readiness
+  pleg -r unix:///run/crio/crio.sock pods    Pods, from a runtime of your choice
+
+The runtime is the one named by --runtime-endpoint, else by $CONTAINER_RUNTIME_ENDPOINT, else by
+/etc/crictl.yaml, else the first of the usual sockets. pleg never changes a runtime.
+Exit codes: 0 ok, 1 unhealthy or failed, 2 wrong usage."
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What every command takes.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Global {
+    /// The runtime's socket, as in unix:///run/containerd/containerd.sock
+    #[arg(short, long, global = true, value_name = "ENDPOINT", value_parser = Endpoint::parse)]
+    pub(crate) runtime_endpoint: Option<Endpoint>,
+    /// How long one call to the runtime or the daemon may take, as in 400ms, 5s, 2m
+    #[arg(short, long, global = true, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) timeout: Option<Duration>,
+    /// Say on stderr who is asked
+    #[arg(short, long, global = true)]
+    pub(crate) verbose: bool,
+    /// How much to log to stderr
+    #[arg(long, global = true, value_name = "LEVEL")]
+    pub(crate) log_level: Option<LogLevel>,
+    /// How to log
+    #[arg(long, global = true, value_name = "FORMAT", default_value = "text")]
+    pub(crate) log_format: LogFormat,
+    /// No colours, also on a terminal; as does setting $NO_COLOR
+    #[arg(long, global = true)]
+    pub(crate) no_color: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run the daemon: watch the runtime, serve events, pods, health and metrics over HTTP
+    Run(Run),
+    /// Show lifecycle events as they happen
+    Watch(Watch),
+    /// List pods
+    Pods(Pods),
+    /// Show everything known about one pod
+    Inspect(Inspect),
+    /// Is everything seen? If not: which call, which pod, which container
+    Health(Health),
+    /// See it work: a simulated node with lively pods, and one that gets stuck
+    Demo(Demo),
+    /// Measure what a look at the runtime costs, beside merely moving its bytes
+    Bench(Bench),
+    Sim(crate::commands::sim::SimArgs),
+    /// Show our version and the runtime's
+    Version(Version),
+    /// Print the completion script for a shell
+    Completions(Completions),
+}
+
+/// Where the observing commands look.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Observe {
+    /// Ask the daemon at this socket [default: /run/pleg/pleg.sock or $XDG_RUNTIME_DIR/pleg.sock,
+    /// if one answers there; else the runtime itself]
+    #[arg(long, value_name = "ENDPOINT", value_parser = Endpoint::parse, env = "PLEG_DAEMON", conflicts_with = "runtime_endpoint")]
+    pub(crate) daemon: Option<Endpoint>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    Table,
+    Wide,
+    Json,
+    Yaml,
+}
+
+/// For what has no columns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TextFormat {
+    Text,
+    Json,
+    Yaml,
+}
+
+/// For what comes line by line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LineFormat {
+    Table,
+    Wide,
+    Json,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PlainFormat {
+    Table,
+    Json,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  pleg run
+  pleg run -r unix:///run/crio/crio.sock --listen-tcp 127.0.0.1:10255
+  curl --unix-socket /run/pleg/pleg.sock http://localhost/readyz?verbose
+  curl -N --unix-socket /run/pleg/pleg.sock 'http://localhost/api/v1/events?follow'")]
+pub(crate) struct Run {
+    /// Serve HTTP on this unix socket [default: /run/pleg/pleg.sock for root, else $XDG_RUNTIME_DIR/pleg.sock]
+    #[arg(long, value_name = "ENDPOINT", value_parser = Endpoint::parse)]
+    pub(crate) listen: Option<Endpoint>,
+    /// Serve HTTP on this address too; without --insecure-listen-any only on loopback
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen_tcp: Option<SocketAddr>,
+    /// Let --listen-tcp take any address. Everybody who reaches it can read pod names and states
+    #[arg(long, requires = "listen_tcp")]
+    pub(crate) insecure_listen_any: bool,
+    #[command(flatten)]
+    pub(crate) generator: GeneratorArgs,
+}
+
+/// How the generator behaves.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Generator")]
+pub(crate) struct GeneratorArgs {
+    /// From the end of one full look to the start of the next
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_duration)]
+    pub(crate) period: Duration,
+    /// Unhealthy without a complete look for this long
+    #[arg(long, value_name = "DURATION", default_value = "3m", value_parser = parse_duration)]
+    pub(crate) threshold: Duration,
+    /// How long a list may take [default: 2m, or --timeout]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) list_timeout: Option<Duration>,
+    /// How long the status of one container or sandbox may take [default: 10s, or --timeout]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) inspect_timeout: Option<Duration>,
+    /// How many events are kept for readers who fall behind or come back
+    #[arg(long, value_name = "EVENTS", default_value_t = 16_384, value_parser = parse_capacity)]
+    pub(crate) feed_capacity: usize,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  pleg watch                                      Everything, first what is there already
+  pleg watch --no-initial --type ContainerDied    Deaths, from now on
+  pleg watch -n kube-system -o json | jq .        One JSON object a line
+  pleg watch --pod default/web --for 1m
+  pleg watch --since 1200                         From a daemon: what came after event 1200
+
+A daemon is asked for new events only, unless --since says otherwise.
+Types: ContainerCreated, ContainerStarted (or ContainerRunning), ContainerStopped, ContainerDied,
+ContainerRemoved, ContainerChanged, PodSandboxChanged, PodRemoved, PodSync, PlegHealthy, PlegNotHealthy.")]
+pub(crate) struct Watch {
+    #[command(flatten)]
+    pub(crate) observe: Observe,
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+    /// End after this many events
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+    /// End after this time
+    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) duration: Option<Duration>,
+    /// Begin after the event of this number; 0 for the oldest that is still held (daemon only)
+    #[arg(long, value_name = "SEQ", conflicts_with = "runtime_endpoint")]
+    pub(crate) since: Option<u64>,
+    /// Leave out what was there before we came
+    #[arg(long)]
+    pub(crate) no_initial: bool,
+    /// How to print
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    pub(crate) output: LineFormat,
+}
+
+/// Which events.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct FilterArgs {
+    /// Only these types of events, in any case
+    #[arg(long = "type", value_name = "TYPE", value_delimiter = ',', value_parser = parse_type)]
+    pub(crate) types: Vec<EventType>,
+    /// Only this pod
+    #[arg(long, value_name = "[NAMESPACE/]NAME", value_parser = PodName::parse)]
+    pub(crate) pod: Option<PodName>,
+    /// Only this namespace
+    #[arg(short, long, value_name = "NAMESPACE")]
+    pub(crate) namespace: Option<String>,
+}
+
+impl FilterArgs {
+    pub(crate) fn filter(&self) -> Filter {
+        Filter {
+            types: self.types.clone(),
+            pod: self.pod.clone(),
+            namespace: self.namespace.clone(),
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  pleg pods
+  pleg pods -n kube-system -o wide
+  pleg pods -o json | jq '.[].pod.name'")]
+pub(crate) struct Pods {
+    #[command(flatten)]
+    pub(crate) observe: Observe,
+    /// Only this namespace
+    #[arg(short, long, value_name = "NAMESPACE")]
+    pub(crate) namespace: Option<String>,
+    /// How to print
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    pub(crate) output: Format,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  pleg inspect web
+  pleg inspect kube-system/coredns-76f75df574-abcde
+  pleg inspect 8f3c1c1e-6a0e-4a6c-9f0a-2b7f5d0c9a11 -o yaml")]
+pub(crate) struct Inspect {
+    #[command(flatten)]
+    pub(crate) observe: Observe,
+    /// The pod's name, with or without its namespace, or its UID
+    #[arg(value_name = "POD")]
+    pub(crate) pod: String,
+    /// The pod's namespace
+    #[arg(short, long, value_name = "NAMESPACE")]
+    pub(crate) namespace: Option<String>,
+    /// How to print
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    pub(crate) output: TextFormat,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  pleg health
+  pleg health -o json | jq -r .level
+  pleg health -r unix:///run/containerd/containerd.sock -t 2s || echo the node is not well
+
+Ends with 1 if unhealthy. Degraded (a pod in quarantine) is 0: the node works.")]
+pub(crate) struct Health {
+    #[command(flatten)]
+    pub(crate) observe: Observe,
+    /// How to print
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    pub(crate) output: TextFormat,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  pleg demo
+  pleg demo --pods 500 --churn 50 --for 1m
+  pleg demo --for 0                   Until Ctrl-C
+  pleg demo -o json | tail -1 | jq .summary
+
+The runtime is a simulated one, on a socket of its own; nothing of this machine is looked at. In the
+middle it does not answer for one container: that pod goes into quarantine by name, all others go on.")]
+pub(crate) struct Demo {
+    /// End after this time; 0 for never
+    #[arg(long = "for", value_name = "DURATION", default_value = "20s", value_parser = parse_duration_or_zero)]
+    pub(crate) duration: Duration,
+    /// How many pods, with two containers each
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = parse_pods)]
+    pub(crate) pods: usize,
+    /// Changes a second
+    #[arg(long, value_name = "RATE", default_value_t = 4.0, value_parser = parse_rate)]
+    pub(crate) churn: f64,
+    /// The same seed makes the same node
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// How to print; json has one event a line, and a summary as the last
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    pub(crate) output: PlainFormat,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  pleg bench -r unix:///run/containerd/containerd.sock
+  pleg bench --looks 100 -o json | jq .cpu_ratio
+
+A look lists all sandboxes and containers and compares them with what is known. The floor asks for
+the same lists on the same connection and drops the bytes. The two alternate.")]
+pub(crate) struct Bench {
+    /// How many looks to measure
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) looks: u32,
+    /// How to print
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    pub(crate) output: PlainFormat,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  pleg version
+  pleg version -o json")]
+pub(crate) struct Version {
+    /// How to print
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    pub(crate) output: TextFormat,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  source <(pleg completions bash)
+  pleg completions zsh > \"${fpath[1]}/_pleg\"
+  pleg completions fish > ~/.config/fish/completions/pleg.fish")]
+pub(crate) struct Completions {
+    /// The shell
+    pub(crate) shell: clap_complete::Shell,
+}
+
+fn parse_type(text: &str) -> Result<EventType, String> {
+    EventType::parse(text).ok_or_else(|| {
+        let names = EventType::ALL.map(EventType::name).join(", ");
+        format!("no such type of event; there are {names}")
+    })
+}
+
+fn parse_capacity(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n @ 1..=10_000_000) => Ok(n),
+        _ => Err("a number from 1 to 10000000".to_owned()),
+    }
+}
+
+fn parse_pods(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n @ 1..=20_000) => Ok(n),
+        _ => Err("a number from 1 to 20000".to_owned()),
+    }
+}
+
+fn parse_rate(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(rate) if (0.0..=10_000.0).contains(&rate) => Ok(rate),
+        _ => Err("a number from 0 to 10000".to_owned()),
+    }
+}
+
+fn parse_duration_or_zero(text: &str) -> Result<Duration, String> {
+    if matches!(text, "0" | "0s") {
+        return Ok(Duration::ZERO);
+    }
+    parse_duration(text)
+}
+
+/// Where a daemon of ours listens unless told otherwise; none for a user without a runtime directory.
+pub(crate) fn default_socket() -> Option<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return Some("/run/pleg/pleg.sock".into());
+    }
+    let dir = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from)?;
+    dir.is_absolute().then(|| dir.join("pleg.sock"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_holds() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_examples() {
+        for command in Cli::command().get_subcommands() {
+            let help = command
+                .get_after_long_help()
+                .or(command.get_after_help())
+                .map(ToString::to_string)
+                .unwrap_or_default();
+            assert!(help.contains("Examples:"), "{}", command.get_name());
+        }
+    }
+}

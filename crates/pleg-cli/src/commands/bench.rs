@@ -1,0 +1,202 @@
+//! `pleg bench`: what a look costs, beside merely moving its bytes.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use pleg::Metrics;
+use pleg::records::{Coverage, Records};
+use pleg::snapshot::Snapshot;
+use pleg_cri::{Client, ListFilter};
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+use tokio::time::Instant;
+
+use crate::args::{Bench, Global, PlainFormat};
+use crate::connect::{self, Stay};
+use crate::output::{self, table::Table};
+
+/// Looks before the first that counts: connections, buffers and branch predictors settle.
+const WARM_UP: u32 = 5;
+
+#[derive(Debug, Serialize)]
+struct Result {
+    endpoint: String,
+    pods: usize,
+    containers: usize,
+    bytes: usize,
+    looks: u32,
+    look: Cost,
+    floor: Cost,
+    cpu_ratio: f64,
+    wall_ratio: f64,
+    rss_mb: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Cost {
+    cpu_ms_p50: f64,
+    cpu_ms_p90: f64,
+    wall_ms_p50: f64,
+    wall_ms_p90: f64,
+}
+
+pub(crate) async fn run(global: &Global, args: Bench) -> anyhow::Result<ExitCode> {
+    let client = connect::runtime(global, connect::deadlines(global, Stay::Long)?, &Metrics::new()?).await?;
+    let mut looker = Looker::new(client);
+    let (mut look, mut floor) = (Samples::default(), Samples::default());
+    let talk = std::io::stderr().is_terminal();
+    for n in 0..WARM_UP + args.looks {
+        // One after the other in turn, so that whatever else the machine does falls on both.
+        let looked = measure(looker.look()).await?;
+        let moved = measure(looker.client.drain_lists()).await?;
+        looker.bytes = moved.0;
+        if n >= WARM_UP {
+            look.push(looked.1);
+            floor.push(moved.1);
+        }
+        if talk {
+            let _ = write!(anstream::stderr(), "\rlook {} of {}", n + 1, WARM_UP + args.looks);
+        }
+    }
+    if talk {
+        let _ = writeln!(anstream::stderr());
+    }
+    let (look, floor) = (look.cost(), floor.cost());
+    let result = Result {
+        endpoint: looker.client.endpoint().to_string(),
+        pods: looker.records.len(),
+        containers: looker.containers,
+        bytes: looker.bytes,
+        looks: args.looks,
+        cpu_ratio: round(look.cpu_ms_p50 / floor.cpu_ms_p50.max(f64::MIN_POSITIVE)),
+        wall_ratio: round(look.wall_ms_p50 / floor.wall_ms_p50.max(f64::MIN_POSITIVE)),
+        look,
+        floor,
+        rss_mb: rss_mb(),
+    };
+    match args.output {
+        PlainFormat::Json => output::print_json(&result)?,
+        PlainFormat::Table => output::print(&text(&result))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Looks as the generator does when nothing has changed.
+struct Looker {
+    client: Client,
+    snapshot: Snapshot,
+    records: Records,
+    containers: usize,
+    bytes: usize,
+}
+
+impl Looker {
+    fn new(client: Client) -> Self {
+        Self {
+            client,
+            snapshot: Snapshot::default(),
+            records: Records::default(),
+            containers: 0,
+            bytes: 0,
+        }
+    }
+
+    async fn look(&mut self) -> anyhow::Result<()> {
+        self.snapshot.clear();
+        let Snapshot { sandboxes, containers } = &mut self.snapshot;
+        let filter = ListFilter::All;
+        let (listed, counted) = tokio::join!(
+            self.client.list_sandboxes(&filter, |item| sandboxes.push(&item)),
+            self.client.list_containers(&filter, |item| containers.push(&item)),
+        );
+        listed?;
+        self.containers = counted?.items;
+        let (touched, _) = self.records.observe(&self.snapshot, Coverage::Full);
+        // In a quiet node only the first look finds anything.
+        for &pod in &touched {
+            let view = self.records.listed(pod);
+            self.records.commit(pod, &view);
+        }
+        self.records.recycle(touched);
+        Ok(())
+    }
+}
+
+async fn measure<T, E: Into<anyhow::Error>>(
+    work: impl Future<Output = std::result::Result<T, E>>,
+) -> anyhow::Result<(T, [Duration; 2])> {
+    let (cpu, wall) = (cpu(), Instant::now());
+    let answer = work.await.map_err(Into::into)?;
+    let wall = wall.elapsed();
+    Ok((answer, [self::cpu().saturating_sub(cpu), wall]))
+}
+
+/// The processor's time that this process has used.
+fn cpu() -> Duration {
+    let now = clock_gettime(ClockId::ProcessCPUTime);
+    let secs = u64::try_from(now.tv_sec).unwrap_or(0);
+    Duration::new(secs, u32::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+#[derive(Debug, Default)]
+struct Samples {
+    cpu: Vec<Duration>,
+    wall: Vec<Duration>,
+}
+
+impl Samples {
+    fn push(&mut self, [cpu, wall]: [Duration; 2]) {
+        self.cpu.push(cpu);
+        self.wall.push(wall);
+    }
+
+    fn cost(mut self) -> Cost {
+        self.cpu.sort();
+        self.wall.sort();
+        let at = |samples: &[Duration], percent: usize| {
+            let found = samples.get((samples.len() * percent / 100).min(samples.len().saturating_sub(1)));
+            round(found.map_or(0.0, |sample| sample.as_secs_f64() * 1e3))
+        };
+        Cost {
+            cpu_ms_p50: at(&self.cpu, 50),
+            cpu_ms_p90: at(&self.cpu, 90),
+            wall_ms_p50: at(&self.wall, 50),
+            wall_ms_p90: at(&self.wall, 90),
+        }
+    }
+}
+
+fn round(number: f64) -> f64 {
+    (number * 1e4).round() / 1e4
+}
+
+/// Resident memory, in MiB; 0 where the kernel does not tell.
+fn rss_mb() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib: f64 = line
+        .and_then(|line| line.split_whitespace().next()?.parse().ok())
+        .unwrap_or(0.0);
+    (kib / 1024.0 * 10.0).round() / 10.0
+}
+
+fn text(result: &Result) -> String {
+    let mut table = Table::new(&["", "CPU P50", "CPU P90", "WALL P50", "WALL P90"]);
+    for (name, cost) in [("look", &result.look), ("floor", &result.floor)] {
+        let ms = |value: f64| format!("{value:.3}ms").into();
+        let cells = [cost.cpu_ms_p50, cost.cpu_ms_p90, cost.wall_ms_p50, cost.wall_ms_p90].map(ms);
+        table.row([name.into()].into_iter().chain(cells).collect());
+    }
+    format!(
+        "{} looks at {}: {} pods, {} containers, {} bytes\n{}A look costs {:.2} times the CPU of the floor. Memory: {} MiB\n",
+        result.looks,
+        result.endpoint,
+        result.pods,
+        result.containers,
+        result.bytes,
+        table.render(),
+        result.cpu_ratio,
+        result.rss_mb
+    )
+}

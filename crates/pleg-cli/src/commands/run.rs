@@ -1,0 +1,72 @@
+//! `pleg run`: the daemon.
+
+use std::process::ExitCode;
+
+use pleg::{CriRuntime, Generator, Metrics};
+use pleg_cri::Deadlines;
+use tokio_util::sync::CancellationToken;
+
+use crate::args::{GeneratorArgs, Global, Run, default_socket};
+use crate::http::{routes, server};
+use crate::{Usage, connect};
+
+pub(crate) async fn run(global: &Global, args: Run, shutdown: CancellationToken) -> anyhow::Result<ExitCode> {
+    let path = match &args.listen {
+        Some(endpoint) => endpoint.path().to_owned(),
+        None => default_socket()
+            .ok_or_else(|| Usage("$XDG_RUNTIME_DIR is not set: name a socket with --listen".to_owned()))?,
+    };
+    let tcp = match args.listen_tcp {
+        Some(address) => Some(server::bind_tcp(address, args.insecure_listen_any).await?),
+        None => None,
+    };
+    let metrics = Metrics::new()?;
+    let connecting = connect::runtime(global, deadlines(global, &args.generator), &metrics);
+    let client = tokio::select! {
+        biased;
+        () = shutdown.cancelled() => return Ok(ExitCode::SUCCESS),
+        client = connecting => client?,
+    };
+    let unix = server::UnixSocket::bind(&path).await?;
+
+    let generator = Generator::new(CriRuntime::new(client.clone()), config(&args.generator), metrics);
+    let router = routes::router(generator.handle(), shutdown.clone());
+    let generator = tokio::spawn(generator.run(shutdown.clone()));
+    let also = tcp.as_ref().and_then(|tcp| tcp.local_addr().ok());
+    let also = also.map_or(String::new(), |address| format!(" and http://{address}"));
+    tracing::info!(
+        "watching {}, serving on unix://{}{also}",
+        client.endpoint(),
+        path.display()
+    );
+
+    let ended = async {
+        let ended = generator.await;
+        // It ends only when told to, unless it broke; then so do we: a daemon without it would say that all is well.
+        shutdown.cancel();
+        ended
+    };
+    let ((), ended) = tokio::join!(server::serve(unix, tcp, router, &shutdown), ended);
+    ended?;
+    tracing::info!("stopped");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn config(args: &GeneratorArgs) -> pleg::Config {
+    pleg::Config {
+        period: args.period,
+        threshold: args.threshold,
+        feed_capacity: args.feed_capacity,
+        ..pleg::Config::default()
+    }
+}
+
+/// `/etc/crictl.yaml`'s time is meant for people at a prompt: a daemon has its own defaults.
+fn deadlines(global: &Global, args: &GeneratorArgs) -> Deadlines {
+    let base = global.timeout.map_or_else(Deadlines::default, connect::every);
+    Deadlines {
+        list: args.list_timeout.unwrap_or(base.list),
+        inspect: args.inspect_timeout.unwrap_or(base.inspect),
+        ..base
+    }
+}

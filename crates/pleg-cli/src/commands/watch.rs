@@ -1,0 +1,186 @@
+//! `pleg watch`: events as they happen.
+
+use std::process::ExitCode;
+
+use pleg::{Item, Overflow, Start, Subscriber};
+use tokio_util::sync::CancellationToken;
+
+use crate::args::{Global, LineFormat, Watch};
+use crate::connect::{Observed, Stay};
+use crate::filter::Filter;
+use crate::http::client::Lines;
+use crate::local::Local;
+use crate::output::event::EventTable;
+use crate::output::lines::LineWriter;
+use crate::wire::Line;
+use crate::{Usage, signals, waiting, wire};
+
+pub(crate) async fn run(global: &Global, args: Watch, shutdown: CancellationToken) -> anyhow::Result<ExitCode> {
+    let over = async {
+        match args.duration {
+            Some(duration) => tokio::time::sleep(duration).await,
+            None => std::future::pending().await,
+        }
+    };
+    let mut printer = Printer::start(&args)?;
+    let ended = tokio::select! {
+        biased;
+        () = shutdown.cancelled() => Ok(()),
+        () = signals::stdout_closed() => return Ok(ExitCode::SUCCESS),
+        ended = follow(global, &args, &mut printer) => ended,
+        () = over => Ok(()),
+    };
+    // What was taken is written, unless the reader does not read.
+    tokio::select! {
+        biased;
+        written = printer.lines.end() => written?,
+        () = shutdown.cancelled() => {}
+    }
+    ended.map(|()| ExitCode::SUCCESS)
+}
+
+async fn follow(global: &Global, args: &Watch, printer: &mut Printer) -> anyhow::Result<()> {
+    let observed = Observed::find(global, &args.observe, Stay::Long).await?;
+    let mut events = Events::start(&observed, args).await?;
+    printer.head().await?;
+    let first = async {
+        let line = events.next().await;
+        (events, line)
+    };
+    let (mut events, mut line) = match &observed {
+        Observed::Runtime(local) => {
+            let inflight = local.pleg.health().inflight();
+            // A quiet runtime is nothing to tell; one that has never answered is.
+            let what = || waiting::oldest_call(inflight).filter(|_| local.pleg.cache().complete().number() == 0);
+            waiting::told(what, first).await
+        }
+        Observed::Daemon(_) => first.await,
+    };
+    loop {
+        let Some((text, is_event)) = line? else {
+            anyhow::bail!("the daemon stopped");
+        };
+        if printer.print(text, is_event).await? {
+            return Ok(());
+        }
+        line = events.next().await;
+    }
+}
+
+/// Where events come from; each as the JSON of one line.
+enum Events<'a> {
+    Daemon(Lines, Skip),
+    Local {
+        subscriber: Subscriber,
+        filter: Filter,
+        skip: Skip,
+        // The generator runs as long as this lives.
+        _local: &'a Local,
+    },
+}
+
+/// Leaves out what was there before us.
+#[derive(Clone, Copy)]
+struct Skip {
+    initial: bool,
+}
+
+impl<'a> Events<'a> {
+    async fn start(observed: &'a Observed, args: &Watch) -> anyhow::Result<Self> {
+        let skip = Skip {
+            initial: args.no_initial,
+        };
+        let filter = args.filter.filter();
+        match observed {
+            Observed::Daemon(daemon) => {
+                let mut query = filter.query();
+                query.push(("follow", "true".to_owned()));
+                query.push(("since", args.since.map_or("now".to_owned(), |seq| seq.to_string())));
+                Ok(Self::Daemon(daemon.lines("/api/v1/events", &query).await?, skip))
+            }
+            Observed::Runtime(_) if args.since.is_some() => {
+                Err(Usage("--since needs a daemon: only it remembers. Start one with: pleg run".to_owned()).into())
+            }
+            Observed::Runtime(local) => Ok(Self::Local {
+                subscriber: local.pleg.subscribe(Start::Oldest, Overflow::Gap),
+                filter,
+                skip,
+                _local: local,
+            }),
+        }
+    }
+
+    /// The next line, and whether it is an event; none when there will be no more.
+    async fn next(&mut self) -> anyhow::Result<Option<(String, bool)>> {
+        match self {
+            Self::Daemon(lines, skip) => loop {
+                let Some(line) = lines.next().await? else {
+                    return Ok(None);
+                };
+                let read: Line = serde_json::from_str(&line)?;
+                match read {
+                    Line::Event(event) if skip.initial && event.initial => {}
+                    Line::Event(_) => return Ok(Some((line, true))),
+                    Line::Gap(_) => return Ok(Some((line, false))),
+                }
+            },
+            Self::Local {
+                subscriber,
+                filter,
+                skip,
+                ..
+            } => loop {
+                match subscriber.next().await {
+                    None => return Ok(None),
+                    Some(Item::Event(event)) if (skip.initial && event.initial) || !filter.matches(&event) => {}
+                    Some(Item::Event(event)) => return Ok(Some((serde_json::to_string(&*event)?, true))),
+                    Some(Item::Gap { from, to }) => {
+                        return Ok(Some((serde_json::to_string(&wire::gap(from, to))?, false)));
+                    }
+                }
+            },
+        }
+    }
+}
+
+/// Prints lines, and counts events.
+struct Printer {
+    lines: LineWriter,
+    table: Option<EventTable>,
+    left: Option<u64>,
+}
+
+impl Printer {
+    fn start(args: &Watch) -> anyhow::Result<Self> {
+        Ok(Self {
+            lines: LineWriter::start()?,
+            table: match args.output {
+                LineFormat::Table => Some(EventTable::for_stdout(false)),
+                LineFormat::Wide => Some(EventTable::for_stdout(true)),
+                LineFormat::Json => None,
+            },
+            left: args.count,
+        })
+    }
+
+    async fn head(&mut self) -> anyhow::Result<()> {
+        match &self.table {
+            Some(table) => self.lines.line(table.head()).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Prints one line. Returns whether it was the last one wanted.
+    async fn print(&mut self, line: String, is_event: bool) -> anyhow::Result<bool> {
+        let text = match &self.table {
+            Some(table) => table.row(&serde_json::from_str(&line)?),
+            None => line,
+        };
+        self.lines.line(text).await?;
+        if let (Some(left), true) = (&mut self.left, is_event) {
+            *left -= 1;
+            return Ok(*left == 0);
+        }
+        Ok(false)
+    }
+}

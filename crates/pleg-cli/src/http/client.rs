@@ -1,0 +1,171 @@
+//! Asks a daemon over its unix socket.
+
+use std::fmt::Write as _;
+use std::io;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use bytes::BytesMut;
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper_util::rt::TokioIo;
+use pleg_cri::Endpoint;
+use pleg_cri::error::seconds;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+use crate::waiting;
+
+/// The largest answer.
+const LIMIT: usize = 256 << 20;
+/// The longest line of a stream.
+const LINE_LIMIT: usize = 1 << 20;
+
+/// A daemon. Every request has a connection of its own.
+#[derive(Debug, Clone)]
+pub(crate) struct Daemon {
+    endpoint: Endpoint,
+    timeout: Duration,
+}
+
+impl Daemon {
+    pub(crate) fn new(endpoint: Endpoint, timeout: Duration) -> Self {
+        Self { endpoint, timeout }
+    }
+
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Finds out that a daemon of ours answers there.
+    pub(crate) async fn hello(&self, within: Duration) -> anyhow::Result<()> {
+        let hello = Self {
+            timeout: within,
+            ..self.clone()
+        };
+        hello.get("/livez").await.map(drop)
+    }
+
+    /// Asks for an object.
+    pub(crate) async fn get_json<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        let answer = async {
+            let response = self.get(path).await?;
+            let body = self.within(Limited::new(response.into_body(), LIMIT).collect()).await?;
+            let bytes = body
+                .map_err(|error| anyhow::anyhow!("{error}"))
+                .with_context(|| format!("the answer of {} broke off", self.endpoint))?
+                .to_bytes();
+            serde_json::from_slice(&bytes)
+                .with_context(|| format!("the daemon at {} is another version: {path}", self.endpoint))
+        };
+        waiting::told(|| Some(format!("the daemon at {}", self.endpoint)), answer).await
+    }
+
+    /// Asks for a stream of lines.
+    pub(crate) async fn lines(&self, path: &str, query: &[(&str, String)]) -> anyhow::Result<Lines> {
+        let mut uri = path.to_owned();
+        for (n, (name, value)) in query.iter().enumerate() {
+            uri.push(if n == 0 { '?' } else { '&' });
+            uri.push_str(name);
+            uri.push('=');
+            encode(value, &mut uri);
+        }
+        Ok(Lines {
+            body: self.get(&uri).await?.into_body(),
+            read: BytesMut::new(),
+        })
+    }
+
+    async fn get(&self, uri: &str) -> anyhow::Result<Response<Incoming>> {
+        let at = &self.endpoint;
+        let stream = self.within(UnixStream::connect(at.path())).await?;
+        let stream = stream.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                anyhow::anyhow!("no daemon at {at}: the socket does not exist. Start one with: pleg run")
+            }
+            io::ErrorKind::ConnectionRefused => {
+                anyhow::anyhow!("no daemon at {at}: nobody listens. Start one with: pleg run")
+            }
+            io::ErrorKind::PermissionDenied => {
+                anyhow::anyhow!("no access to {at}: permission denied. Run as the user of the daemon")
+            }
+            _ => anyhow::anyhow!("cannot reach a daemon at {at}: {error}"),
+        })?;
+        let no_http = |error: hyper::Error| anyhow::anyhow!("{at} does not answer as a pleg daemon does: {error}");
+        let (mut send, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(no_http)?;
+        // Ends with the request that it carries.
+        tokio::spawn(connection);
+        let request = Request::get(uri)
+            .header(http::header::HOST, "localhost")
+            .body(Empty::<Bytes>::new())?;
+        let response = self.within(send.send_request(request)).await?.map_err(no_http)?;
+        if response.status() == StatusCode::OK {
+            return Ok(response);
+        }
+        let status = response.status();
+        let body = self
+            .within(Limited::new(response.into_body(), LINE_LIMIT).collect())
+            .await?;
+        let text = body
+            .map(|body| String::from_utf8_lossy(&body.to_bytes()).into_owned())
+            .unwrap_or_default();
+        anyhow::bail!(
+            "the daemon at {at} answered {status}: {}",
+            crate::text::clean(text.trim())
+        )
+    }
+
+    async fn within<T>(&self, future: impl Future<Output = T>) -> anyhow::Result<T> {
+        let late = || {
+            format!(
+                "no answer from the daemon at {} within {}",
+                self.endpoint,
+                seconds(self.timeout)
+            )
+        };
+        timeout(self.timeout, future).await.map_err(|_| anyhow::anyhow!(late()))
+    }
+}
+
+/// Lines, as they come.
+#[derive(Debug)]
+pub(crate) struct Lines {
+    body: Incoming,
+    read: BytesMut,
+}
+
+impl Lines {
+    /// The next line without its end; none when the daemon has ended the stream. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> anyhow::Result<Option<String>> {
+        loop {
+            if let Some(end) = self.read.iter().position(|&byte| byte == b'\n') {
+                let mut line = self.read.split_to(end + 1);
+                line.truncate(end);
+                return Ok(Some(String::from_utf8(line.into())?));
+            }
+            anyhow::ensure!(self.read.len() <= LINE_LIMIT, "the daemon sent a line without end");
+            let Some(frame) = self.body.frame().await else {
+                return Ok(None);
+            };
+            let frame = frame.context("the daemon went away")?;
+            if let Some(bytes) = frame.data_ref() {
+                self.read.extend_from_slice(bytes);
+            }
+        }
+    }
+}
+
+/// Everything but the plainest characters as `%XX`.
+fn encode(text: &str, into: &mut String) {
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~,/".contains(&byte) {
+            into.push(char::from(byte));
+        } else {
+            let _ = write!(into, "%{byte:02X}");
+        }
+    }
+}

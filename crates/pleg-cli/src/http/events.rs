@@ -1,0 +1,158 @@
+//! The event stream: NDJSON for programs and people with `curl`, server-sent events for browsers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::stream;
+use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderMap, HeaderName, StatusCode};
+use pleg::{Item, Overflow, Start, Subscriber};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::sync::CancellationToken;
+
+use super::query::{Bad, Fields, Since, read_since};
+use super::routes::{App, error};
+use crate::filter::Filter;
+use crate::wire;
+
+/// Events that are there are sent together, up to this many bytes.
+const CHUNK: usize = 32 * 1024;
+/// A quiet stream of server-sent events says that often that it lives.
+const ALIVE: Duration = Duration::from_secs(15);
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Ndjson,
+    Sse,
+}
+
+/// What a reader asked for.
+#[derive(Debug)]
+pub(super) struct Request {
+    follow: bool,
+    start: Start,
+    filter: Filter,
+    format: Format,
+}
+
+impl Request {
+    pub(super) fn read(query: Option<&str>, headers: &HeaderMap) -> Result<Self, Bad> {
+        let fields = Fields::read(query, &["follow", "since", "type", "pod", "namespace"])?;
+        let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+        let sse = text(&ACCEPT).is_some_and(|accept| accept.contains("text/event-stream"));
+        let since = match (fields.since()?, text(&LAST_EVENT_ID)) {
+            // A browser that comes back repeats its first query; what it has read counts.
+            (_, Some(id)) if sse => Some(read_since("Last-Event-ID", id)?),
+            (since, _) => since,
+        };
+        Ok(Self {
+            // An event source that ends is opened again at once, so it has to stay.
+            follow: fields.flag("follow")? || sse,
+            start: match since {
+                None => Start::Oldest,
+                Some(Since::Now) => Start::Now,
+                Some(Since::After(seq)) => Start::After(seq),
+            },
+            filter: fields.filter()?,
+            format: if sse { Format::Sse } else { Format::Ndjson },
+        })
+    }
+}
+
+/// Starts the stream.
+pub(super) fn answer(app: &App, request: Request) -> Response {
+    let Ok(room) = Arc::clone(&app.followers).try_acquire_owned() else {
+        return error(StatusCode::SERVICE_UNAVAILABLE, "too many readers of events");
+    };
+    let content_type = match request.format {
+        Format::Ndjson => "application/x-ndjson",
+        Format::Sse => "text/event-stream",
+    };
+    let feed = app.pleg.feed();
+    let reader = Reader {
+        // Those who do not follow get what is there now, however fast more comes.
+        until: (!request.follow).then(|| feed.newest()),
+        subscriber: feed.subscribe(request.start, Overflow::Gap),
+        filter: request.filter,
+        format: request.format,
+        shutdown: app.shutdown.clone(),
+        _room: room,
+    };
+    let chunks = stream::unfold(reader, async |mut reader| {
+        let chunk = reader.chunk().await?;
+        Some((Ok::<_, std::convert::Infallible>(chunk), reader))
+    });
+    let headers = [(CONTENT_TYPE, content_type), (CACHE_CONTROL, "no-store")];
+    (headers, Body::from_stream(chunks)).into_response()
+}
+
+struct Reader {
+    subscriber: Subscriber,
+    until: Option<u64>,
+    filter: Filter,
+    format: Format,
+    shutdown: CancellationToken,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Reader {
+    /// The next bytes; none at the end.
+    async fn chunk(&mut self) -> Option<Bytes> {
+        let mut chunk = Vec::new();
+        loop {
+            let item = match self.subscriber.try_next() {
+                Some(item) => item,
+                None if !chunk.is_empty() => return Some(chunk.into()),
+                None if self.until.is_some() => return None,
+                None => tokio::select! {
+                    biased;
+                    () = self.shutdown.cancelled() => return None,
+                    item = self.subscriber.next() => item?,
+                    () = tokio::time::sleep(ALIVE), if self.format == Format::Sse => {
+                        return Some(Bytes::from_static(b":\n\n"));
+                    }
+                },
+            };
+            let seq = match &item {
+                Item::Event(event) => event.seq,
+                Item::Gap { to, .. } => *to,
+            };
+            if self.until.is_some_and(|until| seq > until) {
+                return (!chunk.is_empty()).then(|| chunk.into());
+            }
+            self.write(&item, seq, &mut chunk);
+            if chunk.len() >= CHUNK {
+                return Some(chunk.into());
+            }
+        }
+    }
+
+    fn write(&self, item: &Item, seq: u64, chunk: &mut Vec<u8>) {
+        if let Item::Event(event) = item
+            && !self.filter.matches(event)
+        {
+            return;
+        }
+        let start = chunk.len();
+        if self.format == Format::Sse {
+            chunk.extend_from_slice(format!("id: {seq}\ndata: ").as_bytes());
+        }
+        let written = match item {
+            Item::Event(event) => serde_json::to_writer(&mut *chunk, &**event),
+            Item::Gap { from, to } => serde_json::to_writer(&mut *chunk, &wire::gap(*from, *to)),
+        };
+        if written.is_err() {
+            // Never half an object.
+            chunk.truncate(start);
+            return;
+        }
+        chunk.extend_from_slice(match self.format {
+            Format::Ndjson => b"\n",
+            Format::Sse => b"\n\n",
+        });
+    }
+}

@@ -1,0 +1,8 @@
+//! The daemon's HTTP API: who may connect ([`server`]), what is answered ([`routes`], [`events`], [`ready`]), and its client.
+
+pub(crate) mod client;
+mod events;
+mod query;
+mod ready;
+pub(crate) mod routes;
+pub(crate) mod server;

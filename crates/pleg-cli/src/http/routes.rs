@@ -1,0 +1,143 @@
+//! What is answered at which path.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, RawQuery, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, StatusCode};
+use pleg::{Pleg, PodEntry};
+use serde_json::json;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use super::query::{Bad, Fields};
+use super::{events, ready};
+use crate::wire::PodJson;
+
+/// Readers of the event stream at once.
+const FOLLOWERS: usize = 64;
+
+/// Every path, for those who asked for another one.
+const PATHS: [&str; 8] = [
+    "/metrics",
+    "/healthz",
+    "/livez",
+    "/readyz",
+    "/api/v1/health",
+    "/api/v1/pods",
+    "/api/v1/pods/{namespace}/{name}",
+    "/api/v1/events",
+];
+
+/// What the handlers share.
+#[derive(Debug)]
+pub(super) struct App {
+    pub(super) pleg: Pleg,
+    pub(super) shutdown: CancellationToken,
+    pub(super) followers: Arc<Semaphore>,
+}
+
+/// The API of a generator. Streams end at `shutdown`.
+pub(crate) fn router(pleg: Pleg, shutdown: CancellationToken) -> Router {
+    let app = App {
+        pleg,
+        shutdown,
+        followers: Arc::new(Semaphore::new(FOLLOWERS)),
+    };
+    Router::new()
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(live))
+        .route("/livez", get(live))
+        .route("/readyz", get(readyz))
+        .route("/api/v1/health", get(health))
+        .route("/api/v1/pods", get(pods))
+        .route("/api/v1/pods/{namespace}/{name}", get(pod))
+        .route("/api/v1/events", get(event_stream))
+        .fallback(no_such_path)
+        .method_not_allowed_fallback(no_such_method)
+        .with_state(Arc::new(app))
+}
+
+/// An answer that is an error.
+pub(super) fn error(status: StatusCode, message: &str) -> Response {
+    (status, Json(json!({"error": message}))).into_response()
+}
+
+async fn metrics(State(app): State<Arc<App>>) -> Response {
+    match app.pleg.render_metrics() {
+        Ok(text) => ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response(),
+        Err(reason) => error(StatusCode::INTERNAL_SERVER_ERROR, &reason.to_string()),
+    }
+}
+
+/// The process lives: that is all a restart could change.
+async fn live() -> &'static str {
+    "ok"
+}
+
+async fn readyz(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Response, Bad> {
+    let verbose = Fields::read(query.as_deref(), &["verbose"])?.flag("verbose")?;
+    Ok(ready::answer(&app.pleg, verbose).into_response())
+}
+
+async fn health(State(app): State<Arc<App>>) -> Response {
+    Json(app.pleg.health().report()).into_response()
+}
+
+async fn pods(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Response, Bad> {
+    let filter = Fields::read(query.as_deref(), &["namespace", "pod"])?.filter()?;
+    let mut entries = app.pleg.cache().entries();
+    entries.retain(|entry| filter.matches_pod(&entry.status.pod));
+    entries.sort_by(|a, b| key(a).cmp(&key(b)));
+    let list: Vec<_> = entries.iter().map(PodJson::from).collect();
+    Ok(Json(list).into_response())
+}
+
+fn key(entry: &PodEntry) -> (&str, &str, &str) {
+    let pod = &entry.status.pod;
+    (&pod.namespace, &pod.name, pod.uid.as_str())
+}
+
+/// One pod by name. Where several UIDs have had the name, the newest.
+async fn pod(State(app): State<Arc<App>>, Path((namespace, name)): Path<(String, String)>) -> Response {
+    let entries = app.pleg.cache().entries();
+    let newest = entries
+        .iter()
+        .filter(|entry| *entry.status.pod.namespace == *namespace && *entry.status.pod.name == *name)
+        .max_by_key(|entry| {
+            entry
+                .status
+                .sandboxes
+                .iter()
+                .filter_map(|sandbox| sandbox.created_at)
+                .max()
+        });
+    match newest {
+        Some(entry) => Json(PodJson::from(entry)).into_response(),
+        None => error(StatusCode::NOT_FOUND, &format!("no pod {namespace}/{name}")),
+    }
+}
+
+async fn event_stream(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Bad> {
+    let request = events::Request::read(query.as_deref(), &headers)?;
+    Ok(events::answer(&app, request))
+}
+
+async fn no_such_path() -> Response {
+    (
+        StatusCode::NOT_FOUND,
+        Json(json!({"error": "no such path", "paths": PATHS})),
+    )
+        .into_response()
+}
+
+async fn no_such_method() -> Response {
+    error(StatusCode::METHOD_NOT_ALLOWED, "only GET: nothing can be changed here")
+}

@@ -1,0 +1,192 @@
+//! Sockets and connections: who may connect, how many, and how long they may take.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use axum::Router;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Connections at once. Followers have a smaller limit of their own, so that they cannot take all of them.
+const CONNECTIONS: usize = 128;
+/// A request's head has to be complete within this.
+const HEAD_TIME: Duration = Duration::from_secs(10);
+/// Bytes of a request's head.
+const HEAD_BYTES: usize = 16 * 1024;
+const HEADERS: usize = 64;
+/// What a failing `accept` costs before it is tried again.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Requests that are being answered may take this long once we stop.
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// Those beyond the limit have this long to read that they are.
+const REFUSAL: Duration = Duration::from_millis(500);
+
+const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nconnection: close\r\n\
+    retry-after: 1\r\ncontent-length: 33\r\n\r\n{\"error\":\"too many connections\"}\n";
+
+/// A unix socket of ours; its file goes with this value.
+#[derive(Debug)]
+pub(crate) struct UnixSocket {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl UnixSocket {
+    /// Listens at `path`, for us alone. Replaces a socket nobody listens on; never anything else.
+    pub(crate) async fn bind(path: &Path) -> anyhow::Result<Self> {
+        let name = path.display();
+        if let Some(dir) = path.parent() {
+            std::fs::create_dir_all(dir).with_context(|| format!("cannot make the directory {}", dir.display()))?;
+        }
+        match std::fs::symlink_metadata(path) {
+            Ok(meta) if !meta.file_type().is_socket() => anyhow::bail!("cannot listen on {name}: it is not a socket"),
+            Ok(_) => match tokio::net::UnixStream::connect(path).await {
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    std::fs::remove_file(path).with_context(|| format!("cannot replace the stale socket {name}"))?;
+                }
+                Ok(_) => anyhow::bail!(
+                    "somebody already listens on {name}: another pleg? Stop it, or choose another socket with --listen"
+                ),
+                Err(error) => return Err(error).with_context(|| format!("cannot tell who listens on {name}")),
+            },
+            Err(_) => {}
+        }
+        // The mode is right from the first moment on, not after a chmod. We are the only thread yet.
+        let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
+        let listener = UnixListener::bind(path);
+        rustix::process::umask(before);
+        Ok(Self {
+            listener: listener.with_context(|| format!("cannot listen on {name}"))?,
+            path: path.to_owned(),
+        })
+    }
+}
+
+impl Drop for UnixSocket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Listens on an address, which has to be this machine's own unless `any`.
+pub(crate) async fn bind_tcp(address: SocketAddr, any: bool) -> anyhow::Result<TcpListener> {
+    if !any && !address.ip().is_loopback() {
+        return Err(crate::Usage(format!(
+            "--listen-tcp {address} can be reached from outside: use 127.0.0.1, or add --insecure-listen-any"
+        ))
+        .into());
+    }
+    TcpListener::bind(address)
+        .await
+        .with_context(|| format!("cannot listen on {address}"))
+}
+
+/// Serves until `shutdown`, then drains.
+pub(crate) async fn serve(unix: UnixSocket, tcp: Option<TcpListener>, router: Router, shutdown: &CancellationToken) {
+    let server = Server {
+        router,
+        shutdown: shutdown.clone(),
+        room: Arc::new(Semaphore::new(CONNECTIONS)),
+        tasks: TaskTracker::new(),
+    };
+    let from_unix = server.accept(async || unix.listener.accept().await.map(|(stream, _)| stream));
+    let from_tcp = async {
+        if let Some(tcp) = &tcp {
+            server
+                .accept(async || tcp.accept().await.map(|(stream, _)| stream))
+                .await;
+        }
+    };
+    tokio::join!(from_unix, from_tcp);
+    server.tasks.close();
+    // Who does not end within the time is dropped with the runtime.
+    let _ = tokio::time::timeout(DRAIN, server.tasks.wait()).await;
+}
+
+/// Says that there is no room. What the client sends is read: closing before that would take our answer away from it.
+async fn refuse(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> io::Result<()> {
+    stream.write_all(FULL).await?;
+    stream.shutdown().await?;
+    let mut rest = [0; 1024];
+    let mut left = HEAD_BYTES;
+    while left > 0 {
+        match stream.read(&mut rest).await? {
+            0 => break,
+            n => left = left.saturating_sub(n),
+        }
+    }
+    Ok(())
+}
+
+struct Server {
+    router: Router,
+    shutdown: CancellationToken,
+    room: Arc<Semaphore>,
+    tasks: TaskTracker,
+}
+
+impl Server {
+    async fn accept<S>(&self, accept: impl AsyncFn() -> io::Result<S>)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                () = self.shutdown.cancelled() => return,
+                accepted = accept() => accepted,
+            };
+            match accepted {
+                Ok(stream) => self.connection(stream),
+                Err(error) => {
+                    // Out of descriptors, most likely: others have to close first.
+                    tracing::warn!("cannot accept a connection: {error}");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn connection<S>(&self, mut stream: S)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else {
+            self.tasks.spawn(async move {
+                let _ = tokio::time::timeout(REFUSAL, refuse(&mut stream)).await;
+            });
+            return;
+        };
+        let service = TowerToHyperService::new(self.router.clone());
+        let shutdown = self.shutdown.clone();
+        self.tasks.spawn(async move {
+            let mut http = hyper::server::conn::http1::Builder::new();
+            http.timer(TokioTimer::new())
+                .header_read_timeout(HEAD_TIME)
+                .max_buf_size(HEAD_BYTES)
+                .max_headers(HEADERS);
+            let connection = http.serve_connection(TokioIo::new(stream), service);
+            tokio::pin!(connection);
+            tokio::select! {
+                biased;
+                _ = &mut connection => {}
+                () = shutdown.cancelled() => {
+                    connection.as_mut().graceful_shutdown();
+                    let _ = connection.await;
+                }
+            }
+            drop(room);
+        });
+    }
+}

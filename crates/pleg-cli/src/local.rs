@@ -1,0 +1,89 @@
+//! A generator in this process, for those who ask a runtime without a daemon.
+
+use std::time::Duration;
+
+use pleg::health::Stage;
+use pleg::{Cache, Config, CriRuntime, Generator, Metrics, Pleg, PodEntry, PodRef, PodUid, Report, Token};
+use pleg_cri::Client;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::waiting;
+
+/// How often a failed look is noticed while somebody waits for a complete one.
+const NOTICE: Duration = Duration::from_millis(50);
+
+/// A running generator; it ends with this value.
+#[derive(Debug)]
+pub(crate) struct Local {
+    pub(crate) pleg: Pleg,
+    _stop: DropGuard,
+}
+
+impl Local {
+    pub(crate) fn start(client: &Client, config: Config, metrics: Metrics) -> Self {
+        let generator = Generator::new(CriRuntime::new(client.clone()), config, metrics);
+        let pleg = generator.handle();
+        let stop = CancellationToken::new();
+        tokio::spawn(generator.run(stop.clone()));
+        Self {
+            pleg,
+            _stop: stop.drop_guard(),
+        }
+    }
+
+    /// The pods that `wanted` names, as of a complete look; only those are waited for. A pod that cannot be inspected is there with
+    /// its error.
+    pub(crate) async fn pods(&self, wanted: impl Fn(&PodRef) -> bool) -> anyhow::Result<Vec<PodEntry>> {
+        let inflight = self.pleg.health().inflight();
+        waiting::told(|| waiting::oldest_call(inflight), async {
+            let cache = self.pleg.cache();
+            let token = cache.token();
+            self.complete(token).await?;
+            let mut pods = Vec::new();
+            for entry in cache.entries() {
+                if wanted(&entry.status.pod) {
+                    pods.push(fresh(cache, &entry.status.pod.uid, token).await);
+                }
+            }
+            // What went away meanwhile is empty.
+            pods.retain(|entry| !entry.status.pod.name.is_empty() || entry.inspected_at.is_some());
+            Ok(pods)
+        })
+        .await
+    }
+
+    /// The health after a complete look and its inspections, or after the look failed.
+    pub(crate) async fn health(&self) -> Report {
+        // Its failure is in the report.
+        let _ = self.pods(|_| true).await;
+        self.pleg.health().report()
+    }
+
+    /// Waits for a complete look; a failed one is an error.
+    async fn complete(&self, token: Token) -> anyhow::Result<()> {
+        let nobody = PodUid::from("");
+        // Of a pod nobody has, a complete look says that it is not there.
+        let complete = self.pleg.cache().newer_than(&nobody, token);
+        tokio::pin!(complete);
+        loop {
+            tokio::select! {
+                biased;
+                _ = &mut complete => return Ok(()),
+                () = tokio::time::sleep(NOTICE) => {
+                    let report = self.pleg.health().report();
+                    let failed = report.causes.into_iter().find(|cause| cause.stage == Stage::List && cause.attempts > 0);
+                    if let Some(error) = failed.and_then(|cause| cause.last_error) {
+                        anyhow::bail!("{error}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+async fn fresh(cache: &Cache, uid: &PodUid, token: Token) -> PodEntry {
+    match cache.newer_than(uid, token).await {
+        Ok(entry) => entry,
+        Err(not_fresh) => *not_fresh.last,
+    }
+}

@@ -1,0 +1,39 @@
+//! The log: always to stderr, so that stdout holds answers only.
+
+use std::io::IsTerminal as _;
+
+use tracing_subscriber::EnvFilter;
+
+use crate::args::{Cli, Command, LogFormat, LogLevel};
+
+/// Starts the log. Commands that stay say when the runtime is lost and back; those that answer once only warn.
+pub(crate) fn init(cli: &Cli) {
+    let level = cli.global.log_level.unwrap_or(match cli.command {
+        Command::Run(_) | Command::Watch(_) | Command::Sim(_) => LogLevel::Info,
+        // What the log would say is part of the show.
+        Command::Demo(_) => LogLevel::Error,
+        _ => LogLevel::Warn,
+    });
+    let level = match level {
+        LogLevel::Error => "error",
+        LogLevel::Warn => "warn",
+        LogLevel::Info => "info",
+        LogLevel::Debug => "debug",
+        LogLevel::Trace => "trace",
+    };
+    // Of the libraries underneath only what is wrong, unless everything is wanted.
+    let rest = if level == "trace" { "debug" } else { "warn" };
+    let filter = EnvFilter::new(format!("{rest},pleg={level},pleg_cri={level},pleg_sim={level}"));
+    let colour = !cli.global.no_color
+        && std::io::stderr().is_terminal()
+        && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(colour)
+        .with_target(false);
+    match cli.global.log_format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
+}

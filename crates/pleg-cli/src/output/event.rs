@@ -1,0 +1,229 @@
+//! Events as lines of a table. The widths are fixed: nobody knows the names that are still to come.
+
+use std::fmt::Write as _;
+
+use jiff::tz::TimeZone;
+
+use super::{CYAN, DIM, GREEN, PLAIN, RED, YELLOW};
+use crate::text::{clean, lag, shorten};
+use crate::wire::{Event, Gap, Line, Subject};
+
+const TIME: usize = 8;
+const TYPE: usize = 17;
+const POD: usize = 21;
+const CONTAINER: usize = 10;
+const EXIT: usize = 4;
+const REASON: usize = 9;
+const LAG: usize = 5;
+/// What the columns above take, with a space between each.
+const NARROW: usize = TIME + TYPE + POD + CONTAINER + EXIT + REASON + LAG + 6;
+
+/// How events become lines.
+#[derive(Debug, Clone)]
+pub(crate) struct EventTable {
+    pod: usize,
+    container: usize,
+    reason: usize,
+    /// On a terminal what is too long is cut; in a file or pipe it is not.
+    cut: bool,
+    wide: bool,
+    zone: TimeZone,
+}
+
+impl EventTable {
+    /// A table for a terminal of `columns`, or for a file or pipe.
+    pub(crate) fn new(columns: Option<usize>, wide: bool, zone: TimeZone) -> Self {
+        // Wide lines are meant to be wide: they are not cut.
+        let room = columns
+            .filter(|_| !wide)
+            .unwrap_or(NARROW)
+            .saturating_sub(NARROW)
+            .min(60);
+        let container = room / 4;
+        let reason = room / 8;
+        Self {
+            pod: POD + room - container - reason,
+            container: CONTAINER + container,
+            reason: REASON + reason,
+            cut: columns.is_some() && !wide,
+            wide,
+            zone,
+        }
+    }
+
+    /// A table for what stdout is.
+    pub(crate) fn for_stdout(wide: bool) -> Self {
+        let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
+        let columns = size.map(|size| usize::from(size.ws_col)).filter(|&columns| columns > 0);
+        Self::new(columns, wide, TimeZone::system())
+    }
+
+    pub(crate) fn head(&self) -> String {
+        let mut cells = vec!["TIME", "TYPE", "NAMESPACE/POD", "CONTAINER", "EXIT", "REASON", "LAG"];
+        if self.wide {
+            cells.extend(["SEQ", "SOURCE", "ID", "UID"]);
+        }
+        self.line(&cells.map_to_strings(), "")
+    }
+
+    pub(crate) fn row(&self, line: &Line) -> String {
+        match line {
+            Line::Event(event) => self.event(event),
+            Line::Gap(Gap { from, to, .. }) => {
+                let missed = to - from + 1;
+                format!("{YELLOW}--- {missed} events missed: {from} to {to} are no longer held ---{PLAIN}")
+            }
+        }
+    }
+
+    fn event(&self, event: &Event) -> String {
+        let (id, container) = match &event.subject {
+            Some(Subject::Container { id, name, attempt: 0 }) => (id.as_str(), name.clone()),
+            Some(Subject::Container { id, name, attempt }) => (id.as_str(), format!("{name}#{attempt}")),
+            Some(Subject::Sandbox { id }) => (id.as_str(), String::new()),
+            None => ("", String::new()),
+        };
+        let reason = clean(event.reason.as_deref().unwrap_or_default());
+        let Some(pod) = &event.pod else {
+            // The generator's own words need the room of the pod.
+            let time = self.time(event);
+            let colour = colour(&event.kind);
+            return format!("{time} {colour}{:TYPE$}{PLAIN} {reason}", event.kind);
+        };
+        let mut cells = vec![
+            self.time(event),
+            event.kind.clone(),
+            clean(&pod.full_name()),
+            clean(&container),
+            event.exit_code.map(|code| code.to_string()).unwrap_or_default(),
+            reason,
+            match event.lag {
+                Some(seconds) => lag(seconds),
+                None if event.initial => "init".to_owned(),
+                None => String::new(),
+            },
+        ];
+        if self.wide {
+            cells.extend([event.seq.to_string(), event.source.clone(), clean(id), clean(&pod.uid)]);
+        }
+        self.line(&cells, colour(&event.kind))
+    }
+
+    fn time(&self, event: &Event) -> String {
+        let time = event.time.to_zoned(self.zone.clone());
+        let time = time.strftime("%H:%M:%S");
+        format!("{time:<TIME$}")
+    }
+
+    fn line(&self, cells: &[String], colour: &str) -> String {
+        let widths = [
+            TIME,
+            TYPE,
+            self.pod,
+            self.container,
+            EXIT,
+            self.reason,
+            LAG,
+            6,
+            9,
+            64,
+            36,
+        ];
+        let mut line = String::new();
+        for (n, (cell, width)) in cells.iter().zip(widths).enumerate() {
+            let cell = if self.cut { shorten(cell, width) } else { cell.clone() };
+            if n > 0 {
+                line.push(' ');
+            }
+            let pad = width.saturating_sub(cell.chars().count());
+            if n == 1 && !colour.is_empty() {
+                let _ = write!(line, "{colour}{cell}{PLAIN}");
+            } else {
+                line.push_str(&cell);
+            }
+            line.extend(std::iter::repeat_n(' ', pad));
+        }
+        line.truncate(line.trim_end().len());
+        line
+    }
+}
+
+fn colour(kind: &str) -> &'static str {
+    match kind {
+        "ContainerStarted" | "PlegHealthy" => GREEN,
+        "ContainerDied" | "PlegNotHealthy" => RED,
+        "ContainerStopped" | "ContainerChanged" => YELLOW,
+        "ContainerCreated" | "PodSandboxChanged" => CYAN,
+        _ => DIM,
+    }
+}
+
+trait MapToStrings {
+    fn map_to_strings(&self) -> Vec<String>;
+}
+
+impl MapToStrings for Vec<&str> {
+    fn map_to_strings(&self) -> Vec<String> {
+        self.iter().map(ToString::to_string).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{PodRef, gap};
+
+    fn died(pod: &str, container: &str) -> Line {
+        Line::Event(Box::new(Event {
+            seq: 12,
+            time: "2026-01-02T03:04:05.678Z".parse().unwrap(),
+            kind: "ContainerDied".to_owned(),
+            pod: Some(PodRef {
+                uid: "8f3c1c1e".to_owned(),
+                namespace: "default".to_owned(),
+                name: pod.to_owned(),
+            }),
+            subject: Some(Subject::Container {
+                id: "c0ffee".to_owned(),
+                name: container.to_owned(),
+                attempt: 2,
+            }),
+            exit_code: Some(137),
+            reason: Some("OOMKilled".to_owned()),
+            initial: false,
+            source: "relist".to_owned(),
+            lag: Some(0.352),
+        }))
+    }
+
+    fn plain(text: &str) -> String {
+        anstream::adapter::strip_str(text).to_string()
+    }
+
+    #[test]
+    fn lines_fit_eighty_columns() {
+        let table = EventTable::new(Some(80), false, TimeZone::UTC);
+        let lines = [
+            table.head(),
+            plain(&table.row(&died("web", "app"))),
+            plain(&table.row(&died("web-7d4b9c6f5-abcde-and-more", "a-long-container-name"))),
+            plain(&table.row(&Line::Gap(gap(3, 9)))),
+        ];
+        assert!(lines.iter().all(|line| line.chars().count() <= 80));
+        insta::assert_snapshot!(lines.join("\n"), @r"
+        TIME     TYPE              NAMESPACE/POD         CONTAINER  EXIT REASON    LAG
+        03:04:05 ContainerDied     default/web           app#2      137  OOMKilled 352ms
+        03:04:05 ContainerDied     default/we…e-and-more a-lon…me#2 137  OOMKilled 352ms
+        --- 7 events missed: 3 to 9 are no longer held ---
+        ");
+    }
+
+    #[test]
+    fn a_pipe_gets_everything() {
+        let table = EventTable::new(None, false, TimeZone::UTC);
+        let line = plain(&table.row(&died("web-7d4b9c6f5-abcde-and-more", "a-long-container-name")));
+        assert!(line.contains("default/web-7d4b9c6f5-abcde-and-more a-long-container-name#2 137"));
+        let wide = EventTable::new(None, true, TimeZone::UTC);
+        assert!(plain(&wide.row(&died("web", "app"))).contains("12     relist    c0ffee"));
+    }
+}

@@ -1,0 +1,81 @@
+//! Lines as they come, through a thread of their own.
+//!
+//! A pipe whose reader is slow blocks the writer. It must block neither the generator nor Ctrl-C, so the one who writes is another
+//! thread; who falls behind is told so by the feed.
+
+use std::io::Write as _;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::write_error;
+
+/// Lines on their way to a slow reader.
+const QUEUE: usize = 1024;
+
+/// Where lines go.
+#[derive(Debug)]
+pub(crate) struct LineWriter {
+    lines: mpsc::Sender<String>,
+    /// None once its end was told.
+    ended: Option<oneshot::Receiver<anyhow::Result<()>>>,
+}
+
+impl LineWriter {
+    pub(crate) fn start() -> anyhow::Result<Self> {
+        let (lines, queue) = mpsc::channel(QUEUE);
+        let (end, ended) = oneshot::channel();
+        std::thread::Builder::new().name("stdout".to_owned()).spawn(move || {
+            let _ = end.send(write(queue));
+        })?;
+        Ok(Self {
+            lines,
+            ended: Some(ended),
+        })
+    }
+
+    /// Takes a line, without its end. Fails once the reader has left.
+    pub(crate) async fn line(&mut self, line: String) -> anyhow::Result<()> {
+        if self.lines.send(line).await.is_ok() {
+            return Ok(());
+        }
+        self.ended().await?;
+        Err(super::Closed.into())
+    }
+
+    /// Waits until everything is written.
+    pub(crate) async fn end(mut self) -> anyhow::Result<()> {
+        let ended = self.ended.take();
+        drop(self.lines);
+        match ended {
+            Some(ended) => ended.await.unwrap_or(Ok(())),
+            None => Ok(()),
+        }
+    }
+
+    /// How the writer ended, once.
+    async fn ended(&mut self) -> anyhow::Result<()> {
+        match self.ended.take() {
+            Some(ended) => ended.await.unwrap_or(Ok(())),
+            None => Ok(()),
+        }
+    }
+}
+
+fn write(mut queue: mpsc::Receiver<String>) -> anyhow::Result<()> {
+    let mut stdout = anstream::stdout().lock();
+    while let Some(mut line) = queue.blocking_recv() {
+        line.push('\n');
+        // One write a batch: what waits goes together.
+        while line.len() < 64 * 1024
+            && let Ok(more) = queue.try_recv()
+        {
+            line.push_str(&more);
+            line.push('\n');
+        }
+        stdout
+            .write_all(line.as_bytes())
+            .and_then(|()| stdout.flush())
+            .map_err(write_error)?;
+    }
+    Ok(())
+}

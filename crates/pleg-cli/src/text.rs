@@ -1,0 +1,157 @@
+//! Durations and times as people write and read them.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+/// Nobody means more than this.
+const LONGEST: Duration = Duration::from_hours(24 * 365);
+
+/// Reads `400ms`, `5s`, `2m`, `1m30s`.
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
+    let wrong = || "a duration, as in 400ms, 5s, 2m or 1m30s".to_owned();
+    let duration: SignedDuration = text.parse().map_err(|_| wrong())?;
+    let duration = Duration::try_from(duration).map_err(|_| wrong())?;
+    if duration.is_zero() {
+        return Err("has to be more than nothing".to_owned());
+    }
+    if duration > LONGEST {
+        return Err("a year at most".to_owned());
+    }
+    Ok(duration)
+}
+
+/// An age as kubectl writes it: `45s`, `3m10s`, `25m`, `7h12m`, `3d4h`, `41d`.
+pub(crate) fn age(since: Option<Timestamp>, now: Timestamp) -> String {
+    let Some(since) = since else {
+        return "-".to_owned();
+    };
+    let secs = now.duration_since(since).as_secs();
+    // Two clocks may disagree by a little; a large lead is a broken one.
+    if secs < -2 {
+        return "-".to_owned();
+    }
+    let s = secs.max(0);
+    let (m, h, d) = (s / 60, s / 3600, s / 86_400);
+    let two = |a: i64, unit: char, b: i64, small: char| {
+        if b == 0 {
+            format!("{a}{unit}")
+        } else {
+            format!("{a}{unit}{b}{small}")
+        }
+    };
+    match () {
+        () if s < 120 => format!("{s}s"),
+        () if m < 10 => two(m, 'm', s % 60, 's'),
+        () if m < 180 => format!("{m}m"),
+        () if h < 8 => two(h, 'h', m % 60, 'm'),
+        () if h < 48 => format!("{h}h"),
+        () if d < 8 => two(d, 'd', h % 24, 'h'),
+        () => format!("{d}d"),
+    }
+}
+
+/// A lag in five columns: `7ms`, `352ms`, `1.2s`, `45s`, `12m`.
+pub(crate) fn lag(seconds: f64) -> String {
+    match seconds {
+        s if s < 0.001 => "<1ms".to_owned(),
+        s if s < 0.9995 => format!("{:.0}ms", s * 1e3),
+        s if s < 9.95 => format!("{s:.1}s"),
+        s if s < 600.0 => format!("{s:.0}s"),
+        s => format!("{:.0}m", s / 60.0),
+    }
+}
+
+/// Text of the runtime's, made safe for a terminal: a control character may not move the cursor.
+pub(crate) fn clean(text: &str) -> String {
+    if text.chars().any(char::is_control) {
+        text.chars()
+            .flat_map(|c| {
+                if c.is_control() {
+                    c.escape_default().collect::<Vec<_>>()
+                } else {
+                    vec![c]
+                }
+            })
+            .collect()
+    } else {
+        text.to_owned()
+    }
+}
+
+/// Cut to `width` columns, with a mark where it was cut. The end of a pod's name tells it from its siblings, so the middle goes.
+pub(crate) fn shorten(text: &str, width: usize) -> String {
+    let chars: Vec<char> = text.chars().collect();
+    if chars.len() <= width || width < 3 {
+        return chars.into_iter().take(width.max(1)).collect();
+    }
+    let tail = (width - 1) / 2;
+    let head = width - 1 - tail;
+    chars[..head]
+        .iter()
+        .chain(std::iter::once(&'…'))
+        .chain(&chars[chars.len() - tail..])
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read() {
+        for (text, millis) in [
+            ("400ms", 400),
+            ("5s", 5000),
+            ("2m", 120_000),
+            ("1m30s", 90_000),
+            ("1.5s", 1500),
+        ] {
+            assert_eq!(parse_duration(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+        for text in ["", "5", "0", "0s", "-5s", "abc", "5 parsecs", "99999d", "1e9s"] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn ages_are_kubectls() {
+        let now = Timestamp::from_second(1_000_000_000).unwrap();
+        for (secs, text) in [
+            (0, "0s"),
+            (119, "119s"),
+            (190, "3m10s"),
+            (1500, "25m"),
+            (25_920, "7h12m"),
+            (273_600, "3d4h"),
+            (3_600_000, "41d"),
+            (-1, "0s"),
+            (-99, "-"),
+        ] {
+            let since = Timestamp::from_second(1_000_000_000 - secs).unwrap();
+            assert_eq!(age(Some(since), now), text);
+        }
+        assert_eq!(age(None, now), "-");
+    }
+
+    #[test]
+    fn lags_have_five_columns_at_most() {
+        for (seconds, text) in [
+            (0.0001, "<1ms"),
+            (0.352, "352ms"),
+            (0.9996, "1.0s"),
+            (9.96, "10s"),
+            (599.0, "599s"),
+            (700.0, "12m"),
+        ] {
+            assert_eq!(lag(seconds), text);
+        }
+    }
+
+    #[test]
+    fn long_names_keep_their_ends() {
+        assert_eq!(shorten("default/web-7d4b9c-abcde", 12), "defaul…abcde");
+        assert_eq!(shorten("short", 12), "short");
+        assert_eq!(clean("a\x1b[2Jb"), "a\\u{1b}[2Jb");
+    }
+}

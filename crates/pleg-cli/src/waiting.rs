@@ -1,0 +1,48 @@
+//! Says on a terminal what is being waited for, once it takes longer than people expect.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::time::Duration;
+
+use pleg_cri::InFlight;
+use pleg_cri::error::seconds;
+
+/// The first word comes after this.
+const FIRST: Duration = Duration::from_secs(1);
+/// And then once in this time.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Awaits `future`; meanwhile tells now and then what `what` says, on a terminal.
+pub(crate) async fn told<T>(what: impl Fn() -> Option<String>, future: impl Future<Output = T>) -> T {
+    tokio::pin!(future);
+    let mut pause = FIRST;
+    let talk = std::io::stderr().is_terminal();
+    loop {
+        tokio::select! {
+            biased;
+            answer = &mut future => return answer,
+            () = tokio::time::sleep(pause), if talk => {
+                if let Some(what) = what() {
+                    let _ = writeln!(anstream::stderr(), "waiting for {what}");
+                }
+                pause = AGAIN;
+            }
+        }
+    }
+}
+
+/// The oldest call in flight, in words.
+pub(crate) fn oldest_call(inflight: &InFlight) -> Option<String> {
+    let calls = inflight.calls();
+    let first = calls.first()?;
+    let age = seconds(Duration::from_secs(first.since.elapsed().as_secs()));
+    let about = if first.subject == pleg_cri::Subject::NODE {
+        String::new()
+    } else {
+        format!(" of {}", first.subject)
+    };
+    let more = match calls.len() - 1 {
+        0 => String::new(),
+        n => format!(", and {n} more"),
+    };
+    Some(format!("the runtime to answer {}{about} (for {age}{more})", first.rpc))
+}

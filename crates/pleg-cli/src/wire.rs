@@ -1,0 +1,354 @@
+//! The JSON of the API and of `-o json`, as a reader sees it.
+//!
+//! The library's types only write themselves; these read them back, so that what a daemon sends and what a generator in this
+//! process says are printed by the same code. The tests hold the two together.
+
+use std::net::IpAddr;
+
+use jiff::Timestamp;
+use pleg::{PodEntry, PodStatus};
+use serde::{Deserialize, Serialize};
+
+/// A pod by all its names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PodRef {
+    pub(crate) uid: String,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+impl PodRef {
+    pub(crate) fn full_name(&self) -> String {
+        if self.name.is_empty() {
+            format!("uid:{}", self.uid)
+        } else {
+            format!("{}/{}", self.namespace, self.name)
+        }
+    }
+}
+
+/// One line of an event stream.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Line {
+    Event(Box<Event>),
+    Gap(Gap),
+}
+
+/// Events that a reader missed, both numbers included.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Gap {
+    #[serde(rename = "type")]
+    pub(crate) kind: GapType,
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum GapType {
+    Gap,
+}
+
+/// A [`pleg::Event`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Event {
+    pub(crate) seq: u64,
+    pub(crate) time: Timestamp,
+    #[serde(rename = "type")]
+    pub(crate) kind: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) pod: Option<PodRef>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) subject: Option<Subject>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) exit_code: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
+    pub(crate) initial: bool,
+    pub(crate) source: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) lag: Option<f64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub(crate) enum Subject {
+    Container { id: String, name: String, attempt: u32 },
+    Sandbox { id: String },
+}
+
+#[expect(clippy::struct_field_names, reason = "the names are the JSON's")]
+/// A pod of `/api/v1/pods`: a [`pleg::PodStatus`], when it was inspected, and why it could not be.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Pod {
+    pub(crate) pod: PodRef,
+    pub(crate) ips: Vec<IpAddr>,
+    pub(crate) sandboxes: Vec<Sandbox>,
+    pub(crate) containers: Vec<Container>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) inspected_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<PodError>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Sandbox {
+    pub(crate) id: String,
+    pub(crate) state: String,
+    pub(crate) attempt: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) created_at: Option<Timestamp>,
+    pub(crate) ips: Vec<IpAddr>,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) runtime_handler: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Container {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) attempt: u32,
+    pub(crate) state: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) created_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) started_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) finished_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) exit_code: Option<i32>,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) reason: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) message: String,
+    pub(crate) image: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) image_ref: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) log_path: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) resources: Option<Resources>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Resources {
+    pub(crate) cpu_period: i64,
+    pub(crate) cpu_quota: i64,
+    pub(crate) cpu_shares: i64,
+    pub(crate) memory_limit_in_bytes: i64,
+    pub(crate) oom_score_adj: i64,
+}
+
+/// Why a pod is in quarantine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PodError {
+    pub(crate) message: String,
+    pub(crate) rpc: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) container: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) id: Option<String>,
+    pub(crate) attempts: u32,
+    pub(crate) age_seconds: u64,
+}
+
+/// A [`pleg::Report`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Report {
+    pub(crate) level: String,
+    pub(crate) message: String,
+    pub(crate) causes: Vec<Cause>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) more_causes: usize,
+    pub(crate) last_seen_seconds: Option<f64>,
+    pub(crate) threshold_seconds: u64,
+    pub(crate) looks: u64,
+    pub(crate) odd_objects: std::collections::BTreeMap<String, u32>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(n: &usize) -> bool {
+    *n == 0
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Cause {
+    pub(crate) stage: String,
+    pub(crate) rpc: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) pod: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) container: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) id: Option<String>,
+    pub(crate) age_seconds: u64,
+    pub(crate) attempts: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) last_error: Option<String>,
+}
+
+/// A pod, as the API writes it; [`Pod`] reads it.
+#[derive(Debug, Serialize)]
+pub(crate) struct PodJson<'a> {
+    #[serde(flatten)]
+    status: &'a PodStatus,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    inspected_at: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<PodErrorJson<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct PodErrorJson<'a> {
+    #[serde(flatten)]
+    error: &'a pleg::cache::PodError,
+    age_seconds: u64,
+}
+
+impl<'a> From<&'a PodEntry> for PodJson<'a> {
+    fn from(entry: &'a PodEntry) -> Self {
+        Self {
+            status: &entry.status,
+            inspected_at: entry.inspected_at,
+            error: entry.error.as_deref().map(|error| PodErrorJson {
+                error,
+                age_seconds: error.since.elapsed().as_secs(),
+            }),
+        }
+    }
+}
+
+/// What the API says of missed events.
+pub(crate) fn gap(from: u64, to: u64) -> Gap {
+    Gap {
+        kind: GapType::Gap,
+        from,
+        to,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use pleg::event::Subject as EventSubject;
+    use pleg::{EventType, Source};
+
+    use super::*;
+
+    fn pod() -> pleg::PodRef {
+        pleg::PodRef {
+            uid: "u".into(),
+            namespace: "ns".into(),
+            name: "web".into(),
+        }
+    }
+
+    fn events() -> [pleg::Event; 3] {
+        let bare = pleg::Event {
+            seq: 7,
+            time: Timestamp::from_millisecond(1_700_000_000_123).unwrap(),
+            kind: EventType::PlegNotHealthy,
+            pod: None,
+            subject: None,
+            exit_code: None,
+            reason: Some("why".into()),
+            initial: false,
+            source: Source::OnDemand,
+            lag: None,
+        };
+        let container = pleg::ContainerRef {
+            id: "c".into(),
+            name: "app".into(),
+            attempt: 3,
+        };
+        let died = pleg::Event {
+            kind: EventType::ContainerDied,
+            pod: Some(pod()),
+            subject: Some(EventSubject::Container(container)),
+            exit_code: Some(-1),
+            lag: Some(Duration::from_micros(352_001)),
+            initial: true,
+            ..bare.clone()
+        };
+        let sandbox = pleg::Event {
+            kind: EventType::PodSandboxChanged,
+            pod: Some(pod()),
+            subject: Some(EventSubject::Sandbox { id: "s".into() }),
+            reason: None,
+            ..bare.clone()
+        };
+        [bare, died, sandbox]
+    }
+
+    #[test]
+    fn events_come_back_as_they_went_out() {
+        for event in events() {
+            let text = serde_json::to_string(&event).unwrap();
+            let Line::Event(read) = serde_json::from_str(&text).unwrap() else {
+                panic!("{text}")
+            };
+            assert_eq!(serde_json::to_string(&read).unwrap(), text);
+        }
+        let text = serde_json::to_string(&gap(3, 9)).unwrap();
+        assert_eq!(text, r#"{"type":"Gap","from":3,"to":9}"#);
+        assert_eq!(serde_json::from_str::<Line>(&text).unwrap(), Line::Gap(gap(3, 9)));
+    }
+
+    #[test]
+    fn pods_come_back_as_they_went_out() {
+        let at = Timestamp::from_second(1_700_000_000).unwrap();
+        let sandbox = pleg::SandboxStatus {
+            id: "s".into(),
+            state: pleg::SandboxState::Ready,
+            attempt: 1,
+            created_at: Some(at),
+            ips: [IpAddr::from([10, 0, 0, 7])].into(),
+            runtime_handler: "runc".into(),
+        };
+        let container = pleg::ContainerStatus {
+            id: "c".into(),
+            name: "app".into(),
+            attempt: 2,
+            state: pleg::ContainerState::Exited,
+            created_at: Some(at),
+            started_at: Some(at),
+            finished_at: Some(at),
+            exit_code: Some(137),
+            reason: "OOMKilled".into(),
+            message: "m".into(),
+            image: "i".into(),
+            image_ref: "r".into(),
+            log_path: "/l".into(),
+            resources: Some(Box::new(pleg::status::Resources {
+                cpu_period: 1,
+                cpu_quota: 2,
+                cpu_shares: 3,
+                memory_limit_in_bytes: 4,
+                oom_score_adj: 5,
+            })),
+        };
+        let entry = PodEntry {
+            status: Arc::new(PodStatus {
+                ips: [IpAddr::from([10, 0, 0, 7])].into(),
+                sandboxes: [sandbox].into(),
+                containers: [container].into(),
+                ..PodStatus::empty(pod())
+            }),
+            observed: pleg::Token::default(),
+            inspected_at: Some(at),
+            error: Some(Arc::new(pleg::cache::PodError {
+                message: "m".into(),
+                rpc: "ContainerStatus",
+                container: Some("app".into()),
+                id: Some("c".into()),
+                attempts: 2,
+                since: tokio::time::Instant::now(),
+            })),
+        };
+        let text = serde_json::to_string(&PodJson::from(&entry)).unwrap();
+        let read: Pod = serde_json::from_str(&text).unwrap();
+        assert_eq!(serde_json::to_string(&read).unwrap(), text);
+    }
+}

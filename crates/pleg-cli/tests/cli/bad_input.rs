@@ -1,0 +1,225 @@
+//! What goes wrong is one clear line.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use pleg_cri::endpoint::{CRICTL_CONFIG, USUAL_SOCKETS};
+use tempfile::tempdir;
+
+use crate::node::{Node, pleg};
+
+/// One line on stderr, nothing on stdout, exit code 1, for every command that needs the runtime.
+fn fails(socket: &Path, expected: &str) {
+    let endpoint = format!("unix://{}", socket.display());
+    for command in [
+        &["pods"][..],
+        &["watch"],
+        &["health"],
+        &["inspect", "x"],
+        &["bench"],
+        &["run", "--listen", "/tmp/never-made.sock"],
+    ] {
+        let mut pleg = pleg(command);
+        pleg.args(["-t", "200ms", "-r", &endpoint]);
+        let output = pleg.assert().code(1).stdout("").get_output().clone();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(
+            stderr,
+            format!("Error: {}\n", expected.replace("{}", &endpoint)),
+            "{command:?}"
+        );
+    }
+    assert!(!Path::new("/tmp/never-made.sock").exists());
+}
+
+#[test]
+fn no_socket() {
+    let dir = tempdir().unwrap();
+    fails(
+        &dir.path().join("none.sock"),
+        "no runtime at {}: the socket does not exist. Is the runtime running? Name another socket with --runtime-endpoint",
+    );
+}
+
+#[test]
+fn a_plain_file() {
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("file");
+    std::fs::write(&path, "hello").unwrap();
+    fails(
+        &path,
+        "{} is not a socket. Name the runtime's socket with --runtime-endpoint",
+    );
+}
+
+#[test]
+fn a_socket_nobody_listens_on() {
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("old.sock");
+    drop(UnixListener::bind(&path).unwrap());
+    fails(
+        &path,
+        "nobody listens on {}: the socket is left over from a runtime that stopped. Start the runtime",
+    );
+}
+
+#[test]
+fn no_permission() {
+    // Root may open everything.
+    if rustix::process::geteuid().is_root() {
+        return;
+    }
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("closed.sock");
+    let _listener = UnixListener::bind(&path).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o000)).unwrap();
+    fails(
+        &path,
+        "no access to {}: permission denied. Run as root, or as a member of the group that owns the socket",
+    );
+}
+
+#[test]
+fn a_listener_that_says_nothing() {
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("silent.sock");
+    let _listener = UnixListener::bind(&path).unwrap();
+    fails(
+        &path,
+        "{} accepted the connection but did not answer Version within 200ms. The runtime may be stuck",
+    );
+}
+
+#[test]
+fn a_web_server() {
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("http.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let mut buffer = [0; 1024];
+            let _ = stream.read(&mut buffer);
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+        }
+    });
+    let endpoint = format!("unix://{}", path.display());
+    let output = pleg(&["pods", "-t", "2s", "-r", &endpoint])
+        .assert()
+        .code(1)
+        .get_output()
+        .clone();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        stderr.starts_with(&format!("Error: {endpoint} does not speak gRPC (")),
+        "{stderr}"
+    );
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+}
+
+#[test]
+fn grpc_without_cri() {
+    let node = Node::with_pods(0);
+    let code = "UNIMPLEMENTED".parse().unwrap();
+    node.sim.faults().fail(pleg_cri::Rpc::Version, code, 1.0).unwrap();
+    let endpoint = node.sim.endpoint().to_string();
+    let output = node.pleg(&["pods"]).assert().code(1).get_output().clone();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        stderr.starts_with(&format!(
+            "Error: {endpoint} speaks gRPC but neither CRI v1 nor v1alpha2."
+        )),
+        "{stderr}"
+    );
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+}
+
+#[test]
+fn no_runtime_anywhere() {
+    // On a machine with a runtime this is another story.
+    if USUAL_SOCKETS
+        .iter()
+        .chain([&CRICTL_CONFIG, &"/run/pleg/pleg.sock"])
+        .any(|path| Path::new(path).exists())
+    {
+        return;
+    }
+    let output = pleg(&["pods"]).assert().code(1).get_output().clone();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        stderr.starts_with("Error: no container runtime found: looked for $CONTAINER_RUNTIME_ENDPOINT"),
+        "{stderr}"
+    );
+    assert!(
+        stderr.contains("/run/containerd/containerd.sock") && stderr.contains("pleg demo"),
+        "{stderr}"
+    );
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+}
+
+#[test]
+fn wrong_usage_is_two() {
+    for args in [
+        &["--nope"][..],
+        &["pods", "--nope"],
+        &["pods", "-o", "xml"],
+        &["watch", "--type", "Nope"],
+        &["watch", "--for", "5"],
+        &["watch", "--count", "0"],
+        &["watch", "--pod", "a/b/c"],
+        &["pods", "-r", "tcp://127.0.0.1:1"],
+        &["pods", "-r", "relative.sock"],
+        &["pods", "-r", "/a.sock", "--daemon", "/b.sock"],
+        &["run", "--feed-capacity", "0"],
+        &["run", "--period", "0s"],
+        &["run", "-r", "/none.sock", "--listen-tcp", "0.0.0.0:0"],
+        &["run", "--insecure-listen-any"],
+        &["demo", "--pods", "0"],
+        &["inspect"],
+        &[],
+    ] {
+        let output = pleg(args).assert().code(2).stdout("").get_output().clone();
+        assert!(!output.stderr.is_empty(), "{args:?}");
+    }
+    let types = pleg(&["watch", "--type", "Nope"]).assert().get_output().clone();
+    assert!(String::from_utf8_lossy(&types.stderr).contains("ContainerDied"));
+}
+
+#[test]
+fn a_bad_variable_is_named() {
+    let mut command = pleg(&["version", "-o", "json"]);
+    command.env("CONTAINER_RUNTIME_ENDPOINT", "tcp://1");
+    let output = command.assert().success().get_output().clone();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("$CONTAINER_RUNTIME_ENDPOINT"));
+    let mut command = pleg(&["bench"]);
+    command.env("CONTAINER_RUNTIME_ENDPOINT", "tcp://1");
+    let output = command.assert().code(2).get_output().clone();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        stderr.contains("$CONTAINER_RUNTIME_ENDPOINT: \"tcp://1\": only unix sockets"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn no_daemon() {
+    let dir = tempdir().unwrap();
+    let endpoint = format!("unix://{}", dir.path().join("none.sock").display());
+    pleg(&["pods", "--daemon", &endpoint]).assert().code(1).stderr(format!(
+        "Error: no daemon at {endpoint}: the socket does not exist. Start one with: pleg run\n"
+    ));
+    let node = Node::with_pods(0);
+    let endpoint = node.sim.endpoint().to_string();
+    let output = pleg(&["pods", "--daemon", &endpoint])
+        .assert()
+        .code(1)
+        .get_output()
+        .clone();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        stderr.starts_with(&format!("Error: {endpoint} does not answer as a pleg daemon does")),
+        "{stderr}"
+    );
+}

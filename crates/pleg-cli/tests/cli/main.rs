@@ -1,0 +1,16 @@
+//! The binary as its users run it, against a simulated runtime on a real socket.
+
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests"
+)]
+
+mod answers;
+mod bad_input;
+mod daemon;
+mod ending;
+mod metrics;
+mod node;

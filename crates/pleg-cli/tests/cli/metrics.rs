@@ -1,0 +1,133 @@
+//! The metrics, read as strictly as Prometheus' text format 0.0.4 is written.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::node::{Node, wait_for};
+
+/// Reads every line; returns the samples by series.
+fn parse(text: &str) -> BTreeMap<String, f64> {
+    assert!(text.ends_with('\n'));
+    let mut helped = BTreeSet::new();
+    let mut types: BTreeMap<String, String> = BTreeMap::new();
+    let mut samples = BTreeMap::new();
+    let mut family = String::new();
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, help) = rest.split_once(' ').expect(line);
+            assert!(
+                !help.is_empty() && helped.insert(name.to_owned()),
+                "HELP twice or empty: {line}"
+            );
+            name.clone_into(&mut family);
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').expect(line);
+            assert_eq!(name, family, "TYPE follows its HELP");
+            assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
+            assert!(
+                types.insert(name.to_owned(), kind.to_owned()).is_none(),
+                "TYPE twice: {line}"
+            );
+        } else {
+            assert!(!line.is_empty() && !line.starts_with('#'), "{line:?}");
+            let (series, value) = line.rsplit_once(' ').expect(line);
+            let value: f64 = value.parse().expect(line);
+            let (name, labels) = match series.split_once('{') {
+                Some((name, labels)) => (name, labels.strip_suffix('}').expect(line)),
+                None => (series, ""),
+            };
+            let good = |name: &str| {
+                let first = name.chars().next().unwrap();
+                (first.is_ascii_alphabetic() || first == '_')
+                    && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+            };
+            assert!(good(name), "{line}");
+            for label in labels.split(',').filter(|label| !label.is_empty()) {
+                let (key, value) = label.split_once('=').expect(line);
+                assert!(
+                    good(key) && value.len() >= 2 && value.starts_with('"') && value.ends_with('"'),
+                    "{line}"
+                );
+            }
+            let kind = &types[&family];
+            let suffixes: &[&str] = if kind == "histogram" {
+                &["_bucket", "_sum", "_count"]
+            } else {
+                &[""]
+            };
+            assert!(
+                suffixes.iter().any(|suffix| name == format!("{family}{suffix}")),
+                "{line} outside {family}"
+            );
+            assert!(kind == "gauge" || value >= 0.0, "{line}");
+            assert!(
+                samples.insert(series.to_owned(), value).is_none(),
+                "series twice: {line}"
+            );
+        }
+    }
+    assert_eq!(helped, types.keys().cloned().collect());
+    for (name, kind) in &types {
+        let of = |suffix: &str| {
+            samples
+                .range(format!("{name}{suffix}")..)
+                .next()
+                .is_some_and(|(s, _)| s.starts_with(name.as_str()))
+        };
+        assert!(
+            kind != "histogram" || (of("_bucket") && of("_count") && of("_sum")),
+            "{name}"
+        );
+    }
+    buckets(&samples);
+    samples
+}
+
+/// Buckets only grow, and the last is the count.
+fn buckets(samples: &BTreeMap<String, f64>) {
+    let mut series: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
+    for (name, &value) in samples {
+        if let Some((family, labels)) = name.split_once("_bucket{") {
+            let (rest, le) = labels.trim_end_matches('}').rsplit_once("le=\"").unwrap();
+            let le = le.trim_end_matches('"').replace("+Inf", "inf").parse().unwrap();
+            let rest = rest.trim_end_matches(',');
+            series.entry(format!("{family}|{rest}")).or_default().push((le, value));
+        }
+    }
+    assert!(!series.is_empty());
+    for (name, mut buckets) in series {
+        buckets.sort_by(|a, b| a.0.total_cmp(&b.0));
+        assert!(buckets.windows(2).all(|pair| pair[0].1 <= pair[1].1), "{name}");
+        let (family, labels) = name.split_once('|').unwrap();
+        let count = if labels.is_empty() {
+            format!("{family}_count")
+        } else {
+            format!("{family}_count{{{labels}}}")
+        };
+        assert_eq!(buckets.last().unwrap(), &(f64::INFINITY, samples[&count]), "{name}");
+    }
+}
+
+#[test]
+fn every_line_is_right_and_the_kubelets_names_are_there() {
+    let node = Node::with_pods(3);
+    let daemon = node.daemon(&[]);
+    let get = |series: &str| parse(&daemon.get("/metrics").1).get(series).copied();
+    wait_for("all pods", || {
+        get("pleg_cached_pods") == Some(3.0) && get("kubelet_running_pods") == Some(3.0)
+    });
+    assert_eq!(
+        get("kubelet_running_containers{container_state=\"running\"}"),
+        Some(6.0)
+    );
+    assert_eq!(get("kubelet_running_containers{container_state=\"exited\"}"), Some(0.0));
+    assert_eq!(get("kubelet_pleg_discard_events"), Some(0.0));
+    assert_eq!(get("pleg_events_total{type=\"ContainerStarted\"}"), Some(6.0));
+    for name in [
+        "kubelet_pleg_relist_duration_seconds_count",
+        "kubelet_pleg_relist_interval_seconds_count",
+        "kubelet_pleg_last_seen_seconds",
+        "kubelet_runtime_operations_total{operation_type=\"list_containers\"}",
+    ] {
+        wait_for(name, || get(name).is_some_and(|value| value > 0.0));
+    }
+}
