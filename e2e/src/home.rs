@@ -9,19 +9,26 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use parking_lot::Mutex;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::Signal;
+use sha2::{Digest, Sha256};
 
 use crate::process;
 
 /// How long killed processes may take to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
+
+/// The name of containerd's socket in its home.
+pub(crate) const SOCKET: &str = "containerd.sock";
+/// Where shims listen.
+const SHIM_SOCKETS: &str = "/run/containerd/s";
 
 /// The homes of this process, for a clean-up that cannot wait for destructors.
 static LIVE: Mutex<Live> = Mutex::new(Live {
@@ -49,6 +56,7 @@ impl Home {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let base = base();
         fs::create_dir_all(&base).with_context(|| format!("create {}", base.display()))?;
+        ensure!(!LIVE.lock().ending, "interrupted");
         // Between making an owner file and locking it a home would look abandoned.
         let turn = File::create(base.join("turn")).context("open the lock of all test homes")?;
         turn.lock().context("lock the test homes")?;
@@ -192,18 +200,14 @@ fn end_processes(dir: &Path, group: &str) -> Result<()> {
     }
 }
 
-/// Shims listen under `/run/containerd/s`, whatever the state directory; each bundle says where.
+/// Shims listen under `/run/containerd/s`, whatever the state directory, on a socket named after the digest of containerd's own
+/// socket, the namespace and the sandbox. A shim that is killed leaves it there.
 fn remove_shim_sockets(dir: &Path) {
-    let bundles = dir.join("state/io.containerd.runtime.v2.task/k8s.io");
-    for bundle in fs::read_dir(bundles).into_iter().flatten().flatten() {
-        for file in ["address", "bootstrap.json"] {
-            let text = fs::read_to_string(bundle.path().join(file)).unwrap_or_default();
-            // Either the bare address, or a JSON object with the address in quotes.
-            let sockets = text.split(['"', '\n']).filter_map(|part| part.strip_prefix("unix://"));
-            for socket in sockets {
-                let _ = fs::remove_file(socket);
-            }
-        }
+    for sandbox in children(&dir.join("root/io.containerd.grpc.v1.cri/sandboxes")) {
+        let id = sandbox.file_name().unwrap_or_default();
+        let place = dir.join(SOCKET).join("k8s.io").join(id);
+        let name = format!("{:x}", Sha256::digest(place.as_os_str().as_bytes()));
+        let _ = fs::remove_file(Path::new(SHIM_SOCKETS).join(name));
     }
 }
 

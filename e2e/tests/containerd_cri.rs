@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
@@ -336,7 +337,7 @@ async fn shims_and_processes_are_found(context: &Context) -> Result<()> {
 }
 
 /// What is left of a runtime in the kernel's own books.
-fn traces(home: &std::path::Path, cgroup: &str) -> Result<Vec<String>> {
+fn traces(home: &Path, cgroup: &str) -> Result<Vec<String>> {
     let below = format!("{}/", home.display());
     let mut found = Vec::new();
     for process in process::all()? {
@@ -355,6 +356,25 @@ fn traces(home: &std::path::Path, cgroup: &str) -> Result<Vec<String>> {
     Ok(found)
 }
 
+/// The sockets of the shims, as their bundles name them.
+fn shim_sockets(home: &Path) -> Result<Vec<PathBuf>> {
+    let mut sockets = Vec::new();
+    for bundle in std::fs::read_dir(home.join("state/io.containerd.runtime.v2.task/k8s.io"))? {
+        let bundle = bundle?.path();
+        // The bare address, or, since 2.0, a JSON object with the address in quotes.
+        let read = |file: &str| std::fs::read_to_string(bundle.join(file)).unwrap_or_default();
+        let text = read("address") + &read("bootstrap.json");
+        sockets.extend(
+            text.split(['"', '\n'])
+                .find_map(|part| part.strip_prefix("unix://"))
+                .map(PathBuf::from),
+        );
+    }
+    sockets.sort();
+    sockets.dedup();
+    Ok(sockets)
+}
+
 /// Also when the runtime was killed first and a shim hangs.
 async fn nothing_is_left_behind(context: &Context) -> Result<()> {
     let containerd = Containerd::start(context.version()).await?;
@@ -362,6 +382,11 @@ async fn nothing_is_left_behind(context: &Context) -> Result<()> {
     let sandbox = kubelet.run_pod(&Pod::new("pod")).await?;
     kubelet.run(&sandbox, &Container::new("app", Program::Stubborn)).await?;
     let (home, cgroup) = (containerd.home().dir().to_owned(), containerd.home().cgroup());
+    let sockets = shim_sockets(&home)?;
+    ensure!(
+        sockets.len() == 1 && sockets[0].exists(),
+        "the shim's socket: {sockets:?}"
+    );
     let before = traces(&home, &cgroup)?;
     ensure!(before.len() > 5, "the test looks in the wrong places: {before:#?}");
     let shim = process::Frozen::new(containerd.shim(&sandbox.id)?.pid)?;
@@ -369,6 +394,7 @@ async fn nothing_is_left_behind(context: &Context) -> Result<()> {
     drop(containerd);
     let after = traces(&home, &cgroup)?;
     ensure!(after.is_empty(), "left behind: {after:#?}");
+    ensure!(!sockets[0].exists(), "left behind: {sockets:?}");
     drop(shim);
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::home::SOCKET;
 use crate::version;
 
 /// Plugins that a test needs not, and that look around on the host.
@@ -59,6 +60,5 @@ disabled_plugins = [{disabled}]
         BinaryName = "{runc}"
         Root = "{dir}/runc"
 "#,
-        SOCKET = super::SOCKET,
     ))
 }

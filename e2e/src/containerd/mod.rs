@@ -11,14 +11,12 @@ use parking_lot::Mutex;
 use pleg_cri::{Client, Config, Deadlines, Endpoint, v1};
 use rustix::process::Signal;
 
-use crate::home::Home;
+use crate::home::{Home, SOCKET};
 use crate::process::{self, Frozen, Process};
 use crate::version::Version;
 use crate::wait::{PATIENCE, until};
 use crate::{Kubelet, image};
 
-/// The socket's name in the home.
-const SOCKET: &str = "containerd.sock";
 /// The runtime's own words, in the home.
 const LOG: &str = "containerd.log";
 /// How many lines of the log are worth showing, and how much of each.
