@@ -32,6 +32,7 @@ fn main() -> ExitCode {
         events_come_where_the_runtime_has_them,
         containers_end_as_they_are_told,
         shims_and_processes_are_found,
+        a_locked_container_hangs_lists_and_nothing_else,
         nothing_is_left_behind,
         an_abandoned_runtime_is_swept_up,
     ])
@@ -334,6 +335,58 @@ async fn shims_and_processes_are_found(context: &Context) -> Result<()> {
     process::signal(pids[1], Signal::KILL)?;
     kubelet.wait_for_exit(&id).await?;
     Ok(())
+}
+
+/// The commonest hang there is: a call holds a container's lock while its shim does not answer, and every list wants that lock.
+async fn a_locked_container_hangs_lists_and_nothing_else(context: &Context) -> Result<()> {
+    let kubelet = &context.kubelet;
+    let (bad, good) = (Pod::new("bad"), Pod::new("good"));
+    let (bad, good) = (kubelet.run_pod(&bad).await?, kubelet.run_pod(&good).await?);
+    let locked = kubelet.run(&bad, &app()).await?;
+    let other = kubelet.run(&good, &app()).await?;
+    let client = impatient(context);
+    client.list_containers(&ListFilter::All, |_| {}).await?;
+
+    let frozen = process::Frozen::new(context.containerd.shim(&bad.id)?.pid)?;
+    let update = tokio::spawn({
+        let (kubelet, locked) = (kubelet.clone(), locked.clone());
+        async move { kubelet.update_cpu_shares(&locked, 512).await }
+    });
+    let hung = until("lists of containers to hang", PATIENCE, async || {
+        let list = client.list_containers(&ListFilter::All, |_| {}).await;
+        list.err().context("it still answers")
+    });
+    ensure!(hung.await?.kind.is_deadline());
+    let of_good = ListFilter::PodUid(good.pod.uid.clone());
+    let filtered = client.list_containers(&of_good, |_| {}).await.err();
+    ensure!(
+        filtered.is_some_and(|error| error.kind.is_deadline()),
+        "a filter does not help"
+    );
+    client.list_sandboxes(&ListFilter::All, |_| {}).await?;
+    let status = |id: &str| v1::ContainerStatusRequest {
+        container_id: id.to_owned(),
+        verbose: false,
+    };
+    client.call(status(&other)).await?;
+    let culprit = client.call(status(&locked)).await.err();
+    ensure!(
+        culprit.is_some_and(|error| error.kind.is_deadline()),
+        "the locked one answers"
+    );
+
+    frozen.thaw();
+    until("lists to answer again", PATIENCE, async || {
+        client.list_containers(&ListFilter::All, |_| {}).await
+    })
+    .await?;
+    update.await??;
+    Ok(())
+}
+
+/// A container that stays.
+fn app() -> Container {
+    Container::new("app", Program::Stubborn)
 }
 
 /// What is left of a runtime in the kernel's own books.

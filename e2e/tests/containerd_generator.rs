@@ -29,6 +29,7 @@ fn main() -> ExitCode {
         a_death_while_containerd_was_stopped,
         a_death_while_containerd_was_killed,
         a_paused_containerd_is_not_a_dead_pod,
+        a_locked_container_is_not_a_dead_pod,
         a_life_between_two_looks,
         a_first_look_at_a_running_node,
         many_pods_at_once,
@@ -360,6 +361,38 @@ async fn a_paused_containerd_is_not_a_dead_pod(context: &Context) -> Result<()> 
     );
     paused.thaw();
     node.sees(&pod, &["ContainerDied app#0 137 Error"]).await?;
+    node.agrees().await
+}
+
+/// One locked container hangs every list (containerd/containerd#9770). Nothing false may come of it, and nothing be lost.
+async fn a_locked_container_is_not_a_dead_pod(context: &Context) -> Result<()> {
+    let kubelet = &context.kubelet;
+    let (bad, good) = (Pod::new("bad"), Pod::new("good"));
+    let mut node = Observer::start(&context.containerd)?;
+    let (sandbox, locked) = running(context, &mut node, &bad, &app()).await?;
+    let (_, other) = running(context, &mut node, &good, &app()).await?;
+    let victim = kubelet.container_pid(&other).await?;
+    let frozen = process::Frozen::new(context.containerd.shim(&sandbox.id)?.pid)?;
+    let update = tokio::spawn({
+        let kubelet = kubelet.clone();
+        async move { kubelet.update_cpu_shares(&locked, 512).await }
+    });
+    let health = node.pleg.health().clone();
+    until("the health to name the call that hangs", PATIENCE, async || {
+        let report = health.report();
+        let named = report.causes.iter().any(|cause| cause.rpc == "ListContainers");
+        ensure!(named, "{report:?}");
+        Ok(())
+    })
+    .await?;
+    ensure!(
+        node.unseen(&bad)?.is_empty() && node.unseen(&good)?.is_empty(),
+        "told of what nobody saw"
+    );
+    process::signal(victim, Signal::KILL)?;
+    frozen.thaw();
+    update.await??;
+    node.sees(&good, &["ContainerDied app#0 137 Error"]).await?;
     node.agrees().await
 }
 
