@@ -6,13 +6,12 @@ use tracing_subscriber::EnvFilter;
 
 use crate::args::{Cli, Command, LogFormat, LogLevel};
 
-/// Starts the log. Commands that stay say when the runtime is lost and back; those that answer once only warn.
+/// Starts the log. Commands that stay say when the runtime is lost and back; those that answer once have their answer.
 pub(crate) fn init(cli: &Cli) {
     let level = cli.global.log_level.unwrap_or(match cli.command {
         Command::Run(_) | Command::Watch(_) | Command::Sim(_) => LogLevel::Info,
-        // What the log would say is part of the show.
-        Command::Demo(_) => LogLevel::Error,
-        _ => LogLevel::Warn,
+        // What the log would say is in the answer, or is the error.
+        _ => LogLevel::Error,
     });
     let level = match level {
         LogLevel::Error => "error",

@@ -79,6 +79,24 @@ pub(crate) fn clean(text: &str) -> String {
     }
 }
 
+/// Ids of containers as crictl shows them: 13 digits are enough to name one, and 64 to lose the line.
+pub(crate) fn short_ids(text: &str) -> String {
+    const FULL: usize = 64;
+    const SHORT: usize = 13;
+    let mut short = String::with_capacity(text.len());
+    let mut rest = text;
+    while !rest.is_empty() {
+        let run = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_hexdigit()).len();
+        let other = rest[run..]
+            .find(|c: char| c.is_ascii_hexdigit())
+            .unwrap_or(rest.len() - run);
+        short.push_str(&rest[..if run == FULL { SHORT } else { run }]);
+        short.push_str(&rest[run..run + other]);
+        rest = &rest[run + other..];
+    }
+    short
+}
+
 /// Cut to `width` columns, with a mark where it was cut. The end of a pod's name tells it from its siblings, so the middle goes.
 pub(crate) fn shorten(text: &str, width: usize) -> String {
     let chars: Vec<char> = text.chars().collect();
@@ -153,5 +171,16 @@ mod tests {
         assert_eq!(shorten("default/web-7d4b9c-abcde", 12), "defaul…abcde");
         assert_eq!(shorten("short", 12), "short");
         assert_eq!(clean("a\x1b[2Jb"), "a\\u{1b}[2Jb");
+    }
+
+    #[test]
+    fn ids_are_shortened_and_nothing_else() {
+        let id = "0123456789abcdef".repeat(4);
+        assert_eq!(
+            short_ids(&format!("app ({id}) of 10.0.0.7: é, {id}")),
+            "app (0123456789abc) of 10.0.0.7: é, 0123456789abc"
+        );
+        assert_eq!(short_ids(&format!("{id}0")), format!("{id}0"));
+        assert_eq!(short_ids(""), "");
     }
 }

@@ -30,11 +30,16 @@ pub(crate) async fn told<T>(what: impl Fn() -> Option<String>, future: impl Futu
     }
 }
 
+/// Finer is not worth reading.
+fn tenths(age: Duration) -> Duration {
+    Duration::from_millis(u64::try_from(age.as_millis()).unwrap_or(u64::MAX) / 100 * 100)
+}
+
 /// The oldest call in flight, in words.
 pub(crate) fn oldest_call(inflight: &InFlight) -> Option<String> {
     let calls = inflight.calls();
     let first = calls.first()?;
-    let age = seconds(Duration::from_secs(first.since.elapsed().as_secs()));
+    let age = seconds(tenths(first.since.elapsed()));
     let about = if first.subject == pleg_cri::Subject::NODE {
         String::new()
     } else {

@@ -73,8 +73,16 @@ pub(crate) struct Event {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub(crate) enum Subject {
-    Container { id: String, name: String, attempt: u32 },
-    Sandbox { id: String },
+    Container {
+        id: String,
+        name: String,
+        attempt: u32,
+    },
+    Sandbox {
+        id: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        state: Option<String>,
+    },
 }
 
 #[expect(clippy::struct_field_names, reason = "the names are the JSON's")]
@@ -275,7 +283,10 @@ mod tests {
         let sandbox = pleg::Event {
             kind: EventType::PodSandboxChanged,
             pod: Some(pod()),
-            subject: Some(EventSubject::Sandbox { id: "s".into() }),
+            subject: Some(EventSubject::Sandbox {
+                id: "s".into(),
+                state: Some(pleg::SandboxState::NotReady),
+            }),
             reason: None,
             ..bare.clone()
         };

@@ -17,24 +17,55 @@ use crate::snapshot::{Oddities, Snapshot};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PodKey(u32);
 
-/// One container or sandbox.
+/// One container or sandbox. A look goes through all of them in random order, and every pointer followed is a wait for memory: so
+/// what an unchanged item is recognised by stands in one place, and the rest behind a box.
 #[derive(Debug)]
 struct Item<S> {
-    id: Arc<str>,
-    name: Arc<str>,
-    pod: PodKey,
-    attempt: u32,
-    created_at: i64,
+    /// The id, where it has the usual length.
+    key: [u8; ID],
+    usual: bool,
+    /// Carries the label with its pod's UID, so a list filtered by that label shows it.
+    labelled: bool,
+    /// The runtime said `NOT_FOUND` when asked by id. Holds until its listed state changes.
+    not_found: bool,
     /// What the newest look that covers it said; `None`: it is not there.
     listed: Option<S>,
     /// What was last committed; `None`: never, or its removal was.
     committed: Option<S>,
     /// The look that last saw it.
     seen: u32,
-    /// Carries the label with its pod's UID, so a list filtered by that label shows it.
-    labelled: bool,
-    /// The runtime said `NOT_FOUND` when asked by id. Holds until its listed state changes.
-    not_found: bool,
+    pod: PodKey,
+    about: Box<About>,
+}
+
+/// What never changes about an item.
+#[derive(Debug)]
+struct About {
+    id: Arc<str>,
+    name: Arc<str>,
+    attempt: u32,
+    created_at: i64,
+}
+
+/// The length of the ids that runtimes make.
+const ID: usize = 64;
+
+impl<S> Item<S> {
+    /// An item that `look` was the first to see.
+    fn new(about: About, pod: PodKey, state: S, look: u32, labelled: bool) -> Self {
+        let key = about.id.as_bytes().try_into().ok();
+        Self {
+            key: key.unwrap_or([0; ID]),
+            usual: key.is_some(),
+            labelled,
+            not_found: false,
+            listed: Some(state),
+            committed: None,
+            seen: look,
+            pod,
+            about: Box::new(about),
+        }
+    }
 }
 
 impl<S: Copy + PartialEq> Item<S> {
@@ -74,11 +105,15 @@ impl<S> Default for Table<S> {
 impl<S: Copy + Ord> Table<S> {
     fn find(&self, id: &[u8]) -> Option<u32> {
         let hash = self.hasher.hash_one(id);
-        self.index
-            .find(hash, |&slot| {
-                self.get(slot).is_some_and(|item| item.id.as_bytes() == id)
-            })
-            .copied()
+        let slot = match <&[u8; ID]>::try_from(id) {
+            Ok(id) => self.index.find(hash, |&slot| {
+                self.get(slot).is_some_and(|item| item.usual && item.key == *id)
+            }),
+            Err(_) => self.index.find(hash, |&slot| {
+                self.get(slot).is_some_and(|item| item.about.id.as_bytes() == id)
+            }),
+        };
+        slot.copied()
     }
 
     fn get(&self, slot: u32) -> Option<&Item<S>> {
@@ -91,7 +126,7 @@ impl<S: Copy + Ord> Table<S> {
 
     fn insert(&mut self, item: Item<S>) -> u32 {
         self.listed += usize::from(item.listed.is_some());
-        let hash = self.hasher.hash_one(item.id.as_bytes());
+        let hash = self.hasher.hash_one(item.about.id.as_bytes());
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             // Four billion containers do not fit into any list we accept.
@@ -102,7 +137,7 @@ impl<S: Copy + Ord> Table<S> {
         self.index.insert_unique(hash, slot, |&slot| {
             slots[slot as usize]
                 .as_ref()
-                .map_or(0, |item| hasher.hash_one(item.id.as_bytes()))
+                .map_or(0, |item| hasher.hash_one(item.about.id.as_bytes()))
         });
         slot
     }
@@ -111,7 +146,7 @@ impl<S: Copy + Ord> Table<S> {
         let Some(item) = self.slots.get_mut(slot as usize).and_then(Option::take) else {
             return;
         };
-        let hash = self.hasher.hash_one(item.id.as_bytes());
+        let hash = self.hasher.hash_one(item.about.id.as_bytes());
         if let Ok(entry) = self.index.find_entry(hash, |&other| other == slot) {
             entry.remove();
         }
@@ -254,18 +289,14 @@ impl Records {
             return None;
         };
         let pod = self.pod_for(uid, item.namespace, item.name, odd);
-        let slot = self.sandboxes.insert(Item {
+        let about = About {
             id: id.into(),
             name: Arc::default(),
-            pod,
             attempt: item.attempt,
             created_at: item.created_at,
-            listed: Some(state),
-            committed: None,
-            seen: self.look,
-            labelled: item.pod_uid_label == item.uid,
-            not_found: false,
-        });
+        };
+        let labelled = item.pod_uid_label == item.uid;
+        let slot = self.sandboxes.insert(Item::new(about, pod, state, self.look, labelled));
         self.pods[pod.0 as usize].as_mut()?.sandboxes.push(slot);
         Some(pod)
     }
@@ -289,18 +320,17 @@ impl Records {
             }
         };
         let record = self.pods[pod.0 as usize].as_mut()?;
-        let slot = self.containers.insert(Item {
+        let name = lossy(item.name, odd);
+        let about = About {
             id: id.into(),
-            name: lossy(item.name, odd),
-            pod,
+            name,
             attempt: item.attempt,
             created_at: item.created_at,
-            listed: Some(state),
-            committed: None,
-            seen: self.look,
-            labelled: item.pod_uid_label == record.names.uid.as_str().as_bytes(),
-            not_found: false,
-        });
+        };
+        let labelled = item.pod_uid_label == record.names.uid.as_str().as_bytes();
+        let slot = self
+            .containers
+            .insert(Item::new(about, pod, state, self.look, labelled));
         record.containers.push(slot);
         Some(pod)
     }
@@ -458,8 +488,8 @@ impl Records {
             .filter_map(|&slot| self.sandboxes.get(slot))
             .filter_map(|s| {
                 Some((
-                    (s.created_at, s.attempt),
-                    SandboxId::from(Arc::clone(&s.id)),
+                    (s.about.created_at, s.about.attempt),
+                    SandboxId::from(Arc::clone(&s.about.id)),
                     sandbox_state(s)?,
                 ))
             })
@@ -471,11 +501,11 @@ impl Records {
             .filter_map(|&slot| self.containers.get(slot))
             .filter_map(|c| {
                 let reference = ContainerRef {
-                    id: ContainerId::from(Arc::clone(&c.id)),
-                    name: Arc::clone(&c.name),
-                    attempt: c.attempt,
+                    id: ContainerId::from(Arc::clone(&c.about.id)),
+                    name: Arc::clone(&c.about.name),
+                    attempt: c.about.attempt,
                 };
-                Some((c.created_at, reference, container_state(c)?))
+                Some((c.about.created_at, reference, container_state(c)?))
             })
             .collect();
         containers.sort_by(|a, b| (a.0, a.1.attempt, &a.1.name, &a.1.id).cmp(&(b.0, b.1.attempt, &b.1.name, &b.1.id)));
@@ -519,7 +549,7 @@ impl Records {
             item.committed = view
                 .sandboxes
                 .iter()
-                .find(|(id, _)| *id.as_str() == *item.id)
+                .find(|(id, _)| *id.as_str() == *item.about.id)
                 .map(|(_, state)| *state);
             let keep = item.committed.is_some() || item.listed.is_some();
             if !keep {
@@ -534,7 +564,7 @@ impl Records {
             item.committed = view
                 .containers
                 .iter()
-                .find(|(c, _)| *c.id.as_str() == *item.id)
+                .find(|(c, _)| *c.id.as_str() == *item.about.id)
                 .map(|(_, state)| *state);
             let keep = item.committed.is_some() || item.listed.is_some();
             if !keep {

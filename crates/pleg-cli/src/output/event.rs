@@ -80,10 +80,15 @@ impl EventTable {
         let (id, container) = match &event.subject {
             Some(Subject::Container { id, name, attempt: 0 }) => (id.as_str(), name.clone()),
             Some(Subject::Container { id, name, attempt }) => (id.as_str(), format!("{name}#{attempt}")),
-            Some(Subject::Sandbox { id }) => (id.as_str(), String::new()),
+            Some(Subject::Sandbox { id, .. }) => (id.as_str(), String::new()),
             None => ("", String::new()),
         };
-        let reason = clean(event.reason.as_deref().unwrap_or_default());
+        // A sandbox has no reason, but a state it changed to.
+        let state = match &event.subject {
+            Some(Subject::Sandbox { state, .. }) => state.as_deref(),
+            _ => None,
+        };
+        let reason = clean(event.reason.as_deref().or(state).unwrap_or_default());
         let Some(pod) = &event.pod else {
             // The generator's own words need the room of the pod.
             let time = self.time(event);

@@ -9,7 +9,7 @@ use pleg_cri::error::seconds;
 
 use super::table::{Cell, Table};
 use super::{BOLD, GREEN, PLAIN, RED, YELLOW};
-use crate::text::{age, clean};
+use crate::text::{age, clean, short_ids};
 use crate::wire::{Container, Pod};
 
 /// What a row says of a pod.
@@ -89,7 +89,7 @@ pub(crate) fn table(pods: &[Pod], wide: bool, now: Timestamp) -> String {
     for pod in pods {
         if let Some(error) = &pod.error {
             let lasted = seconds(Duration::from_secs(error.age_seconds));
-            let (name, message) = (clean(&pod.pod.full_name()), clean(&error.message));
+            let (name, message) = (clean(&pod.pod.full_name()), short_ids(&clean(&error.message)));
             let _ = writeln!(text, "{RED}{name} in quarantine for {lasted}: {message}{PLAIN}");
         }
     }

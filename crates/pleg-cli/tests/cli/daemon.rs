@@ -9,7 +9,7 @@ use pleg_sim::{Ending, Selector};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::node::{Daemon, LONG, Node, pleg, request, settings, wait_for};
+use crate::node::{Daemon, LONG, Node, Running, pleg, request, settings, wait_for};
 
 fn lines(body: &str) -> Vec<Value> {
     body.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -173,6 +173,7 @@ fn events_are_held_followed_and_resumed() {
     );
 }
 
+// The kubelet drops such events in silence: kubernetes/kubernetes#72709.
 #[test]
 fn what_is_no_longer_held_is_a_gap() {
     let node = Node::with_pods(4);
@@ -195,6 +196,20 @@ fn what_is_no_longer_held_is_a_gap() {
         text.contains("\n--- 5 events missed: 3 to 7 are no longer held ---\n"),
         "{text}"
     );
+}
+
+#[test]
+fn a_watch_says_that_the_daemon_stopped() {
+    let node = Node::with_pods(1);
+    let mut daemon = node.daemon(&[]);
+    let endpoint = daemon.endpoint();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_pleg"));
+    command.args(["watch", "--since", "0", "--daemon", &endpoint]);
+    let mut watch = Running::start(command);
+    assert!(watch.line().starts_with("TIME"));
+    daemon.running.signal(Signal::TERM);
+    assert_eq!(daemon.running.end().0, Some(0));
+    assert_eq!(watch.end(), (Some(1), "Error: the daemon stopped\n".to_owned()));
 }
 
 #[test]
@@ -223,6 +238,7 @@ fn commands_ask_the_daemon() {
         .stderr(format!("asking the daemon at {endpoint}\n"));
 }
 
+// Which call, which container: kubernetes/kubernetes#120292; metrics that move while it is stuck: #87108.
 #[test]
 fn what_is_stuck_is_named_everywhere() {
     let node = Node::with_pods(2);
@@ -231,7 +247,7 @@ fn what_is_stuck_is_named_everywhere() {
         container: Some("app".to_owned()),
     };
     node.sim.hang(Rpc::ContainerStatus, Some(selector.clone())).unwrap();
-    let daemon = node.daemon(&["--inspect-timeout", "200ms", "--log-level", "info"]);
+    let daemon = node.daemon(&["--inspect-timeout", "1s", "--log-level", "info"]);
     wait_for("quarantine", || daemon.json("/api/v1/health")["level"] == "Degraded");
     let cause = &daemon.json("/api/v1/health")["causes"][0];
     assert_eq!(cause["rpc"], "ContainerStatus");
@@ -252,18 +268,18 @@ fn what_is_stuck_is_named_everywhere() {
     wait_for("recovery", || daemon.json("/api/v1/health")["level"] == "Healthy");
 }
 
+// One container that holds every list: containerd/containerd#9770.
 #[test]
 fn not_ready_without_a_complete_look() {
     let node = Node::with_pods(1);
-    let daemon = node.daemon(&["--threshold", "400ms", "--list-timeout", "100ms"]);
+    let daemon = node.daemon(&["--threshold", "1s", "--list-timeout", "1s"]);
     node.sim.hang(Rpc::ListContainers, None).unwrap();
-    wait_for("not ready", || daemon.get("/readyz").0 == 503);
-    let (_, ready) = daemon.get("/readyz");
-    assert!(
-        ready.starts_with("PLEG is not healthy: pleg was last seen active "),
-        "{ready}"
-    );
-    assert!(ready.contains("ListContainers"), "{ready}");
+    wait_for("not ready, and why", || {
+        let (status, ready) = daemon.get("/readyz");
+        status == 503
+            && ready.starts_with("PLEG is not healthy: pleg was last seen active ")
+            && ready.contains("ListContainers")
+    });
     assert_eq!(daemon.get("/livez").0, 200, "a restart would not help");
     let output = pleg(&["health", "--daemon", &daemon.endpoint()])
         .assert()

@@ -99,7 +99,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    fn start(mut command: Command) -> Self {
+    pub(crate) fn start(mut command: Command) -> Self {
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -220,13 +220,14 @@ pub(crate) fn settings() -> insta::Settings {
     for (pattern, to) in [
         (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "[uid]"),
         (r"sha256:[0-9a-f]{64}", "[image]"),
-        (r"[0-9a-f]{64}", "[id]"),
+        (r"[0-9a-f]{64}|\([0-9a-f]{13}\)", "[id]"),
         (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "[time]"),
         (r"\b\d\d:\d\d:\d\d\b", "[clock]"),
         (r"10\.\d+\.\d+\.\d+ *", "[ip] "),
         (r"unix:///[^\s:]+/cri\.sock", "[runtime]"),
         (r"\d+(\.\d+)?m?s ago", "[age] ago"),
         (r#""?last_seen_seconds"?: [\d.]+"#, "last_seen_seconds: [age]"),
+        (r"within [\d.]+m?s", "within [deadline]"),
         (r"(?m)\b[0-9]+s$", "[age]"),
         (r"\b[0-9]+s +\[age\] ago +", "[age] [age] ago "),
         (r"for \d+m?s\b", "for [age]"),

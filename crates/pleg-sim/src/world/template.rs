@@ -65,7 +65,7 @@ pub(crate) fn container(
     image_id: &str,
 ) -> v1::ContainerConfig {
     let hash: String = pod.uid.chars().filter(char::is_ascii_hexdigit).rev().take(8).collect();
-    v1::ContainerConfig {
+    let mut config = v1::ContainerConfig {
         metadata: Some(v1::ContainerMetadata {
             name: name.to_owned(),
             attempt,
@@ -83,10 +83,6 @@ pub(crate) fn container(
         ]),
         annotations: texts([
             ("io.kubernetes.container.hash", hash),
-            (
-                "io.kubernetes.container.ports",
-                r#"[{"name":"http","containerPort":8080,"protocol":"TCP"}]"#.to_owned(),
-            ),
             ("io.kubernetes.container.restartCount", attempt.to_string()),
             (
                 "io.kubernetes.container.terminationMessagePath",
@@ -97,5 +93,12 @@ pub(crate) fn container(
         ]),
         log_path: format!("{name}/{attempt}.log"),
         ..Default::default()
+    };
+    // As in most pods, one container has the port.
+    if name == NAMES[0] {
+        let ports = r#"[{"name":"http","containerPort":8080,"protocol":"TCP"}]"#;
+        let key = "io.kubernetes.container.ports".to_owned();
+        config.annotations.insert(key, ports.to_owned());
     }
+    config
 }

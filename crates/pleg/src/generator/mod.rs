@@ -63,7 +63,7 @@ impl Default for Config {
         Self {
             period: Duration::from_secs(1),
             threshold: THRESHOLD,
-            grace: Duration::from_secs(1),
+            grace: Duration::from_millis(250),
             retry_first: Duration::from_secs(1),
             retry_most: Duration::from_mins(1),
             inspections: LimiterConfig::default(),

@@ -20,6 +20,7 @@ use crate::local::Local;
 use crate::output::event::EventTable;
 use crate::output::lines::LineWriter;
 use crate::output::{BOLD, DIM, GREEN, PLAIN, RED, YELLOW};
+use crate::text::short_ids;
 use crate::{signals, wire};
 
 /// A status that takes longer has hung. Short, so that a demonstration is.
@@ -175,7 +176,7 @@ impl Show {
             }
             Level::Degraded | Level::Unhealthy => {
                 self.troubled.get_or_insert_with(Instant::now);
-                (YELLOW, report.message)
+                (YELLOW, short_ids(&report.message))
             }
         };
         self.say(colour, &text).await
