@@ -13,6 +13,7 @@
 //! | [`kubelet`] | pods and containers made as a kubelet makes them |
 //! | [`mod@truth`] | what the runtime itself says, in a form to compare with |
 //! | [`observer`] | a generator that looks at one runtime, and what it reports, to compare with |
+//! | [`steps`] | act, and wait until the generator has told of it |
 //! | [`wait`] | waiting for a level, with a deadline and a name |
 //! | [`suite`] | scenarios times versions, as tests |
 
@@ -22,6 +23,7 @@ pub mod image;
 pub mod kubelet;
 pub mod observer;
 pub mod process;
+pub mod steps;
 pub mod suite;
 pub mod truth;
 pub mod version;

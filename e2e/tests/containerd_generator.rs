@@ -8,10 +8,10 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use pleg::{ContainerId, PodUid};
+use pleg::PodUid;
 use pleg_e2e::image::Program;
-use pleg_e2e::wait::{PATIENCE, until};
-use pleg_e2e::{Container, Context, Observer, Pod, Sandbox, process, scenarios, suite, version};
+use pleg_e2e::steps::{app, joined, running};
+use pleg_e2e::{Container, Context, Observer, Pod, process, scenarios, suite, version};
 use rustix::process::Signal;
 
 fn main() -> ExitCode {
@@ -24,46 +24,12 @@ fn main() -> ExitCode {
         containers_of_a_pod_are_told_apart,
         two_attempts_of_one_container,
         a_second_sandbox_of_a_pod,
-        a_killed_pause_process,
-        a_killed_shim,
-        a_death_while_containerd_was_stopped,
-        a_death_while_containerd_was_killed,
-        a_paused_containerd_is_not_a_dead_pod,
-        a_locked_container_is_not_a_dead_pod,
         a_life_between_two_looks,
         a_first_look_at_a_running_node,
         many_pods_at_once,
         a_look_on_demand,
         the_metrics_are_what_prometheus_reads,
     ])
-}
-
-/// A container that stays.
-fn app() -> Container {
-    Container::new("app", Program::Stubborn)
-}
-
-/// A pod with one running container, seen by the generator.
-async fn running(
-    context: &Context,
-    node: &mut Observer,
-    pod: &Pod,
-    container: &Container,
-) -> Result<(Sandbox, String)> {
-    let sandbox = context.kubelet.run_pod(pod).await?;
-    node.sees(pod, &["PodSandboxChanged Ready"]).await?;
-    let id = joined(context, node, &sandbox, container).await?;
-    Ok((sandbox, id))
-}
-
-/// One more running container in a pod, seen by the generator.
-async fn joined(context: &Context, node: &mut Observer, sandbox: &Sandbox, container: &Container) -> Result<String> {
-    let id = context.kubelet.create(sandbox, container).await?;
-    let name = format!("{}#{}", container.name, container.attempt);
-    node.sees(&sandbox.pod, &[&format!("ContainerCreated {name}")]).await?;
-    context.kubelet.start(&id).await?;
-    node.sees(&sandbox.pod, &[&format!("ContainerStarted {name}")]).await?;
-    Ok(id)
 }
 
 /// From nothing to nothing, step by step.
@@ -114,30 +80,26 @@ async fn an_exit_code_is_told(context: &Context) -> Result<()> {
     Ok(())
 }
 
+/// On a busy machine containerd itself often misses the cause (measured: every second time with ten processes for two cores, on all
+/// three versions) and says `Error`, for good. What it says has to be told as it is; once it has to be the right word.
 async fn an_oom_kill_is_told(context: &Context) -> Result<()> {
-    let pod = Pod::new("web");
-    let mut node = Observer::start(&context.containerd)?;
-    let sandbox = context.kubelet.run_pod(&pod).await?;
+    let (kubelet, pod) = (&context.kubelet, Pod::new("web"));
+    // Looks by hand: whether one falls between start and death would be up to the machine.
+    let mut node = Observer::with_period(&context.containerd, Duration::from_hours(1))?;
+    let sandbox = kubelet.run_pod(&pod).await?;
+    node.agrees_after(&pod, &["PodSandboxChanged Ready"]).await?;
     let glutton = Container::new("glutton", Program::Eat(256)).memory_mib(32);
-    let id = context.kubelet.create(&sandbox, &glutton).await?;
-    node.sees(&pod, &["PodSandboxChanged Ready", "ContainerCreated glutton#0"])
-        .await?;
-    context.kubelet.start(&id).await?;
-    // Whether a look falls between start and death is up to the machine.
-    let id: ContainerId = id.as_str().into();
-    let cache = node.pleg.cache().clone();
-    until("the death in the cache", PATIENCE, async || {
-        let entry = cache.get(&uid(&pod)).context("no such pod")?;
-        let status = entry.status.container(&id).context("no such container")?;
-        ensure!(status.exit_code.is_some(), "it is {:?}", status.state);
-        Ok(())
-    })
-    .await?;
-    if node.unseen(&pod)?.len() == 2 {
-        node.sees(&pod, &["ContainerStarted glutton#0"]).await?;
+    for attempt in 0..12 {
+        let id = kubelet.run(&sandbox, &glutton.clone().attempt(attempt)).await?;
+        let reason = kubelet.wait_for_exit(&id).await?.reason;
+        node.agrees_after(&pod, &[&format!("ContainerDied glutton#{attempt} 137 {reason}")])
+            .await?;
+        if reason == "OOMKilled" {
+            return Ok(());
+        }
+        ensure!(reason == "Error", "it says {reason}");
     }
-    node.sees(&pod, &["ContainerDied glutton#0 137 OOMKilled"]).await?;
-    node.agrees().await
+    anyhow::bail!("containerd did not once say that memory was the cause")
 }
 
 async fn a_failed_start_is_told(context: &Context) -> Result<()> {
@@ -247,152 +209,6 @@ async fn a_second_sandbox_of_a_pod(context: &Context) -> Result<()> {
     // Its container goes with it, but the pod is still there.
     node.sees(&pod, &["ContainerRemoved app#0", "PodSandboxChanged gone"])
         .await?;
-    node.agrees().await
-}
-
-/// Something kills the pause process. The pod's containers have process namespaces of their own and go on.
-async fn a_killed_pause_process(context: &Context) -> Result<()> {
-    let (kubelet, pod) = (&context.kubelet, Pod::new("web"));
-    let mut node = Observer::start(&context.containerd)?;
-    let (sandbox, id) = running(context, &mut node, &pod, &app()).await?;
-    process::signal(kubelet.sandbox_pid(&sandbox).await?, Signal::KILL)?;
-    node.sees(&pod, &["PodSandboxChanged NotReady"]).await?;
-    node.agrees().await?;
-    ensure!(
-        process::alive(kubelet.container_pid(&id).await?),
-        "the container went with its sandbox"
-    );
-    kubelet.stop_pod(&sandbox).await?;
-    node.sees(&pod, &["ContainerDied app#0 137 Error"]).await?;
-    kubelet.remove_pod(&sandbox).await?;
-    node.sees(
-        &pod,
-        &["ContainerRemoved app#0", "PodSandboxChanged gone", "PodRemoved"],
-    )
-    .await?;
-    node.agrees().await
-}
-
-/// The out-of-memory killer, or somebody with good intentions, kills the shim: the runtime loses sight of the pod.
-async fn a_killed_shim(context: &Context) -> Result<()> {
-    let (kubelet, pod) = (&context.kubelet, Pod::new("web"));
-    let mut node = Observer::start(&context.containerd)?;
-    let (sandbox, id) = running(context, &mut node, &pod, &app()).await?;
-    process::signal(context.containerd.shim(&sandbox.id)?.pid, Signal::KILL)?;
-    let status = kubelet.wait_for_exit(&id).await?;
-    let died = format!("ContainerDied app#0 {} {}", status.exit_code, status.reason);
-    ensure!(status.exit_code != 0, "a violent end looks like a good one");
-    node.sees_in_any_order(&pod, &[&died, "PodSandboxChanged NotReady"])
-        .await?;
-    node.agrees().await
-}
-
-async fn a_death_while_containerd_was_stopped(context: &Context) -> Result<()> {
-    let mut node = Observer::start(&context.containerd)?;
-    let (pod, id) = two_pods(context, &mut node).await?;
-    let victim = context.kubelet.container_pid(&id).await?;
-    context.containerd.stop().await?;
-    found_after_the_return(context, node, &pod, victim).await
-}
-
-async fn a_death_while_containerd_was_killed(context: &Context) -> Result<()> {
-    let mut node = Observer::start(&context.containerd)?;
-    let (pod, id) = two_pods(context, &mut node).await?;
-    let victim = context.kubelet.container_pid(&id).await?;
-    context.containerd.kill().await?;
-    found_after_the_return(context, node, &pod, victim).await
-}
-
-/// One to watch, and one that goes on.
-async fn two_pods(context: &Context, node: &mut Observer) -> Result<(Pod, String)> {
-    let (pod, bystander) = (Pod::new("web"), Pod::new("bystander"));
-    running(context, node, &bystander, &app()).await?;
-    let (_, id) = running(context, node, &pod, &app()).await?;
-    node.agrees().await?;
-    Ok((pod, id))
-}
-
-/// With the runtime gone: the generator says nothing of pods. With it back: it tells the one death, and nothing of the others.
-async fn found_after_the_return(context: &Context, mut node: Observer, pod: &Pod, victim: i32) -> Result<()> {
-    process::signal(victim, Signal::KILL)?;
-    let health = node.pleg.health().clone();
-    until("the generator to notice", PATIENCE, async || {
-        let report = health.report();
-        ensure!(!report.causes.is_empty(), "{report:?}");
-        Ok(())
-    })
-    .await?;
-    ensure!(
-        node.unseen(pod)?.is_empty(),
-        "told of a pod while the runtime was away: {:?}",
-        node.unseen(pod)?
-    );
-    context.containerd.up().await?;
-    let told = &context.truth().await?.pods[&pod.uid];
-    let end = told.containers.values().next().context("the container is gone")?;
-    let died = format!("ContainerDied app#0 {} {}", end.exit_code, end.reason);
-    node.sees(pod, &[&died]).await?;
-    node.agrees().await?;
-    // And life goes on.
-    let after = Pod::new("after");
-    running(context, &mut node, &after, &app()).await?;
-    node.agrees().await
-}
-
-/// A runtime that does not answer says nothing about its pods.
-async fn a_paused_containerd_is_not_a_dead_pod(context: &Context) -> Result<()> {
-    let mut node = Observer::start(&context.containerd)?;
-    let (pod, id) = two_pods(context, &mut node).await?;
-    let victim = context.kubelet.container_pid(&id).await?;
-    let paused = context.containerd.pause()?;
-    process::signal(victim, Signal::KILL)?;
-    let health = node.pleg.health().clone();
-    until("a look to fail", PATIENCE, async || {
-        let report = health.report();
-        let failed = report.causes.iter().any(|cause| cause.last_error.is_some());
-        ensure!(failed, "{report:?}");
-        Ok(())
-    })
-    .await?;
-    ensure!(
-        node.unseen(&pod)?.is_empty(),
-        "told of a pod while nobody answered: {:?}",
-        node.unseen(&pod)?
-    );
-    paused.thaw();
-    node.sees(&pod, &["ContainerDied app#0 137 Error"]).await?;
-    node.agrees().await
-}
-
-/// One locked container hangs every list (containerd/containerd#9770). Nothing false may come of it, and nothing be lost.
-async fn a_locked_container_is_not_a_dead_pod(context: &Context) -> Result<()> {
-    let kubelet = &context.kubelet;
-    let (bad, good) = (Pod::new("bad"), Pod::new("good"));
-    let mut node = Observer::start(&context.containerd)?;
-    let (sandbox, locked) = running(context, &mut node, &bad, &app()).await?;
-    let (_, other) = running(context, &mut node, &good, &app()).await?;
-    let victim = kubelet.container_pid(&other).await?;
-    let frozen = process::Frozen::new(context.containerd.shim(&sandbox.id)?.pid)?;
-    let update = tokio::spawn({
-        let kubelet = kubelet.clone();
-        async move { kubelet.update_cpu_shares(&locked, 512).await }
-    });
-    let health = node.pleg.health().clone();
-    until("the health to name the call that hangs", PATIENCE, async || {
-        let report = health.report();
-        let named = report.causes.iter().any(|cause| cause.rpc == "ListContainers");
-        ensure!(named, "{report:?}");
-        Ok(())
-    })
-    .await?;
-    ensure!(
-        node.unseen(&bad)?.is_empty() && node.unseen(&good)?.is_empty(),
-        "told of what nobody saw"
-    );
-    process::signal(victim, Signal::KILL)?;
-    frozen.thaw();
-    update.await??;
-    node.sees(&good, &["ContainerDied app#0 137 Error"]).await?;
     node.agrees().await
 }
 

@@ -102,7 +102,8 @@ impl Containerd {
             }
             self.client.version().await.map(|_| Ok(())).map_err(anyhow::Error::from)
         })
-        .await?
+        .await
+        .flatten()
         .with_context(|| self.log_tail())
     }
 
