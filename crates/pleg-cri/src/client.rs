@@ -1,6 +1,8 @@
 //! One place through which every call goes: it sets the deadline, enters the in-flight table and names what failed.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
@@ -16,7 +18,7 @@ use tonic_prost::ProstCodec;
 use tower::{Service, ServiceExt};
 
 use crate::error::root_cause;
-use crate::list::{self, ContainerItem, ListFilter, ListSummary, Malformed, SandboxItem};
+use crate::list::{self, ContainerItem, Form, ListFilter, ListSummary, Malformed, SandboxItem};
 use crate::socket::Socket;
 use crate::{
     ApiVersion, ConnectError, Deadlines, Endpoint, Error, ErrorKind, InFlight, Outcome, Rpc, Subject, Unary, v1,
@@ -75,10 +77,49 @@ enum Streaming {
 /// The runtime's events, as they come. Ends with an error when the stream ends; open a new one then.
 #[derive(Debug)]
 pub struct EventStream {
-    stream: tonic::Streaming<v1::ContainerEventResponse>,
+    events: Events,
     client: Client,
     /// Keeps the stream in the in-flight table.
     _flight: crate::inflight::Flight,
+}
+
+/// How long a runtime may take to refuse a subscription. It has no need to answer one that it accepts.
+const REFUSAL: Duration = Duration::from_secs(1);
+
+type RawEvents = tonic::Streaming<v1::ContainerEventResponse>;
+type Opening = Pin<Box<dyn Future<Output = Result<RawEvents, ErrorKind>> + Send>>;
+
+/// Where a subscription stands.
+enum Events {
+    /// Not refused; no event so far.
+    Quiet(Opening),
+    /// Answered.
+    Open(Box<RawEvents>),
+    /// It ended, with an error that was told.
+    Ended,
+}
+
+impl fmt::Debug for Events {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Quiet(_) => "Quiet",
+            Self::Open(_) => "Open",
+            Self::Ended => "Ended",
+        })
+    }
+}
+
+async fn open_events(channel: Channel, path: &'static str) -> Result<RawEvents, ErrorKind> {
+    let mut grpc = Grpc::new(channel).max_decoding_message_size(UNARY_LIMIT);
+    grpc.ready().await.map_err(|e| ErrorKind::Unreachable(root_cause(&e)))?;
+    let path = http::uri::PathAndQuery::from_static(path);
+    let codec = ProstCodec::<v1::GetEventsRequest, v1::ContainerEventResponse>::default();
+    let answer = grpc
+        .server_streaming(tonic::Request::new(v1::GetEventsRequest {}), path, codec)
+        .await;
+    answer
+        .map_err(|status| ErrorKind::from_status(&status))
+        .map(tonic::Response::into_inner)
 }
 
 impl Client {
@@ -268,7 +309,7 @@ impl Client {
         let mut visited = false;
         if self.inner.streaming.load(Ordering::Relaxed) != Streaming::No as u8 {
             let answer = self
-                .list_by(stream, request, &mut |bytes| {
+                .list_by(stream, Form::Streaming, request, &mut |bytes| {
                     visited = true;
                     item(bytes)
                 })
@@ -292,7 +333,7 @@ impl Client {
                 }
             }
         }
-        let (items, bytes) = self.list_by(unary, request, item).await?;
+        let (items, bytes) = self.list_by(unary, Form::Unary, request, item).await?;
         Ok(ListSummary {
             items,
             bytes,
@@ -303,13 +344,14 @@ impl Client {
     async fn list_by(
         &self,
         rpc: Rpc,
+        form: Form,
         request: &Bytes,
         item: &mut (dyn FnMut(&[u8]) -> Result<(), Malformed> + Send),
     ) -> Result<(usize, usize), Error> {
         let deadline = self.inner.config.deadlines.list;
         self.tracked(rpc, &Subject::NODE, deadline, async {
             let response = self.post(rpc, request).await?;
-            list::read_list(response, self.inner.config.list_limit, item)
+            list::read_list(response, form, self.inner.config.list_limit, item)
                 .await
                 .map_err(|error| match error {
                     list::ReadError::Status(status) => ErrorKind::from_status(&status),
@@ -339,25 +381,23 @@ impl Client {
     }
 
     /// Subscribes to the runtime's events. Read it without pause: a slow reader holds up the runtime.
+    ///
+    /// Returns once the runtime has answered, or has had the time to refuse: Go servers say nothing before the first event.
     pub async fn container_events(&self) -> Result<EventStream, Error> {
         let rpc = Rpc::GetContainerEvents;
         let deadline = self.inner.config.deadlines.inspect;
-        let stream = self
+        let mut opening: Opening = Box::pin(open_events(self.inner.channel.clone(), rpc.path(self.api())));
+        let events = self
             .tracked(rpc, &Subject::NODE, deadline, async {
-                let mut grpc = Grpc::new(self.inner.channel.clone()).max_decoding_message_size(UNARY_LIMIT);
-                grpc.ready().await.map_err(|e| ErrorKind::Unreachable(root_cause(&e)))?;
-                let path = http::uri::PathAndQuery::from_static(rpc.path(self.api()));
-                let codec = ProstCodec::<v1::GetEventsRequest, v1::ContainerEventResponse>::default();
-                let request = tonic::Request::new(v1::GetEventsRequest {});
-                let answer = grpc.server_streaming(request, path, codec).await;
-                answer
-                    .map_err(|status| ErrorKind::from_status(&status))
-                    .map(tonic::Response::into_inner)
+                match timeout(REFUSAL.min(deadline), &mut opening).await {
+                    Ok(answer) => answer.map(|stream| Events::Open(Box::new(stream))),
+                    Err(_) => Ok(Events::Quiet(opening)),
+                }
             })
             .await?;
         let flight = self.inflight().begin(rpc, Subject::NODE, None);
         Ok(EventStream {
-            stream,
+            events,
             client: self.clone(),
             _flight: flight,
         })
@@ -400,11 +440,21 @@ impl Client {
 impl EventStream {
     /// The next event. Cancel-safe. Never returns `Ok` again after an error.
     pub async fn next(&mut self) -> Result<v1::ContainerEventResponse, Error> {
-        let kind = match self.stream.message().await {
-            Ok(Some(event)) => return Ok(event),
-            Ok(None) => ErrorKind::Unreachable("the runtime ended the stream".to_owned()),
-            Err(status) => ErrorKind::from_status(&status),
+        let kind = loop {
+            match &mut self.events {
+                Events::Quiet(opening) => match opening.await {
+                    Ok(stream) => self.events = Events::Open(Box::new(stream)),
+                    Err(kind) => break kind,
+                },
+                Events::Open(stream) => match stream.message().await {
+                    Ok(Some(event)) => return Ok(event),
+                    Ok(None) => break ErrorKind::Unreachable("the runtime ended the stream".to_owned()),
+                    Err(status) => break ErrorKind::from_status(&status),
+                },
+                Events::Ended => break ErrorKind::Unreachable("the stream has ended".to_owned()),
+            }
         };
+        self.events = Events::Ended;
         Err(self.client.error(Rpc::GetContainerEvents, &Subject::NODE, kind))
     }
 }
@@ -446,5 +496,60 @@ async fn probe(endpoint: &Endpoint, within: Duration) -> Result<(), ConnectError
             endpoint: endpoint.clone(),
             after: within,
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper_util::rt::TokioExecutor;
+    use hyper_util::server::conn::auto;
+    use hyper_util::service::TowerToHyperService;
+    use tokio::net::UnixListener;
+    use tokio::sync::watch;
+
+    use super::*;
+
+    /// A server that holds every answer back until it is told to go on, and then answers with one empty message.
+    fn serve(path: &std::path::Path, go: &watch::Receiver<bool>) {
+        let (listener, go) = (UnixListener::bind(path).unwrap(), go.clone());
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let go = go.clone();
+                let service = tower::service_fn(move |_: http::Request<_>| {
+                    let mut go = go.clone();
+                    async move {
+                        let _ = go.wait_for(|go| *go).await;
+                        let body = http_body_util::Full::new(Bytes::from_static(&[0; 5]));
+                        let mut response = http::Response::new(body);
+                        let grpc = http::HeaderValue::from_static("application/grpc");
+                        response.headers_mut().insert(http::header::CONTENT_TYPE, grpc);
+                        Ok::<_, std::convert::Infallible>(response)
+                    }
+                });
+                tokio::spawn(async move {
+                    let builder = auto::Builder::new(TokioExecutor::new());
+                    let _ = builder
+                        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
+                        .await;
+                });
+            }
+        });
+    }
+
+    /// containerd and CRI-O send no head before the first event, which on a quiet node may be minutes away.
+    #[tokio::test]
+    async fn a_subscription_to_a_quiet_runtime_stands() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("cri.sock");
+        let (go, wait) = watch::channel(false);
+        serve(&path, &wait);
+        let client = Client::lazy(Endpoint::unix(path), Config::default());
+        let mut events = client.container_events().await.unwrap();
+        assert!(timeout(Duration::from_millis(50), events.next()).await.is_err());
+        assert_eq!(client.inflight().calls().len(), 1);
+        go.send(true).unwrap();
+        assert_eq!(events.next().await.unwrap(), v1::ContainerEventResponse::default());
+        assert!(events.next().await.is_err());
+        assert!(events.next().await.is_err());
     }
 }

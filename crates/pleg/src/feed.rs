@@ -107,8 +107,8 @@ impl Ring {
 struct Shared {
     // Held for a push or for copying a batch; never across an await.
     ring: Mutex<Ring>,
-    /// The number of the newest event; what subscribers wait on.
-    newest: watch::Sender<u64>,
+    /// The number of the newest event; what subscribers wait on. Closed when the writer is gone.
+    newest: watch::Receiver<u64>,
     cache: Cache,
     /// How often a subscriber had fallen too far behind.
     overflows: prometheus::IntCounter,
@@ -139,7 +139,7 @@ impl Feed {
         drop(ring);
         Subscriber {
             shared: Arc::clone(&self.shared),
-            newest: self.shared.newest.subscribe(),
+            newest: self.shared.newest.clone(),
             next,
             overflow,
             batch: VecDeque::new(),
@@ -235,6 +235,7 @@ fn sync(seq: u64, pod: &PodRef) -> Item {
 #[derive(Debug)]
 pub(crate) struct FeedWriter {
     feed: Feed,
+    newest: watch::Sender<u64>,
 }
 
 impl FeedWriter {
@@ -250,16 +251,17 @@ impl FeedWriter {
             dropped_capacity: capacity,
             dropped_from: 0,
         };
-        let newest = watch::Sender::new(0);
+        let (newest, waited_on) = watch::channel(0);
         Self {
             feed: Feed {
                 shared: Arc::new(Shared {
                     ring: Mutex::new(ring),
-                    newest,
+                    newest: waited_on,
                     cache,
                     overflows,
                 }),
             },
+            newest,
         }
     }
 
@@ -277,8 +279,7 @@ impl FeedWriter {
         }
         let newest = ring.next - 1;
         drop(ring);
-        shared
-            .newest
+        self.newest
             .send_if_modified(|current| std::mem::replace(current, newest) != newest);
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pleg_cri::error::seconds;
-use pleg_cri::{Error, InFlight};
+use pleg_cri::{Error, InFlight, Rpc};
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -133,6 +133,20 @@ struct ListFailure {
     error: Error,
 }
 
+/// A call by which the generator looks. Others share the table: a pull or a stop may take its minutes, a stream is meant to last.
+fn is_look(rpc: Rpc) -> bool {
+    matches!(
+        rpc,
+        Rpc::Version
+            | Rpc::ListPodSandbox
+            | Rpc::StreamPodSandboxes
+            | Rpc::ListContainers
+            | Rpc::StreamContainers
+            | Rpc::PodSandboxStatus
+            | Rpc::ContainerStatus
+    )
+}
+
 /// Answers for the generator's health. Clones answer the same.
 #[derive(Debug, Clone)]
 pub struct Health {
@@ -190,11 +204,11 @@ impl Health {
         let (looks, odd_objects) = (state.looks, state.odd);
         let troubled = state.failure.is_some() || !state.quarantine.is_empty();
         drop(state);
-        // What is still in flight has no error yet; it is told by its age. Streams have no deadline and are meant to last.
+        // What is still in flight has no error yet; it is told by its age.
         for call in self.inflight.calls() {
             let waiting = age(call.since);
             let known = |cause: &Cause| cause.id == call.subject.id && cause.rpc == call.rpc.name();
-            if waiting >= SLOW_CALL && call.deadline.is_some() && !causes.iter().any(known) {
+            if waiting >= SLOW_CALL && is_look(call.rpc) && !causes.iter().any(known) {
                 causes.push(Cause {
                     stage: if call.subject.id.is_some() {
                         Stage::Inspect
@@ -288,8 +302,9 @@ impl Health {
         true
     }
 
-    pub(crate) fn odd(&self, odd: Oddities) {
-        self.shared.lock().odd = odd;
+    /// Takes in what made no sense in a complete look. Returns whether that is news.
+    pub(crate) fn odd(&self, odd: Oddities) -> bool {
+        std::mem::replace(&mut self.shared.lock().odd, odd) != odd
     }
 
     pub(crate) fn quarantine(&self, pod: &PodRef, error: Arc<PodError>) {
@@ -301,5 +316,31 @@ impl Health {
 
     pub(crate) fn release(&self, uid: &PodUid) {
         self.shared.lock().quarantine.remove(uid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pleg_cri::Subject;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn only_looks_that_wait_are_a_cause() {
+        let inflight = InFlight::default();
+        let health = Health::new(THRESHOLD, inflight.clone());
+        health.look_complete();
+        let long = Some(Duration::from_mins(4));
+        let _pull = inflight.begin(Rpc::PullImage, Subject::NODE, long);
+        let _stop = inflight.begin(Rpc::StopContainer, Subject::id("c"), long);
+        let _events = inflight.begin(Rpc::GetContainerEvents, Subject::NODE, None);
+        tokio::time::advance(Duration::from_mins(1)).await;
+        assert_eq!(health.report().level, Level::Healthy);
+
+        let _list = inflight.begin(Rpc::ListContainers, Subject::NODE, long);
+        tokio::time::advance(SLOW_CALL).await;
+        let report = health.report();
+        assert_eq!((report.level, report.causes.len()), (Level::Degraded, 1));
+        assert_eq!(report.causes[0].rpc, "ListContainers");
     }
 }

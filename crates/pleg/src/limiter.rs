@@ -30,8 +30,8 @@ impl Default for LimiterConfig {
     fn default() -> Self {
         Self {
             least: 4,
-            start: 32,
-            most: 64,
+            start: 64,
+            most: 128,
             late: Duration::from_secs(1),
             most_late: 64,
         }
@@ -193,8 +193,8 @@ mod tests {
     async fn rises_while_latency_stays_flat() {
         let limiter = Limiter::new(LimiterConfig::default());
         let most = load(&limiter, 2000, |_| Duration::from_millis(5)).await;
-        assert_eq!(limiter.limit(), 64);
-        assert!(most <= 64);
+        assert_eq!(limiter.limit(), 128);
+        assert!(most <= 128);
     }
 
     #[tokio::test(start_paused = true)]
@@ -202,10 +202,10 @@ mod tests {
         let limiter = Limiter::new(LimiterConfig::default());
         load(&limiter, 500, |_| Duration::from_millis(5)).await;
         let most = load(&limiter, 500, |_| Duration::from_millis(50)).await;
-        assert!(limiter.limit() < 32, "{}", limiter.limit());
-        assert!(most <= 64);
+        assert!(limiter.limit() < 64, "{}", limiter.limit());
+        assert!(most <= 128);
         load(&limiter, 5000, |_| Duration::from_millis(5)).await;
-        assert_eq!(limiter.limit(), 64);
+        assert_eq!(limiter.limit(), 128);
     }
 
     #[tokio::test(start_paused = true)]

@@ -96,7 +96,7 @@ impl Metrics {
         let make = Make(&registry);
         let inner = Inner {
             // The kubelet's.
-            relist_duration: make.histogram("kubelet_pleg_relist_duration_seconds", "Duration in seconds of a full look, its inspections included.")?,
+            relist_duration: make.histogram("kubelet_pleg_relist_duration_seconds", "Duration in seconds of a full look, its inspections included; also of one that failed.")?,
             relist_interval: make.histogram("kubelet_pleg_relist_interval_seconds", "Interval in seconds between the starts of full looks.")?,
             last_seen: make.add(Gauge::new("kubelet_pleg_last_seen_seconds", "Unix time in seconds of the last complete look.")?)?,
             discard_events: make.counter("kubelet_pleg_discard_events", "Times a subscriber fell behind the feed and was told what it missed.")?,
@@ -164,7 +164,8 @@ impl Metrics {
         self.inner.relist_interval.observe(interval.as_secs_f64());
     }
 
-    pub(crate) fn look_failed(&self, cause: &'static str) {
+    pub(crate) fn look_failed(&self, duration: Duration, cause: &'static str) {
+        self.inner.relist_duration.observe(duration.as_secs_f64());
         self.inner.relist_errors.with_label_values(&[cause]).inc();
     }
 

@@ -84,9 +84,21 @@ impl Text {
         }
         let at = self.0.len();
         for text in texts {
-            self.0.extend_from_slice(text);
+            // Ids and UIDs have these lengths: copied without a call.
+            if let Ok(id) = <&[u8; 64]>::try_from(text) {
+                self.0.extend_from_slice(id);
+            } else if let Ok(uid) = <&[u8; 36]>::try_from(text) {
+                self.0.extend_from_slice(uid);
+            } else {
+                self.0.extend_from_slice(text);
+            }
         }
         Some(Spans { at, lens })
+    }
+
+    /// The first of an item's texts.
+    fn first<const N: usize>(&self, spans: &Spans<N>) -> &[u8] {
+        &self.0[spans.at..spans.at + usize::from(spans.lens[0])]
     }
 
     fn get<const N: usize>(&self, spans: &Spans<N>) -> [&[u8]; N] {
@@ -168,29 +180,47 @@ impl SandboxList {
         }
     }
 
-    /// The items, in the order they came.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = SandboxItem<'_>> {
-        self.rows.iter().map(|row| {
-            let [id, uid, namespace, name, pod_uid_label] = self.text.get(&row.spans);
-            let &Row {
-                created_at,
-                attempt,
-                state,
-                has_metadata,
-                ..
-            } = row;
-            SandboxItem {
-                id,
-                has_metadata,
-                uid,
-                namespace,
-                name,
-                attempt,
-                state,
-                created_at,
-                pod_uid_label,
-            }
-        })
+    /// How many items there are.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// No items.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// An item's id alone.
+    pub(crate) fn id(&self, i: usize) -> &[u8] {
+        self.text.first(&self.rows[i].spans)
+    }
+
+    /// An item's state alone, as the runtime wrote it.
+    pub(crate) fn state(&self, i: usize) -> i32 {
+        self.rows[i].state
+    }
+
+    /// The item at a place below [`len`](Self::len).
+    pub fn item(&self, i: usize) -> SandboxItem<'_> {
+        let &Row {
+            spans,
+            created_at,
+            attempt,
+            state,
+            has_metadata,
+        } = &self.rows[i];
+        let [id, uid, namespace, name, pod_uid_label] = self.text.get(&spans);
+        SandboxItem {
+            id,
+            has_metadata,
+            uid,
+            namespace,
+            name,
+            attempt,
+            state,
+            created_at,
+            pod_uid_label,
+        }
     }
 
     /// What was odd about items taken one by one.
@@ -238,35 +268,54 @@ impl ContainerList {
         }
     }
 
-    /// The items, in the order they came.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = ContainerItem<'_>> {
-        self.rows.iter().map(|row| {
-            let [
-                id,
-                pod_sandbox_id,
-                name,
-                pod_uid_label,
-                pod_namespace_label,
-                pod_name_label,
-            ] = self.text.get(&row.spans);
-            let &Row {
-                created_at,
-                attempt,
-                state,
-                ..
-            } = row;
-            ContainerItem {
-                id,
-                pod_sandbox_id,
-                name,
-                attempt,
-                state,
-                created_at,
-                pod_uid_label,
-                pod_name_label,
-                pod_namespace_label,
-            }
-        })
+    /// How many items there are.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// No items.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// An item's id alone.
+    pub(crate) fn id(&self, i: usize) -> &[u8] {
+        self.text.first(&self.rows[i].spans)
+    }
+
+    /// An item's state alone, as the runtime wrote it.
+    pub(crate) fn state(&self, i: usize) -> i32 {
+        self.rows[i].state
+    }
+
+    /// The item at a place below [`len`](Self::len).
+    pub fn item(&self, i: usize) -> ContainerItem<'_> {
+        let &Row {
+            spans,
+            created_at,
+            attempt,
+            state,
+            ..
+        } = &self.rows[i];
+        let [
+            id,
+            pod_sandbox_id,
+            name,
+            pod_uid_label,
+            pod_namespace_label,
+            pod_name_label,
+        ] = self.text.get(&spans);
+        ContainerItem {
+            id,
+            pod_sandbox_id,
+            name,
+            attempt,
+            state,
+            created_at,
+            pod_uid_label,
+            pod_name_label,
+            pod_namespace_label,
+        }
     }
 
     /// What was odd about items taken one by one.
@@ -327,9 +376,9 @@ mod tests {
                 ..Default::default()
             });
             snapshot.containers.push(&container);
-            assert_eq!(snapshot.sandboxes.iter().next(), Some(sandbox));
-            assert_eq!(snapshot.sandboxes.iter().len(), 2);
-            assert_eq!(snapshot.containers.iter().collect::<Vec<_>>(), [container]);
+            assert_eq!(snapshot.sandboxes.item(0), sandbox);
+            assert_eq!(snapshot.sandboxes.len(), 2);
+            assert_eq!((snapshot.containers.len(), snapshot.containers.item(0)), (1, container));
         }
     }
 
@@ -358,6 +407,6 @@ mod tests {
                 ..Default::default()
             }
         );
-        assert_eq!(list.iter().len(), 1);
+        assert_eq!(list.len(), 1);
     }
 }

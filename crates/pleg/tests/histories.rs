@@ -1,6 +1,8 @@
 //! Random histories of a runtime, with failing lists, failing and hanging inspections, vanishing containers, waiting callers and
 //! sleeping subscribers. What must hold always holds.
 
+#![allow(clippy::unwrap_used, clippy::too_many_lines, reason = "the steps of a test")]
+
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};

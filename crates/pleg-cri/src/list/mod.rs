@@ -11,7 +11,7 @@ mod wire;
 
 use std::collections::HashMap;
 
-pub(crate) use read::{ReadError, read_list};
+pub(crate) use read::{Form, ReadError, read_list};
 pub use wire::{Malformed, parse_container, parse_sandbox};
 
 use crate::v1;

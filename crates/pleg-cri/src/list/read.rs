@@ -20,9 +20,19 @@ impl From<Malformed> for ReadError {
     }
 }
 
+/// Which of its two calls a list came by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Exactly one message. An answer without any is broken: taken for an empty list, it would be the death of everything.
+    Unary,
+    /// Any number of messages, also none: a node without containers.
+    Streaming,
+}
+
 /// Reads a list's whole answer. Returns (items, bytes).
 pub(crate) async fn read_list<B>(
     response: http::Response<B>,
+    form: Form,
     limit: usize,
     item: &mut (dyn FnMut(&[u8]) -> Result<(), Malformed> + Send),
 ) -> Result<(usize, usize), ReadError>
@@ -31,10 +41,9 @@ where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let (head, body) = response.into_parts();
-    // An error without any message comes with its status in the head ("trailers only").
-    if let Some(status) = tonic::Status::from_header_map(&head.headers)
-        && status.code() != tonic::Code::Ok
-    {
+    // What has no message at all, errors and empty streams, may come with its status in the head ("trailers only").
+    let mut status = tonic::Status::from_header_map(&head.headers);
+    if let Some(status) = status.take_if(|status| status.code() != tonic::Code::Ok) {
         return Err(ReadError::Status(status));
     }
     if head.status != http::StatusCode::OK {
@@ -45,13 +54,16 @@ where
     }
     let mut body = pin!(body);
     let mut messages = Messages::new(limit);
-    let mut status = None;
     while let Some(frame) = std::future::poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
         match frame
             .map_err(|e| ReadError::Status(tonic::Status::from_error(e.into())))?
             .into_data()
         {
-            Ok(data) => messages.feed(data, item)?,
+            Ok(data) => {
+                // The head spoke for an answer without a message; this one has to end with a status of its own.
+                status = None;
+                messages.feed(data, item)?;
+            }
             Err(frame) => {
                 if let Ok(trailers) = frame.into_trailers() {
                     status = tonic::Status::from_header_map(&trailers);
@@ -60,7 +72,7 @@ where
         }
     }
     match status {
-        Some(status) if status.code() == tonic::Code::Ok => messages.finish(),
+        Some(status) if status.code() == tonic::Code::Ok => messages.finish(form),
         Some(status) => Err(ReadError::Status(status)),
         None => Err(ReadError::Malformed("the answer ended without a status")),
     }
@@ -82,6 +94,7 @@ struct Messages {
     /// The start of an item (with its tag and length) whose end has not arrived.
     carry: Vec<u8>,
     limit: usize,
+    count: usize,
     items: usize,
     bytes: usize,
 }
@@ -92,6 +105,7 @@ impl Messages {
             state: State::Prefix { seen: [0; 5], have: 0 },
             carry: Vec::new(),
             limit,
+            count: 0,
             items: 0,
             bytes: 0,
         }
@@ -115,6 +129,7 @@ impl Messages {
                             return Err(ReadError::Malformed("a compressed message, which we did not ask for"));
                         }
                         let left = u32::from_be_bytes(len) as usize;
+                        self.count += 1;
                         self.bytes = self.bytes.saturating_add(left);
                         if self.bytes > self.limit {
                             return Err(ReadError::TooLarge { limit: self.limit });
@@ -191,8 +206,11 @@ impl Messages {
         Ok(())
     }
 
-    fn finish(self) -> Result<(usize, usize), ReadError> {
+    fn finish(self, form: Form) -> Result<(usize, usize), ReadError> {
         match self.state {
+            State::Prefix { have: 0, .. } if form == Form::Unary && self.count != 1 => {
+                Err(ReadError::Malformed("not exactly one message"))
+            }
             State::Prefix { have: 0, .. } => Ok((self.items, self.bytes)),
             _ => Err(ReadError::Malformed("the answer is cut off")),
         }
@@ -249,6 +267,10 @@ fn field(bytes: &[u8]) -> Result<Parsed, Malformed> {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use http_body::Frame;
     use proptest::prelude::*;
     use prost::Message;
 
@@ -276,7 +298,74 @@ mod tests {
                 break;
             }
         }
-        messages.finish().map(|(_, bytes)| (items, bytes))
+        messages.finish(Form::Streaming).map(|(_, bytes)| (items, bytes))
+    }
+
+    /// Reads an answer with the given status in its head or in its trailers.
+    async fn answer(form: Form, head: Option<&str>, body: &[u8], trailer: Option<&str>) -> Result<usize, ReadError> {
+        let mut frames = Vec::new();
+        if !body.is_empty() {
+            frames.push(Frame::data(Bytes::copy_from_slice(body)));
+        }
+        if let Some(status) = trailer {
+            let trailers = http::HeaderMap::from_iter([("grpc-status".parse().unwrap(), status.parse().unwrap())]);
+            frames.push(Frame::trailers(trailers));
+        }
+        let mut response = http::Response::new(Frames(frames.into()));
+        if let Some(status) = head {
+            response.headers_mut().insert("grpc-status", status.parse().unwrap());
+        }
+        read_list(response, form, 1000, &mut |_| Ok(()))
+            .await
+            .map(|(items, _)| items)
+    }
+
+    struct Frames(std::collections::VecDeque<Frame<Bytes>>);
+
+    impl Body for Frames {
+        type Data = Bytes;
+        type Error = std::io::Error;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
+            Poll::Ready(self.0.pop_front().map(Ok))
+        }
+    }
+
+    /// Taken for an empty list, it would be the death of every container of the node.
+    #[tokio::test]
+    async fn a_unary_answer_without_a_message_is_no_empty_list() {
+        let malformed = |answer| matches!(answer, Err(ReadError::Malformed(_)));
+        assert!(malformed(answer(Form::Unary, None, &[], Some("0")).await));
+        assert!(malformed(answer(Form::Unary, Some("0"), &[], None).await));
+        let two = [frame(&[]), frame(&[])].concat();
+        assert!(malformed(answer(Form::Unary, None, &two, Some("0")).await));
+        assert_eq!(answer(Form::Unary, None, &frame(&[]), Some("0")).await.unwrap(), 0);
+    }
+
+    /// A Go server that streams nothing sends its status in the head and no trailers.
+    #[tokio::test]
+    async fn a_stream_without_a_message_is_an_empty_list() {
+        for (head, trailer) in [(Some("0"), None), (None, Some("0"))] {
+            assert_eq!(answer(Form::Streaming, head, &[], trailer).await.unwrap(), 0);
+        }
+        let full = frame(&list(3).encode_to_vec());
+        assert_eq!(answer(Form::Streaming, None, &full, Some("0")).await.unwrap(), 3);
+        // Without a status it may be half a list.
+        assert!(matches!(
+            answer(Form::Streaming, None, &full, None).await,
+            Err(ReadError::Malformed(_))
+        ));
+        assert!(matches!(
+            answer(Form::Streaming, Some("14"), &[], None).await,
+            Err(ReadError::Status(_))
+        ));
+        assert!(matches!(
+            answer(Form::Streaming, None, &full, Some("14")).await,
+            Err(ReadError::Status(_))
+        ));
     }
 
     fn list(n: usize) -> v1::ListContainersResponse {

@@ -29,8 +29,11 @@ impl<R: Runtime> Generator<R> {
             self.health.release(&pod.uid);
             tracing::info!("pod {pod} left quarantine after {}", seconds(trouble.since.elapsed()));
         }
-        self.records
-            .not_found(&inspected.gone_sandboxes, &inspected.gone_containers);
+        // What was listed again since the runtime denied it may be back: the next inspection tells.
+        if work.again.is_none() {
+            self.records
+                .not_found(&inspected.gone_sandboxes, &inspected.gone_containers);
+        }
         inspected.correct(&mut view);
 
         let changes = diff(&self.records.committed(key), &view);
@@ -50,6 +53,9 @@ impl<R: Runtime> Generator<R> {
         let held = self.work_done(key, exists);
         if view.is_empty() && !held {
             self.cache.remove(&pod.uid);
+            if token > self.cache.reader().complete() {
+                self.confirm_absence(source);
+            }
         } else {
             self.cache.commit(status, token, now, held);
         }
@@ -81,6 +87,11 @@ impl<R: Runtime> Generator<R> {
         self.publish(events);
         self.gauges();
         self.moved(key);
+    }
+
+    /// Only a complete look can say that there is no trace of a pod. Who asked by a look of his own does not wait a period for it.
+    pub(super) fn confirm_absence(&self, source: Source) {
+        self.hints.all(source);
     }
 
     fn events(&self, changes: &[Change], context: &Context<'_>) -> Vec<Event> {

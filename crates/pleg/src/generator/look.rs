@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, try_join, try_join_all};
 use hashbrown::HashSet;
 use pleg_cri::error::seconds;
-use pleg_cri::{Error, ListFilter};
+use pleg_cri::{Error, ErrorKind, ListFilter};
 use tokio::time::Instant;
 
 use super::Generator;
@@ -37,6 +37,8 @@ pub(super) struct Listed {
     token: Token,
     asked: Dirty,
     started: Instant,
+    /// The runtime was away and has not said yet what it is now.
+    lost: bool,
     /// One snapshot for everything, or one for each pod; and the bytes of the answers.
     outcome: Result<(Vec<Snapshot>, usize), Error>,
 }
@@ -81,10 +83,8 @@ impl<R: Runtime> Generator<R> {
         let renew = std::mem::take(&mut self.lost);
         let mut spare = std::mem::take(&mut self.spare);
         let look = async move {
-            if renew {
-                // Settles the API version and features of what may be another runtime; its failure is the list's failure too.
-                let _ = runtime.version().await;
-            }
+            // Settles the API version and features of what may be another runtime. If it cannot say yet it is asked again.
+            let lost = renew && runtime.version().await.is_err();
             let (scope, outcome) = if full {
                 spare.clear();
                 let listed = list(&*runtime, &ListFilter::All, spare).await;
@@ -107,6 +107,7 @@ impl<R: Runtime> Generator<R> {
                 token,
                 asked,
                 started: now,
+                lost,
                 outcome,
             }
         };
@@ -120,11 +121,13 @@ impl<R: Runtime> Generator<R> {
             token,
             asked,
             started,
+            lost,
             outcome,
         } = listed;
+        self.lost |= lost;
         let (mut snapshots, bytes) = match outcome {
             Ok(lists) => lists,
-            Err(error) => return self.look_failed(&scope, asked, error),
+            Err(error) => return self.look_failed(&scope, asked, started, error),
         };
         match scope {
             Scope::Full => {
@@ -141,8 +144,12 @@ impl<R: Runtime> Generator<R> {
                         for &pod in touched.iter().filter(|&&pod| pod != key) {
                             self.evaluate(pod, token, source, false);
                         }
+                        self.uncounted |= !touched.is_empty();
                         self.records.recycle(touched);
                         self.evaluate(key, token, source, true);
+                    }
+                    if self.cache.reader().get(uid).is_none() {
+                        self.confirm_absence(source);
                     }
                 }
             }
@@ -151,11 +158,12 @@ impl<R: Runtime> Generator<R> {
 
     fn take_in_full(&mut self, snapshot: &Snapshot, token: Token, asked: &Dirty, started: Instant, bytes: usize) {
         let (touched, odd) = self.records.observe(snapshot, Coverage::Full);
-        if self.first || !touched.is_empty() || odd.total() > 0 {
+        let odd_changed = self.health.odd(odd);
+        if self.first || self.uncounted || !touched.is_empty() || odd_changed {
             let (states, pods) = self.records.census();
             self.metrics.census(states, pods, &odd);
+            self.uncounted = false;
         }
-        self.health.odd(odd);
         for &key in &touched {
             let asked_by = self.records.pod(key).and_then(|pod| asked.pods.get(&pod.uid).copied());
             self.evaluate(key, token, asked_by.or(asked.all).unwrap_or(Source::Relist), false);
@@ -195,17 +203,18 @@ impl<R: Runtime> Generator<R> {
         }
     }
 
-    fn look_failed(&mut self, scope: &Scope, asked: Dirty, error: Error) {
+    fn look_failed(&mut self, scope: &Scope, asked: Dirty, started: Instant, error: Error) {
         self.hints.put_back(asked);
         let now = Instant::now();
         self.not_before = now + self.config.period;
-        if error.kind.is_unreachable() {
+        // Who does not know our calls is another one than we think.
+        if error.kind.is_unreachable() || error.kind == ErrorKind::Unimplemented {
             self.lost = true;
             self.restarted = self.cache.reader().token();
         }
         if matches!(scope, Scope::Full) {
             self.next_full = self.not_before;
-            self.metrics.look_failed(error.kind.label());
+            self.metrics.look_failed(now - started, error.kind.label());
             let text = error.to_string();
             if self.health.look_failed(error) {
                 tracing::warn!(

@@ -99,7 +99,9 @@ pub struct Generator<R> {
     spare: Snapshot,
     /// No look has been complete yet.
     first: bool,
-    /// The last look found the runtime gone: it may come back as another one.
+    /// Looks at single pods brought news that is not in the gauges.
+    uncounted: bool,
+    /// The runtime was gone and has not said since what it is: it may have come back as another one.
     lost: bool,
     /// Statuses inspected up to this look may be of an earlier life of the runtime.
     restarted: Token,
@@ -136,6 +138,7 @@ impl<R: Runtime> Generator<R> {
             settling: None,
             spare: Snapshot::default(),
             first: true,
+            uncounted: false,
             lost: false,
             restarted: Token::default(),
             unhealthy_since: None,

@@ -27,8 +27,8 @@ pub(super) struct Work {
     pub(super) source: Source,
     /// The pod was so before we came.
     pub(super) initial: bool,
-    /// More was asked for or seen while the inspection ran.
-    again: bool,
+    /// More was asked for or seen while the inspection ran: by which look, and on whose account.
+    pub(super) again: Option<(Token, Source)>,
     pub(super) trouble: Option<Trouble>,
 }
 
@@ -88,15 +88,16 @@ impl<R: Runtime> Generator<R> {
                 token,
                 source,
                 initial,
-                again: false,
+                again: None,
                 trouble: None,
             }
         });
         match &work.phase {
             // What is asked for needs an inspection that starts after the asking.
             Phase::Running { view: inspecting, .. } => {
-                work.again |= asked || *inspecting != view;
-                if !work.again {
+                if asked || work.again.is_some() || *inspecting != view {
+                    work.again = Some((token, source));
+                } else {
                     work.token = token;
                 }
             }
@@ -123,6 +124,7 @@ impl<R: Runtime> Generator<R> {
         } else {
             self.cache.remove(&uid);
         }
+        self.gauges();
         self.moved(key);
     }
 
@@ -161,7 +163,6 @@ impl<R: Runtime> Generator<R> {
             let id = self.next_inspection;
             self.next_inspection += 1;
             let (abort, registration) = AbortHandle::new_pair();
-            work.again = false;
             work.phase = Phase::Running {
                 id,
                 abort,
@@ -260,14 +261,16 @@ impl<R: Runtime> Generator<R> {
             attempts: trouble.attempts,
             since: trouble.since,
         };
-        let again = std::mem::take(&mut work.again);
-        work.phase = if again {
-            Phase::Queued
-        } else {
-            Phase::Waiting { until: now + pause }
-        };
         let cause = Arc::new(cause);
         self.cache.fail(&pod.uid, work.token, Arc::clone(&cause));
+        let again = work.again.take();
+        work.phase = match again {
+            Some((token, source)) => {
+                (work.token, work.source) = (token, source);
+                Phase::Queued
+            }
+            None => Phase::Waiting { until: now + pause },
+        };
         self.health.quarantine(pod, cause);
         // A runtime that is gone is reported once, not for each pod.
         if trouble.attempts == 1 && !error.kind.is_unreachable() {
@@ -279,7 +282,7 @@ impl<R: Runtime> Generator<R> {
         if error.kind.is_unreachable() {
             self.restarted = self.cache.reader().token();
         }
-        if again {
+        if again.is_some() {
             self.queue.push_back(key);
         }
         self.gauges();
@@ -291,9 +294,13 @@ impl<R: Runtime> Generator<R> {
         let Some(work) = self.work.get_mut(&key) else {
             return false;
         };
-        let again = exists && (work.again || self.records.is_dirty(key));
+        let asked = work.again.take();
+        let again = exists && (asked.is_some() || self.records.is_dirty(key));
         if again {
             work.phase = Phase::Queued;
+            if let Some((token, source)) = asked {
+                (work.token, work.source) = (token, source);
+            }
             work.trouble = None;
             // The first state was committed; what comes now is news.
             work.initial = false;

@@ -55,7 +55,8 @@ pub trait Runtime: Send + Sync + 'static {
         name: &Arc<str>,
     ) -> impl Future<Output = Result<ContainerStatus, Error>> + Send;
 
-    /// Asks which runtime this is. Called at the start and whenever the runtime was away: it may have become another one.
+    /// Asks which runtime this is. Called whenever the runtime was away or did not know a call, until it answers: it may have
+    /// become another one.
     fn version(&self) -> impl Future<Output = Result<RuntimeVersion, Error>> + Send;
 
     /// The calls in flight, for health and metrics.

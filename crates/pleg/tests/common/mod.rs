@@ -46,10 +46,16 @@ pub struct World {
     pub clock: i64,
     /// Fails both lists.
     pub list_error: Option<ErrorKind>,
+    /// Fails `Version`.
+    pub version_error: Option<ErrorKind>,
+    /// How often `Version` was answered.
+    pub versions: usize,
     /// Never answers lists.
     pub list_hangs: bool,
     /// Status calls of these ids never answer (the generator's caller bounds them: here after 10 s).
     pub hung: BTreeSet<String>,
+    /// Hung calls are answered in the end, just before the deadline.
+    pub slow_ends_well: bool,
     /// Status calls of these ids fail.
     pub failing: BTreeSet<String>,
     /// Status calls of these ids say `NOT_FOUND`.
@@ -204,6 +210,9 @@ impl Fake {
         if hung {
             // As the client does: an answer or an error within the deadline.
             tokio::time::sleep(Duration::from_secs(10)).await;
+            if self.world().slow_ends_well {
+                return Ok(());
+            }
             return Err(Self::error(rpc, subject, ErrorKind::Deadline(Duration::from_secs(10))));
         }
         tokio::time::sleep(latency).await;
@@ -349,6 +358,11 @@ impl Runtime for Fake {
     }
 
     async fn version(&self) -> Result<RuntimeVersion, Error> {
+        let mut world = self.world();
+        if let Some(kind) = world.version_error.clone() {
+            return Err(Self::error(Rpc::Version, &Subject::NODE, kind));
+        }
+        world.versions += 1;
         Ok(RuntimeVersion::default())
     }
 }

@@ -4,191 +4,20 @@
 //! sent for. A pod is *dirty* while the two differ, so a change whose inspection failed is found again by itself. A look only
 //! writes `listed`; a commit only writes `committed`. Matching a look against the records allocates nothing for what is unchanged.
 
-use std::hash::BuildHasher;
+mod table;
+
 use std::sync::Arc;
 
-use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
+use hashbrown::HashMap;
 use pleg_cri::{ContainerItem, SandboxItem};
 
 use crate::model::{ContainerId, ContainerRef, ContainerState, PodRef, PodUid, PodView, SandboxId, SandboxState};
 use crate::snapshot::{Oddities, Snapshot};
+use table::{About, Item, Table};
 
 /// A pod's place in the records. Valid until the pod is dropped from them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PodKey(u32);
-
-/// One container or sandbox. A look goes through all of them in random order, and every pointer followed is a wait for memory: so
-/// what an unchanged item is recognised by stands in one place, and the rest behind a box.
-#[derive(Debug)]
-struct Item<S> {
-    /// The id, where it has the usual length.
-    key: [u8; ID],
-    usual: bool,
-    /// Carries the label with its pod's UID, so a list filtered by that label shows it.
-    labelled: bool,
-    /// The runtime said `NOT_FOUND` when asked by id. Holds until its listed state changes.
-    not_found: bool,
-    /// What the newest look that covers it said; `None`: it is not there.
-    listed: Option<S>,
-    /// What was last committed; `None`: never, or its removal was.
-    committed: Option<S>,
-    /// The look that last saw it.
-    seen: u32,
-    pod: PodKey,
-    about: Box<About>,
-}
-
-/// What never changes about an item.
-#[derive(Debug)]
-struct About {
-    id: Arc<str>,
-    name: Arc<str>,
-    attempt: u32,
-    created_at: i64,
-}
-
-/// The length of the ids that runtimes make.
-const ID: usize = 64;
-
-impl<S> Item<S> {
-    /// An item that `look` was the first to see.
-    fn new(about: About, pod: PodKey, state: S, look: u32, labelled: bool) -> Self {
-        let key = about.id.as_bytes().try_into().ok();
-        Self {
-            key: key.unwrap_or([0; ID]),
-            usual: key.is_some(),
-            labelled,
-            not_found: false,
-            listed: Some(state),
-            committed: None,
-            seen: look,
-            pod,
-            about: Box::new(about),
-        }
-    }
-}
-
-impl<S: Copy + PartialEq> Item<S> {
-    fn is_dirty(&self) -> bool {
-        self.visible() != self.committed
-    }
-
-    /// The listed state, unless the runtime denied the object when asked by id.
-    fn visible(&self) -> Option<S> {
-        self.listed.filter(|_| !self.not_found)
-    }
-}
-
-/// Items by id.
-#[derive(Debug)]
-struct Table<S> {
-    hasher: DefaultHashBuilder,
-    index: HashTable<u32>,
-    slots: Vec<Option<Item<S>>>,
-    free: Vec<u32>,
-    /// How many items have a listed state.
-    listed: usize,
-}
-
-impl<S> Default for Table<S> {
-    fn default() -> Self {
-        Self {
-            hasher: DefaultHashBuilder::default(),
-            index: HashTable::new(),
-            slots: Vec::new(),
-            free: Vec::new(),
-            listed: 0,
-        }
-    }
-}
-
-impl<S: Copy + Ord> Table<S> {
-    fn find(&self, id: &[u8]) -> Option<u32> {
-        let hash = self.hasher.hash_one(id);
-        let slot = match <&[u8; ID]>::try_from(id) {
-            Ok(id) => self.index.find(hash, |&slot| {
-                self.get(slot).is_some_and(|item| item.usual && item.key == *id)
-            }),
-            Err(_) => self.index.find(hash, |&slot| {
-                self.get(slot).is_some_and(|item| item.about.id.as_bytes() == id)
-            }),
-        };
-        slot.copied()
-    }
-
-    fn get(&self, slot: u32) -> Option<&Item<S>> {
-        self.slots.get(slot as usize)?.as_ref()
-    }
-
-    fn get_mut(&mut self, slot: u32) -> Option<&mut Item<S>> {
-        self.slots.get_mut(slot as usize)?.as_mut()
-    }
-
-    fn insert(&mut self, item: Item<S>) -> u32 {
-        self.listed += usize::from(item.listed.is_some());
-        let hash = self.hasher.hash_one(item.about.id.as_bytes());
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(None);
-            // Four billion containers do not fit into any list we accept.
-            u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
-        });
-        self.slots[slot as usize] = Some(item);
-        let (slots, hasher) = (&self.slots, &self.hasher);
-        self.index.insert_unique(hash, slot, |&slot| {
-            slots[slot as usize]
-                .as_ref()
-                .map_or(0, |item| hasher.hash_one(item.about.id.as_bytes()))
-        });
-        slot
-    }
-
-    fn remove(&mut self, slot: u32) {
-        let Some(item) = self.slots.get_mut(slot as usize).and_then(Option::take) else {
-            return;
-        };
-        let hash = self.hasher.hash_one(item.about.id.as_bytes());
-        if let Ok(entry) = self.index.find_entry(hash, |&other| other == slot) {
-            entry.remove();
-        }
-        self.listed -= usize::from(item.listed.is_some());
-        self.free.push(slot);
-        // Give the room of a storm back.
-        if self.index.is_empty() {
-            *self = Self::default();
-        }
-    }
-
-    /// Notes that `look` saw the item in `state`. Returns whether that is news.
-    fn see(&mut self, slot: u32, state: S, look: u32, odd: &mut Oddities) -> Option<PodKey> {
-        let item = self.slots.get_mut(slot as usize)?.as_mut()?;
-        if item.seen == look {
-            // The same id twice. Lists come in any order, so the choice must not depend on it.
-            odd.duplicate_id += 1;
-            if item.listed.is_some_and(|listed| listed >= state) {
-                return None;
-            }
-        }
-        item.seen = look;
-        if item.listed == Some(state) {
-            odd.listed_not_found += u32::from(item.not_found);
-            return None;
-        }
-        self.listed += usize::from(item.listed.is_none());
-        item.listed = Some(state);
-        item.not_found = false;
-        Some(item.pod)
-    }
-
-    /// Notes that the item is not there any more.
-    fn vanish(&mut self, slot: u32) {
-        if let Some(item) = self.slots.get_mut(slot as usize).and_then(Option::as_mut)
-            && item.listed.take().is_some()
-        {
-            item.not_found = false;
-            self.listed -= 1;
-        }
-    }
-}
 
 #[derive(Debug)]
 struct Pod {
@@ -228,34 +57,50 @@ impl Records {
         let mut odd = snapshot.sandboxes.oddities();
         add(&mut odd, snapshot.containers.oddities());
 
-        let (mut seen_sandboxes, mut seen_containers) = (0, 0);
-        for item in snapshot.sandboxes.iter() {
-            seen_sandboxes += 1;
-            let state = SandboxState::from_wire(item.state);
-            let news = match self.sandboxes.find(item.id) {
-                Some(slot) => self.sandboxes.see(slot, state, self.look, &mut odd),
+        // What is unchanged is done with here; what is left are new items, and pods with news.
+        let (look, mut news, mut new) = (self.look, Vec::new(), Vec::new());
+        let list = &snapshot.sandboxes;
+        self.sandboxes.match_all(
+            list.len(),
+            |i| list.id(i),
+            |table, i, slot| match slot {
+                Some(slot) => news.extend(table.see(slot, SandboxState::from_wire(list.state(i)), look, &mut odd)),
+                None => new.push(i),
+            },
+        );
+        for i in new.drain(..) {
+            let (item, state) = (list.item(i), SandboxState::from_wire(list.state(i)));
+            news.extend(match self.sandboxes.find(item.id) {
+                // The same new id twice.
+                Some(slot) => self.sandboxes.see(slot, state, look, &mut odd),
                 None => self.add_sandbox(&item, state, &mut odd),
-            };
-            if let Some(pod) = news {
-                self.touch(pod);
-            }
+            });
         }
-        for item in snapshot.containers.iter() {
-            seen_containers += 1;
-            let state = ContainerState::from_wire(item.state);
-            let news = match self.containers.find(item.id) {
-                Some(slot) => self.containers.see(slot, state, self.look, &mut odd),
+        let list = &snapshot.containers;
+        self.containers.match_all(
+            list.len(),
+            |i| list.id(i),
+            |table, i, slot| match slot {
+                Some(slot) => news.extend(table.see(slot, ContainerState::from_wire(list.state(i)), look, &mut odd)),
+                None => new.push(i),
+            },
+        );
+        for i in new {
+            let (item, state) = (list.item(i), ContainerState::from_wire(list.state(i)));
+            news.extend(match self.containers.find(item.id) {
+                Some(slot) => self.containers.see(slot, state, look, &mut odd),
                 None => self.add_container(&item, state, &mut odd),
-            };
-            if let Some(pod) = news {
-                self.touch(pod);
-            }
+            });
+        }
+        for pod in news {
+            self.touch(pod);
         }
         match coverage {
             Coverage::Full => {
                 // Where at least as many were seen as are listed and nothing was odd, nothing can be missing.
                 let clean = odd == Oddities::default() && self.touched.is_empty();
-                if !clean || seen_sandboxes != self.sandboxes.listed || seen_containers != self.containers.listed {
+                let (sandboxes, containers) = (snapshot.sandboxes.len(), snapshot.containers.len());
+                if !clean || sandboxes != self.sandboxes.listed || containers != self.containers.listed {
                     self.vanish_unseen();
                 }
             }
@@ -371,25 +216,11 @@ impl Records {
     }
 
     fn vanish_unseen(&mut self) {
-        let look = self.look;
-        let unseen = |seen: u32, listed: bool| listed && seen != look;
-        for slot in 0..u32::try_from(self.sandboxes.slots.len()).unwrap_or(u32::MAX) {
-            if let Some(item) = self.sandboxes.get(slot)
-                && unseen(item.seen, item.listed.is_some())
-            {
-                let pod = item.pod;
-                self.sandboxes.vanish(slot);
-                self.touch(pod);
-            }
+        for slot in self.sandboxes.unseen(self.look) {
+            self.sandboxes.vanish(slot).into_iter().for_each(|pod| self.touch(pod));
         }
-        for slot in 0..u32::try_from(self.containers.slots.len()).unwrap_or(u32::MAX) {
-            if let Some(item) = self.containers.get(slot)
-                && unseen(item.seen, item.listed.is_some())
-            {
-                let pod = item.pod;
-                self.containers.vanish(slot);
-                self.touch(pod);
-            }
+        for slot in self.containers.unseen(self.look) {
+            self.containers.vanish(slot).into_iter().for_each(|pod| self.touch(pod));
         }
     }
 
@@ -401,14 +232,12 @@ impl Records {
         let (sandboxes, containers) = (record.sandboxes.clone(), record.containers.clone());
         for slot in sandboxes {
             if self.sandboxes.get(slot).is_some_and(|s| s.labelled && s.seen != look) {
-                self.sandboxes.vanish(slot);
-                self.touch(key);
+                self.sandboxes.vanish(slot).into_iter().for_each(|pod| self.touch(pod));
             }
         }
         for slot in containers {
             if self.containers.get(slot).is_some_and(|c| c.labelled && c.seen != look) {
-                self.containers.vanish(slot);
-                self.touch(key);
+                self.containers.vanish(slot).into_iter().for_each(|pod| self.touch(pod));
             }
         }
     }
@@ -595,7 +424,7 @@ impl Records {
     /// How many containers are listed in each state, in the order of [`ContainerState::ALL`]; and how many pods have a ready sandbox.
     pub fn census(&self) -> ([usize; 4], usize) {
         let mut states = [0; 4];
-        for state in self.containers.slots.iter().flatten().filter_map(|c| c.listed) {
+        for state in self.containers.states() {
             states[state as usize] += 1;
         }
         let ready = |slot: &u32| {

@@ -1,0 +1,119 @@
+//! An idle look allocates what receiving its bytes allocates, whatever the size of the node: nothing for a pod that is unchanged.
+//!
+//! A file of its own, because it counts every allocation of its process. The simulated runtime runs in another one.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use pleg::{Config, CriRuntime, Generator, Metrics, PodUid};
+use pleg_cri::{Client, Endpoint};
+use tokio::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+#[global_allocator]
+static ALLOCATOR: dhat::Alloc = dhat::Alloc;
+
+/// What an idle look may allocate beyond its bytes.
+const ALLOWED: u64 = 16;
+const LOOKS: usize = 10;
+
+struct Sim {
+    child: Child,
+    _dir: tempfile::TempDir,
+}
+
+impl Drop for Sim {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+async fn simulate(pods: usize) -> (Sim, Client) {
+    let dir = tempfile::tempdir().unwrap();
+    let endpoint = Endpoint::unix(dir.path().join("sim.sock"));
+    let mut child = Command::new(env!("CARGO_BIN_EXE_pleg"))
+        .args([
+            "sim",
+            "--listen",
+            &endpoint.to_string(),
+            "--pods",
+            &pods.to_string(),
+            "--containers",
+            "2",
+        ])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It says one line when it is ready.
+    let mut line = String::new();
+    BufReader::new(child.stderr.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    assert!(line.contains("ready"), "{line}");
+    let client = Client::connect(endpoint, pleg_cri::Config::default()).await.unwrap();
+    (Sim { child, _dir: dir }, client)
+}
+
+fn allocations() -> u64 {
+    dhat::HeapStats::get().total_blocks
+}
+
+/// Allocations of receiving both lists, and of an idle look of the whole generator.
+async fn costs(pods: usize) -> (u64, u64) {
+    let (_sim, client) = simulate(pods).await;
+    for _ in 0..3 {
+        client.drain_lists().await.unwrap();
+    }
+    // The least of several: how many frames a read brings depends on what else the machine does.
+    let mut floor = u64::MAX;
+    for _ in 0..LOOKS {
+        let before = allocations();
+        client.drain_lists().await.unwrap();
+        floor = floor.min(allocations() - before);
+    }
+
+    let config = Config {
+        period: Duration::from_millis(1),
+        ..Config::default()
+    };
+    let generator = Generator::new(CriRuntime::new(client), config, Metrics::new().unwrap());
+    let pleg = generator.handle();
+    let shutdown = CancellationToken::new();
+    let task = tokio::spawn(generator.run(shutdown.clone()));
+    // Until every pod is in the cache, and a few looks more.
+    let nobody = PodUid::from("nobody");
+    let looks = async |n: u64| {
+        let (start, cache) = (pleg.health().report().looks, pleg.cache());
+        while pleg.health().report().looks < start + n {
+            cache.newer_than(&nobody, cache.token()).await.unwrap();
+        }
+        pleg.health().report().looks - start
+    };
+    while pleg.feed().newest() < 3 * pods as u64 {
+        looks(1).await;
+    }
+    looks(5).await;
+    let mut look = u64::MAX;
+    for _ in 0..LOOKS {
+        let before = allocations();
+        let taken = looks(1).await;
+        look = look.min((allocations() - before) / taken);
+    }
+    shutdown.cancel();
+    task.await.unwrap();
+    (floor, look)
+}
+
+#[tokio::test]
+async fn an_idle_look_allocates_what_its_bytes_allocate() {
+    let _profiler = dhat::Profiler::builder().testing().build();
+    for pods in [100, 1000, 5000] {
+        let (floor, look) = costs(pods).await;
+        println!("{pods} pods: {look} allocations a look, {floor} to receive the same bytes");
+        assert!(
+            look <= floor + ALLOWED,
+            "{pods} pods: {look} allocations a look, {floor} to receive the same bytes"
+        );
+    }
+}
