@@ -1,0 +1,37 @@
+//! pleg against the real thing: containerd 1.6, 1.7 and 2.1, each with a root, a state and a socket of its own.
+//!
+//! A simulated runtime does what its author believes; this crate finds out what containerd does. It holds the harness and, in
+//! `tests/`, the scenarios. It must not hold anything the product needs, and it never touches a containerd of the host.
+//!
+//! | module | job |
+//! |---|---|
+//! | [`version`] | which containerds there are, and where `containerd/fetch` put them |
+//! | [`containerd`] | one running containerd: start, stop, restart, kill, pause |
+//! | [`home`] | its directory, and how everything that belongs to it is found and ended, whatever happened |
+//! | [`process`] | processes as `/proc` shows them, signals |
+//! | [`image`] | the test image, made without a registry |
+//! | [`kubelet`] | pods and containers made as a kubelet makes them |
+//! | [`mod@truth`] | what the runtime itself says, in a form to compare with |
+//! | [`observer`] | a generator that looks at one runtime, and what it reports, to compare with |
+//! | [`steps`] | act, and wait until the generator has told of it |
+//! | [`wait`] | waiting for a level, with a deadline and a name |
+//! | [`suite`] | scenarios times versions, as tests |
+
+pub mod containerd;
+pub mod home;
+pub mod image;
+pub mod kubelet;
+pub mod observer;
+pub mod process;
+pub mod steps;
+pub mod suite;
+pub mod truth;
+pub mod version;
+pub mod wait;
+
+pub use containerd::Containerd;
+pub use kubelet::{Container, Kubelet, Pod, Sandbox};
+pub use observer::Observer;
+pub use suite::{Context, Scenario};
+pub use truth::{Truth, truth};
+pub use version::Version;

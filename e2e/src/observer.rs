@@ -1,0 +1,278 @@
+//! A generator that looks at one runtime, and what it reports, to compare with.
+//!
+//! Events are compared as short lines, such as `ContainerDied app#0 137 OOMKilled`, in the order of the feed, pod by pod: that is the
+//! order a generator promises. [`Observer::sees`] waits for the next lines of a pod and takes no other; [`Observer::agrees`] ends a
+//! scenario: after one more look at everything nothing was reported that nobody waited for, and the cache is the [`Truth`].
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use pleg::event::Subject;
+use pleg::{
+    Config, ContainerState, CriRuntime, Event, Generator, Item, Level, Metrics, Overflow, Pleg, PodUid, SandboxState,
+    Start, Subscriber,
+};
+use pleg_cri::{Client, Deadlines};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::truth::{ContainerTruth, PodTruth, SandboxTruth, State, Truth, truth};
+use crate::wait::{PATIENCE, until};
+use crate::{Containerd, Pod};
+
+/// Often enough that no scenario waits for it, seldom enough to leave the machine to the runtime.
+pub const PERIOD: Duration = Duration::from_millis(100);
+
+/// A running generator and what is left to read of its feed.
+#[derive(Debug)]
+pub struct Observer {
+    /// The generator's handle.
+    pub pleg: Pleg,
+    /// Asks the runtime the dull way.
+    client: Client,
+    feed: Subscriber,
+    /// Lines that no scenario has waited for yet, by pod name.
+    unseen: BTreeMap<String, VecDeque<String>>,
+    /// The number of the last event.
+    last: u64,
+    end: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Observer {
+    /// Starts a generator that only polls.
+    pub fn start(containerd: &Containerd) -> Result<Self> {
+        Self::with_period(containerd, PERIOD)
+    }
+
+    /// Starts a generator that only polls, this often.
+    pub fn with_period(containerd: &Containerd, period: Duration) -> Result<Self> {
+        // As an operator would who wants to know soon: a hang ends a look, not a scenario.
+        let deadlines = Deadlines {
+            list: Duration::from_secs(2),
+            inspect: Duration::from_secs(2),
+            ..Deadlines::default()
+        };
+        let config = pleg_cri::Config {
+            deadlines,
+            ..pleg_cri::Config::default()
+        };
+        let runtime = CriRuntime::new(Client::lazy(containerd.endpoint().clone(), config));
+        let config = Config {
+            period,
+            ..Config::default()
+        };
+        let generator = Generator::new(runtime, config, Metrics::new()?);
+        let pleg = generator.handle();
+        let feed = pleg.subscribe(Start::Oldest, Overflow::Gap);
+        let end = CancellationToken::new();
+        let task = tokio::spawn(generator.run(end.clone()));
+        Ok(Self {
+            pleg,
+            client: containerd.client().clone(),
+            feed,
+            unseen: BTreeMap::new(),
+            last: 0,
+            end,
+            task,
+        })
+    }
+
+    /// Waits for the next events of a pod, which have to be exactly these, in this order.
+    pub async fn sees(&mut self, pod: &Pod, expected: &[&str]) -> Result<()> {
+        let seen = self.next_of(pod, expected.len()).await;
+        let seen = seen.with_context(|| format!("pod {}: expected {expected:?}", pod.name))?;
+        ensure!(
+            seen == expected,
+            "pod {}: expected {expected:?}, saw {seen:?}",
+            pod.name
+        );
+        Ok(())
+    }
+
+    /// Waits for the next events of a pod where the runtime itself does things in no order.
+    pub async fn sees_in_any_order(&mut self, pod: &Pod, expected: &[&str]) -> Result<()> {
+        let seen = self.next_of(pod, expected.len()).await;
+        let mut seen = seen.with_context(|| format!("pod {}: expected in any order {expected:?}", pod.name))?;
+        let mut sorted = expected.to_vec();
+        sorted.sort_unstable();
+        seen.sort_unstable();
+        ensure!(
+            seen == sorted,
+            "pod {}: expected in any order {sorted:?}, saw {seen:?}",
+            pod.name
+        );
+        Ok(())
+    }
+
+    /// Waits until a look at everything that starts now is complete, with all that it found changed.
+    pub async fn looks(&mut self) -> Result<()> {
+        let token = self.pleg.request_all();
+        let cache = self.pleg.cache().clone();
+        until("a complete look", PATIENCE, async || {
+            let entries = cache.entries();
+            let late = entries
+                .iter()
+                .find(|entry| entry.observed < token && entry.error.is_none());
+            ensure!(
+                cache.complete() >= token,
+                "the last complete one is {:?}",
+                cache.complete()
+            );
+            ensure!(
+                late.is_none(),
+                "pod {} is not up to date",
+                late.map_or("", |entry| &*entry.status.pod.name)
+            );
+            Ok(())
+        })
+        .await
+    }
+
+    /// Nothing was reported that nobody waited for, the cache is what the runtime says, and the generator is healthy.
+    pub async fn agrees(&mut self) -> Result<()> {
+        self.looks().await?;
+        while let Some(item) = self.feed.try_next() {
+            self.take(item)?;
+        }
+        self.unseen.retain(|_, lines| !lines.is_empty());
+        ensure!(self.unseen.is_empty(), "events that nobody expected: {:?}", self.unseen);
+        let (ours, theirs) = (self.cached()?, truth(&self.client).await?);
+        ensure!(ours == theirs, "the cache says\n{ours}and the runtime says\n{theirs}");
+        let health = self.pleg.health().report();
+        ensure!(health.level == Level::Healthy, "{health:?}");
+        Ok(())
+    }
+
+    /// Looks once, by hand: exactly these events come of it, for this pod, and none for another.
+    pub async fn agrees_after(&mut self, pod: &Pod, expected: &[&str]) -> Result<()> {
+        self.looks().await?;
+        self.sees(pod, expected).await?;
+        self.agrees().await
+    }
+
+    /// Lines of a pod that came so far and that nobody waited for.
+    pub fn unseen(&mut self, pod: &Pod) -> Result<Vec<String>> {
+        while let Some(item) = self.feed.try_next() {
+            self.take(item)?;
+        }
+        Ok(self.unseen.get(&pod.name).into_iter().flatten().cloned().collect())
+    }
+
+    /// The cache in the form of the truth.
+    pub fn cached(&self) -> Result<Truth> {
+        let mut truth = Truth::default();
+        for entry in self.pleg.cache().entries() {
+            ensure!(entry.error.is_none(), "in quarantine: {:?}", entry.error);
+            let status = &entry.status;
+            let mut pod = PodTruth {
+                name: status.pod.name.to_string(),
+                namespace: status.pod.namespace.to_string(),
+                ..PodTruth::default()
+            };
+            for sandbox in &status.sandboxes {
+                let it = SandboxTruth {
+                    attempt: sandbox.attempt,
+                    ready: sandbox.state == SandboxState::Ready,
+                };
+                pod.sandboxes.insert(sandbox.id.to_string(), it);
+            }
+            for container in &status.containers {
+                let it = ContainerTruth {
+                    name: container.name.to_string(),
+                    attempt: container.attempt,
+                    state: match container.state {
+                        ContainerState::Created => State::Created,
+                        ContainerState::Running => State::Running,
+                        ContainerState::Exited => State::Exited,
+                        ContainerState::Unknown => State::Unknown,
+                    },
+                    exit_code: container.exit_code.unwrap_or(0),
+                    reason: container.reason.to_string(),
+                };
+                pod.containers.insert(container.id.to_string(), it);
+            }
+            truth.pods.insert(status.pod.uid.to_string(), pod);
+        }
+        Ok(truth)
+    }
+
+    async fn next_of(&mut self, pod: &Pod, count: usize) -> Result<Vec<String>> {
+        loop {
+            let lines = self.unseen.entry(pod.name.clone()).or_default();
+            if lines.len() >= count {
+                return Ok(lines.drain(..count).collect());
+            }
+            let Ok(item) = tokio::time::timeout(PATIENCE, self.feed.next()).await else {
+                let health = self.pleg.health().report().message;
+                bail!("no event within {PATIENCE:?} after {lines:?}; health: {health}");
+            };
+            self.take(item.context("the generator ended")?)?;
+        }
+    }
+
+    /// Reads one item of the feed into the lines of its pod.
+    fn take(&mut self, item: Item) -> Result<()> {
+        let event = match item {
+            Item::Event(event) => event,
+            Item::Gap { from, to } => bail!("events {from} to {to} were lost"),
+        };
+        ensure!(
+            event.seq == self.last + 1,
+            "event {} follows event {}",
+            event.seq,
+            self.last
+        );
+        self.last = event.seq;
+        let pod = event.pod.as_ref().map_or_else(String::new, |pod| pod.name.to_string());
+        // The event is never visible before the status that explains it.
+        if let Some(pod) = &event.pod {
+            self.explained(&pod.uid, &event)?;
+        }
+        self.unseen.entry(pod).or_default().push_back(line(&event));
+        Ok(())
+    }
+
+    fn explained(&self, uid: &PodUid, event: &Event) -> Result<()> {
+        let (Some(Subject::Container(subject)), Some(code)) = (&event.subject, event.exit_code) else {
+            return Ok(());
+        };
+        // Gone meanwhile, or never there without its status.
+        let Some(entry) = self.pleg.cache().get(uid) else {
+            return Ok(());
+        };
+        if let Some(status) = entry.status.container(&subject.id) {
+            ensure!(
+                status.exit_code == Some(code),
+                "{event:?} is not explained by {status:?}"
+            );
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Observer {
+    fn drop(&mut self) {
+        self.end.cancel();
+        self.task.abort();
+    }
+}
+
+/// What matters of an event, in one line.
+fn line(event: &Event) -> String {
+    let mut words = vec![event.kind.to_string()];
+    match &event.subject {
+        Some(Subject::Container(container)) => words.push(format!("{}#{}", container.name, container.attempt)),
+        Some(Subject::Sandbox { state, .. }) => {
+            words.push(state.map_or_else(|| "gone".to_owned(), |state| format!("{state:?}")));
+        }
+        None => {}
+    }
+    words.extend(event.exit_code.map(|code| code.to_string()));
+    words.extend(event.reason.as_ref().map(ToString::to_string));
+    if event.initial {
+        words.push("(initial)".to_owned());
+    }
+    words.join(" ")
+}

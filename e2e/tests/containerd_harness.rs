@@ -1,0 +1,227 @@
+//! The harness itself: what the other scenarios take for granted.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use pleg_e2e::home::Home;
+use pleg_e2e::image::Program;
+use pleg_e2e::steps::app;
+use pleg_e2e::truth::State;
+use pleg_e2e::{Container, Containerd, Context, Pod, Version, process, scenarios, suite};
+use rustix::process::Signal;
+
+/// Set for the copy of this program that is to be killed with a runtime in its hands.
+const ABANDON: &str = "PLEG_E2E_ABANDON";
+
+fn main() -> ExitCode {
+    if let Some(version) = std::env::var(ABANDON).ok().as_deref().and_then(Version::from_name) {
+        return abandon(version);
+    }
+    suite::main(scenarios![
+        containers_end_as_they_are_told,
+        shims_and_processes_are_found,
+        nothing_is_left_behind,
+        an_abandoned_runtime_is_swept_up,
+    ])
+}
+
+/// Each program of the test image does what its name says, and the truth tells it.
+async fn containers_end_as_they_are_told(context: &Context) -> Result<()> {
+    let kubelet = &context.kubelet;
+    let pod = Pod::new("pod");
+    let sandbox = kubelet.run_pod(&pod).await?;
+
+    let polite = Container::new("polite", Program::Polite(5));
+    let asked = kubelet.run(&sandbox, &polite).await?;
+    kubelet.wait_for_log(&sandbox, &polite, "ready").await?;
+    let says = Container::new("says", Program::Echo("so it is".to_owned()));
+    let said = kubelet.run(&sandbox, &says).await?;
+    kubelet.wait_for_log(&sandbox, &says, "so it is").await?;
+    let killed = kubelet
+        .run(&sandbox, &Container::new("stubborn", Program::Stubborn))
+        .await?;
+    let three = kubelet
+        .run(&sandbox, &Container::new("three", Program::Exit(3, 0)))
+        .await?;
+    let glutton = Container::new("glutton", Program::Eat(256)).memory_mib(32);
+    let eater = kubelet.run(&sandbox, &glutton).await?;
+    let absent = kubelet
+        .create(&sandbox, &Container::new("absent", Program::Absent))
+        .await?;
+    ensure!(
+        kubelet.start(&absent).await.is_err(),
+        "a program that is not there was started"
+    );
+
+    kubelet.stop(&asked, 20).await?;
+    kubelet.stop(&killed, 0).await?;
+    // Whether containerd says OOMKilled or just Error depends on how busy the machine is.
+    let eaten = kubelet.wait_for_exit(&eater).await?.reason;
+    ensure!(
+        ["OOMKilled", "Error"].contains(&eaten.as_str()),
+        "the glutton ended by {eaten}"
+    );
+    for (id, code, reason) in [
+        (&asked, 5, "Error"),
+        (&said, 0, "Completed"),
+        (&killed, 137, "Error"),
+        (&three, 3, "Error"),
+        (&eater, 137, &eaten),
+        (&absent, 128, "StartError"),
+    ] {
+        let status = kubelet.wait_for_exit(id).await?;
+        let metadata = status.metadata.unwrap_or_default();
+        ensure!(
+            (status.exit_code, status.reason.as_str()) == (code, reason),
+            "{} ended with {} {}",
+            metadata.name,
+            status.exit_code,
+            status.reason
+        );
+        let truth = context.truth().await?;
+        let told = &truth.pods[&pod.uid].containers[id];
+        ensure!(
+            (told.state, told.exit_code, told.reason.as_str()) == (State::Exited, code, reason),
+            "told of {}: {told:?}",
+            metadata.name
+        );
+    }
+    kubelet.stop_pod(&sandbox).await?;
+    ensure!(
+        !context.truth().await?.pods[&pod.uid].sandboxes[&sandbox.id].ready,
+        "stopped, and still ready"
+    );
+    kubelet.remove_pod(&sandbox).await?;
+    let left = context.truth().await?;
+    ensure!(left.pods.is_empty(), "removed, and still there:\n{left}");
+    Ok(())
+}
+
+async fn shims_and_processes_are_found(context: &Context) -> Result<()> {
+    let kubelet = &context.kubelet;
+    let sandbox = kubelet.run_pod(&Pod::new("pod")).await?;
+    let id = kubelet.run(&sandbox, &app()).await?;
+    let pids = [kubelet.sandbox_pid(&sandbox).await?, kubelet.container_pid(&id).await?];
+    ensure!(pids[0] != pids[1]);
+    for pid in pids {
+        let found = process::all()?.into_iter().find(|process| process.pid == pid);
+        let found = found.with_context(|| format!("there is no process {pid}"))?;
+        ensure!(found.args == ["/tool", "pause"], "{found:?}");
+        ensure!(
+            process::in_cgroup(pid, &context.containerd.home().cgroup()),
+            "{pid} is elsewhere"
+        );
+    }
+    let shim = context.containerd.shim(&sandbox.id)?;
+    ensure!(context.containerd.shims()? == [shim.clone()], "one pod, one shim");
+    let frozen = process::Frozen::new(shim.pid)?;
+    // Neither list nor plain status notices: this is what makes a hung shim so hard to find.
+    ensure!(context.truth().await?.pods.len() == 1);
+    frozen.thaw();
+    process::signal(pids[1], Signal::KILL)?;
+    kubelet.wait_for_exit(&id).await?;
+    Ok(())
+}
+
+/// What is left of a runtime in the kernel's own books.
+fn traces(home: &Path, cgroup: &str) -> Result<Vec<String>> {
+    let below = format!("{}/", home.display());
+    let mut found = Vec::new();
+    for process in process::all()? {
+        let mentions = process.args.iter().any(|arg| arg.contains(&below));
+        if mentions || process::in_cgroup(process.pid, cgroup) {
+            found.push(format!("{process:?}"));
+        }
+    }
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+    found.extend(mounts.lines().filter(|line| line.contains(&below)).map(str::to_owned));
+    for controller in std::fs::read_dir("/sys/fs/cgroup")? {
+        let path = controller?.path().join(cgroup);
+        found.extend(path.exists().then(|| path.display().to_string()));
+    }
+    found.extend(home.exists().then(|| home.display().to_string()));
+    Ok(found)
+}
+
+/// The sockets of the shims, as their bundles name them.
+fn shim_sockets(home: &Path) -> Result<Vec<PathBuf>> {
+    let mut sockets = Vec::new();
+    for bundle in std::fs::read_dir(home.join("state/io.containerd.runtime.v2.task/k8s.io"))? {
+        let bundle = bundle?.path();
+        // The bare address, or, since 2.0, a JSON object with the address in quotes.
+        let read = |file: &str| std::fs::read_to_string(bundle.join(file)).unwrap_or_default();
+        let text = read("address") + &read("bootstrap.json");
+        sockets.extend(
+            text.split(['"', '\n'])
+                .find_map(|part| part.strip_prefix("unix://"))
+                .map(PathBuf::from),
+        );
+    }
+    sockets.sort();
+    sockets.dedup();
+    Ok(sockets)
+}
+
+/// Also when the runtime was killed first and a shim hangs.
+async fn nothing_is_left_behind(context: &Context) -> Result<()> {
+    let containerd = Containerd::start(context.version()).await?;
+    let kubelet = containerd.kubelet();
+    let sandbox = kubelet.run_pod(&Pod::new("pod")).await?;
+    kubelet.run(&sandbox, &app()).await?;
+    let (home, cgroup) = (containerd.home().dir().to_owned(), containerd.home().cgroup());
+    let sockets = shim_sockets(&home)?;
+    ensure!(
+        sockets.len() == 1 && sockets[0].exists(),
+        "the shim's socket: {sockets:?}"
+    );
+    let before = traces(&home, &cgroup)?;
+    ensure!(before.len() > 5, "the test looks in the wrong places: {before:#?}");
+    let shim = process::Frozen::new(containerd.shim(&sandbox.id)?.pid)?;
+    containerd.kill().await?;
+    drop(containerd);
+    let after = traces(&home, &cgroup)?;
+    ensure!(after.is_empty(), "left behind: {after:#?}");
+    ensure!(!sockets[0].exists(), "left behind: {sockets:?}");
+    drop(shim);
+    Ok(())
+}
+
+/// The other side of the next scenario: a test run that is about to be killed.
+#[expect(clippy::print_stdout, reason = "read by the one who will kill it")]
+fn abandon(version: Version) -> ExitCode {
+    let hold = async {
+        let containerd = Containerd::start(version).await?;
+        let kubelet = containerd.kubelet();
+        let sandbox = kubelet.run_pod(&Pod::new("pod")).await?;
+        kubelet.run(&sandbox, &app()).await?;
+        println!("{} {}", containerd.home().dir().display(), containerd.home().cgroup());
+        std::future::pending::<Result<()>>().await
+    };
+    let runtime = tokio::runtime::Runtime::new().map_err(anyhow::Error::from);
+    let failed = runtime.and_then(|runtime| runtime.block_on(hold)).err();
+    println!("{failed:?}");
+    ExitCode::FAILURE
+}
+
+async fn an_abandoned_runtime_is_swept_up(context: &Context) -> Result<()> {
+    let mut other = Command::new(std::env::current_exe()?)
+        .env(ABANDON, context.version().name())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut said = String::new();
+    let out = other.stdout.take().context("its output")?;
+    BufReader::new(out).read_line(&mut said)?;
+    other.kill()?;
+    other.wait()?;
+    let (home, cgroup) = said
+        .trim()
+        .split_once(' ')
+        .with_context(|| format!("it said {said:?}"))?;
+    // Another scenario that starts just now may have swept already.
+    let _new = Home::new()?;
+    let left = traces(home.as_ref(), cgroup)?;
+    ensure!(left.is_empty(), "left behind: {left:#?}");
+    Ok(())
+}
