@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use pleg::Metrics;
+use pleg::{CriRuntime, Generator, Metrics};
 use pleg_cri::endpoint::{CRICTL_CONFIG, CrictlConfig, DiscoverError, Discovery};
 use pleg_cri::{Client, Deadlines, Endpoint, InFlight};
 
@@ -43,11 +43,8 @@ impl Observed {
         }
         let metrics = Metrics::new()?;
         let client = runtime(global, deadlines(global, stay)?, &metrics).await?;
-        Ok(Self::Runtime(Box::new(Local::start(
-            &client,
-            pleg::Config::default(),
-            metrics,
-        ))))
+        let generator = Generator::new(CriRuntime::new(client), pleg::Config::default(), metrics);
+        Ok(Self::Runtime(Box::new(Local::start(generator))))
     }
 
     /// The pods whose names `wanted` takes, in order of namespace and name.

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use pleg::health::Stage;
-use pleg::{Cache, Config, CriRuntime, Generator, Metrics, Pleg, PodEntry, PodRef, PodUid, Report, Token};
-use pleg_cri::Client;
+use pleg::{Cache, CriRuntime, Generator, Pleg, PodEntry, PodRef, PodUid, Report, Token};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::waiting;
@@ -20,8 +19,7 @@ pub(crate) struct Local {
 }
 
 impl Local {
-    pub(crate) fn start(client: &Client, config: Config, metrics: Metrics) -> Self {
-        let generator = Generator::new(CriRuntime::new(client.clone()), config, metrics);
+    pub(crate) fn start(generator: Generator<CriRuntime>) -> Self {
         let pleg = generator.handle();
         let stop = CancellationToken::new();
         tokio::spawn(generator.run(stop.clone()));

@@ -2,6 +2,8 @@
 //!
 //! A file of its own, because it counts every allocation of its process. The simulated runtime runs in another one.
 
+#![allow(clippy::unwrap_used, reason = "helpers of a test")]
+
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 

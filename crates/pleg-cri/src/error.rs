@@ -63,9 +63,16 @@ impl ErrorKind {
         matches!(self, Self::Deadline(_))
     }
 
-    /// The runtime itself cannot be reached.
+    /// The runtime itself cannot be reached, or says that it is not up (yet, or any more).
     pub fn is_unreachable(&self) -> bool {
-        matches!(self, Self::Unreachable(_))
+        matches!(
+            self,
+            Self::Unreachable(_)
+                | Self::Status {
+                    code: "UNAVAILABLE",
+                    ..
+                }
+        )
     }
 
     /// A short name with few values, fit for a metric label.
@@ -74,7 +81,10 @@ impl ErrorKind {
             Self::Deadline(_) => "deadline",
             Self::NotFound(_) => "not_found",
             Self::Unimplemented => "unimplemented",
-            Self::Unreachable(_) => "unreachable",
+            Self::Unreachable(_)
+            | Self::Status {
+                code: "UNAVAILABLE", ..
+            } => "unreachable",
             Self::TooLarge { .. } => "too_large",
             Self::Malformed(_) => "malformed",
             Self::Status { .. } => "status",
@@ -87,15 +97,11 @@ impl ErrorKind {
         match status.code() {
             Code::NotFound => Self::NotFound(message),
             Code::Unimplemented => Self::Unimplemented,
-            Code::Unavailable => Self::Unreachable(match std::error::Error::source(status) {
-                Some(source) => root_cause(source),
-                None => message,
-            }),
             // tonic reports its own decode limit as OUT_OF_RANGE, and what prost refuses as INTERNAL.
             Code::OutOfRange if message.contains("decoded message length too large") => Self::TooLarge {
                 limit: crate::client::UNARY_LIMIT,
             },
-            // The transport's own failures come as UNKNOWN with a source and no word of the runtime's.
+            // The transport's own failures come under several codes with a source; the runtime's words have none.
             _ if std::error::Error::source(status).is_some() => {
                 Self::Unreachable(std::error::Error::source(status).map_or(message, root_cause))
             }
@@ -237,6 +243,23 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "ContainerStatus of container app (c0ffee) in pod default/web on unix:///run/x.sock: no answer within 10s"
+        );
+    }
+
+    /// "Does not speak gRPC", said of a runtime that is starting, would send people the wrong way.
+    #[test]
+    fn a_runtime_that_is_starting_speaks_for_itself() {
+        let kind = ErrorKind::from_status(&tonic::Status::unavailable("server is not initialized yet"));
+        assert_eq!(kind.to_string(), "UNAVAILABLE: server is not initialized yet");
+        assert!(kind.is_unreachable() && !matches!(kind, ErrorKind::Unreachable(_)));
+        assert_eq!(kind.label(), "unreachable");
+        // Its socket is gone: the transport says so.
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let mut status = tonic::Status::unavailable("tcp connect error");
+        status.set_source(std::sync::Arc::new(refused));
+        assert_eq!(
+            ErrorKind::from_status(&status),
+            ErrorKind::Unreachable("connection refused".into())
         );
     }
 

@@ -35,10 +35,12 @@ pub enum Change {
 /// The changes that lead from `old` to `new`.
 pub fn diff(old: &PodView, new: &PodView) -> Vec<Change> {
     let mut changes = Vec::new();
+    let (old_sandboxes, new_sandboxes) = (old.sandbox_states(), new.sandbox_states());
+    let (old_containers, new_containers) = (old.container_states(), new.container_states());
 
     // Sandboxes that come up, oldest first: views hold them newest first.
     for (id, state) in new.sandboxes.iter().rev() {
-        let before = sandbox_state(old, id);
+        let before = old_sandboxes.get(id.as_str()).copied();
         if before != Some(*state) && (*state == SandboxState::Ready || before.is_none()) {
             changes.push(Change::SandboxChanged(id.clone(), Some(*state)));
         }
@@ -46,7 +48,7 @@ pub fn diff(old: &PodView, new: &PodView) -> Vec<Change> {
 
     // What is gone was made before what is new.
     for (container, state) in &old.containers {
-        if container_state(new, container).is_none() {
+        if !new_containers.contains_key(container.id.as_str()) {
             if *state != ContainerState::Exited {
                 changes.push(Change::Died(container.clone()));
             }
@@ -54,7 +56,7 @@ pub fn diff(old: &PodView, new: &PodView) -> Vec<Change> {
         }
     }
     for (container, state) in &new.containers {
-        if container_state(old, container) != Some(*state) {
+        if old_containers.get(container.id.as_str()) != Some(state) {
             let container = container.clone();
             changes.push(match state {
                 ContainerState::Created => Change::Created(container),
@@ -67,7 +69,7 @@ pub fn diff(old: &PodView, new: &PodView) -> Vec<Change> {
 
     // Sandboxes that go down or away.
     for (id, before) in old.sandboxes.iter().rev() {
-        let after = sandbox_state(new, id);
+        let after = new_sandboxes.get(id.as_str()).copied();
         if after.is_none() || (after == Some(SandboxState::NotReady) && *before == SandboxState::Ready) {
             changes.push(Change::SandboxChanged(id.clone(), after));
         }
@@ -76,18 +78,6 @@ pub fn diff(old: &PodView, new: &PodView) -> Vec<Change> {
         changes.push(Change::PodRemoved);
     }
     changes
-}
-
-// A pod has a handful of containers: looking them up one by one beats building maps.
-fn container_state(view: &PodView, container: &ContainerRef) -> Option<ContainerState> {
-    view.containers
-        .iter()
-        .find(|(c, _)| c.id == container.id)
-        .map(|(_, state)| *state)
-}
-
-fn sandbox_state(view: &PodView, id: &SandboxId) -> Option<SandboxState> {
-    view.sandboxes.iter().find(|(s, _)| s == id).map(|(_, state)| *state)
 }
 
 #[cfg(test)]
@@ -135,6 +125,16 @@ mod tests {
                 assert_eq!(diff(&view(old), &view(new)), expected, "{old:?} -> {new:?}");
             }
         }
+    }
+
+    /// kubernetes/kubernetes#64507: 33,212 dead containers. With one look-up after the other this would take minutes.
+    #[test]
+    fn a_pod_with_tens_of_thousands_of_dead_containers() {
+        let ids: Vec<_> = (0..33_212).map(|n| n.to_string()).collect();
+        let dead = pod(&[], &ids.iter().map(|id| (id.as_str(), Exited)).collect::<Vec<_>>());
+        assert_eq!(diff(&PodView::default(), &dead).len(), 33_212);
+        assert!(diff(&dead, &dead).is_empty());
+        assert_eq!(diff(&dead, &PodView::default()).len(), 33_213);
     }
 
     #[test]

@@ -40,6 +40,15 @@ impl Dirty {
     pub(crate) fn is_empty(&self) -> bool {
         self.all.is_none() && self.pods.is_empty()
     }
+
+    /// Beyond the limit it is everything: the pod is in that.
+    fn add(&mut self, uid: &PodUid, source: Source) {
+        if self.pods.len() < LIMIT {
+            self.pods.entry_ref(uid).or_insert(source);
+        } else if !self.pods.contains_key(uid) {
+            self.all.get_or_insert(source);
+        }
+    }
 }
 
 impl Hints {
@@ -53,11 +62,7 @@ impl Hints {
     /// Asks for a look at one pod. The token names a look that takes this hint along.
     pub(crate) fn pod(&self, uid: &PodUid, source: Source) -> Token {
         let mut dirty = self.shared.dirty.lock();
-        if dirty.pods.len() < LIMIT {
-            dirty.pods.entry_ref(uid).or_insert(source);
-        } else if !dirty.pods.contains_key(uid) {
-            dirty.all.get_or_insert(source);
-        }
+        dirty.add(uid, source);
         // Under the lock: a look that starts from now on takes the set with this hint in it.
         let token = self.cache.token();
         drop(dirty);
@@ -88,10 +93,7 @@ impl Hints {
             dirty.all.get_or_insert(source);
         }
         for (uid, source) in hints.pods {
-            dirty.pods.entry(uid).or_insert(source);
-        }
-        if dirty.pods.len() > LIMIT {
-            dirty.all.get_or_insert(Source::OnDemand);
+            dirty.add(&uid, source);
         }
     }
 
@@ -102,5 +104,30 @@ impl Hints {
     /// Resolves after a hint came. Cancel-safe.
     pub(crate) async fn wait(&self) {
         self.shared.notify.notified().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_that_fail_again_and_again_do_not_make_the_set_grow() {
+        let hints = Hints::new(Cache::default());
+        for round in 0..3 {
+            for n in 0..LIMIT {
+                hints.pod(&PodUid::from(format!("{round}-{n}").as_str()), Source::OnDemand);
+            }
+            let (taken, ()) = hints.take(|| ());
+            assert!(taken.pods.len() <= LIMIT);
+            // More is asked for while the look is in flight.
+            for n in 0..LIMIT {
+                hints.pod(&PodUid::from(format!("{round}-late-{n}").as_str()), Source::OnDemand);
+            }
+            hints.put_back(taken);
+        }
+        let (taken, ()) = hints.take(|| ());
+        assert_eq!(taken.pods.len(), LIMIT);
+        assert!(taken.all.is_some(), "what did not fit is looked at too");
     }
 }

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use futures_util::future::{try_join, try_join_all};
+use hashbrown::HashSet;
 use pleg_cri::{Error, Subject};
 
 use crate::limiter::Limiter;
@@ -35,12 +36,13 @@ pub(crate) async fn inspect<R: Runtime>(
         let subject = Subject::sandbox(Arc::clone(&name), id.shared());
         async move { found(limiter.run(runtime.sandbox_status(&subject, id)).await) }
     }));
+    let known = known.map(PodStatus::by_id).unwrap_or_default();
     let containers = try_join_all(view.containers.iter().map(|(container, state)| {
         let subject = Subject::container(Arc::clone(&name), Arc::clone(&container.name), container.id.shared());
         let ended = known
-            .filter(|_| *state == ContainerState::Exited)
-            .and_then(|known| known.container(&container.id))
-            .filter(|status| status.state == ContainerState::Exited);
+            .get(&container.id)
+            .copied()
+            .filter(|status| *state == ContainerState::Exited && status.state == ContainerState::Exited);
         async move {
             match ended {
                 Some(ended) => Ok(Some(ended.clone())),
@@ -82,9 +84,13 @@ fn gone<'a, I: Clone + 'a, T>(ids: impl Iterator<Item = &'a I>, answers: &[Optio
 impl Inspected {
     /// The view without what is gone.
     pub(crate) fn correct(&self, view: &mut PodView) {
-        view.sandboxes.retain(|(id, _)| !self.gone_sandboxes.contains(id));
+        let (sandboxes, containers): (HashSet<_>, HashSet<_>) = (
+            self.gone_sandboxes.iter().collect(),
+            self.gone_containers.iter().collect(),
+        );
+        view.sandboxes.retain(|(id, _)| !sandboxes.contains(id));
         view.containers
-            .retain(|(container, _)| !self.gone_containers.contains(&container.id));
+            .retain(|(container, _)| !containers.contains(&container.id));
     }
 
     /// The pod's status. Where nothing is ready and no address is told, the last known ones are kept.

@@ -10,6 +10,7 @@
 //!
 //! | part | job | written by | read by |
 //! |---|---|---|---|
+//! | `connect` | a generator for an endpoint, in one call: [`connect()`] | | |
 //! | `hints` | the dirty set: what should be looked at | anybody, through [`Pleg::request`] | generator |
 //! | [`runtime`] | the runtime as the generator needs it | | generator |
 //! | [`snapshot`] | what the two lists said | generator | generator |
@@ -21,6 +22,58 @@
 //! | [`health`] | healthy, degraded, unhealthy, and why | generator | anybody |
 //! | [`metrics`] | what is counted | generator, client | scrapers |
 //!
+//! # Example
+//!
+//! ```
+//! use pleg::{Config, Deadlines, Endpoint, EventType, Item, Overflow, Start};
+//! use tokio_util::sync::CancellationToken;
+//!
+//! #[tokio::main(flavor = "current_thread")]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let endpoint = Endpoint::parse("unix:///run/containerd/containerd.sock")?;
+//! #   // A simulated runtime takes its place here.
+//! #   let dir = tempfile::tempdir()?;
+//! #   let pods = pleg_sim::SimConfig { pods: 3, ..Default::default() };
+//! #   let sim = pleg_sim::Sim::start(pods, Endpoint::unix(dir.path().join("cri.sock"))).await?;
+//! #   let endpoint = sim.endpoint().clone();
+//! #   let mut seen = None;
+//!     let generator = pleg::connect(endpoint, Deadlines::default(), Config::default()).await?;
+//!     let pleg = generator.handle();
+//!     let mut events = pleg.subscribe(Start::Oldest, Overflow::PodSync);
+//!     let shutdown = CancellationToken::new();
+//!     let running = tokio::spawn(generator.run(shutdown.clone()));
+//!
+//!     while let Some(item) = events.next().await {
+//!         let Item::Event(event) = item else {
+//!             continue; // A gap; a PodSync for every pod in the cache follows it.
+//!         };
+//!         let Some(pod) = &event.pod else {
+//!             continue; // PlegNotHealthy or PlegHealthy: about the generator itself.
+//!         };
+//!         println!("{} {} {pod}", event.seq, event.kind);
+//!         if event.kind == EventType::ContainerStarted {
+//!             // The cache already holds the status that explains the event.
+//!             println!("{:?}", pleg.cache().get(&pod.uid));
+//!             // And what is true after this line? Ask for a look at the pod, and wait for it.
+//!             let token = pleg.request(&pod.uid);
+//!             match pleg.cache().newer_than(&pod.uid, token).await {
+//!                 Ok(entry) => println!("{} containers, {:?}", entry.status.containers.len(), entry.status.ips),
+//!                 Err(not_fresh) => println!("{not_fresh}"), // In quarantine; it says which call failed.
+//!             }
+//! #           seen = pleg.cache().get(&pod.uid);
+//!             break;
+//!         }
+//!     }
+//!
+//!     shutdown.cancel();
+//!     running.await?;
+//! #   let seen = seen.expect("the pod whose container started is cached");
+//! #   assert_eq!((seen.status.containers.len(), seen.error.is_none()), (2, true));
+//! #   sim.shutdown().await;
+//!     Ok(())
+//! }
+//! ```
+//!
 //! # What a poller cannot see
 //!
 //! A container that was made, died and was removed between two looks leaves no trace in any list, and so no event. States between two
@@ -28,6 +81,7 @@
 //! always the difference between two states that were really seen, and a change is reported exactly once.
 
 pub mod cache;
+mod connect;
 pub mod diff;
 pub mod event;
 pub mod feed;
@@ -46,6 +100,7 @@ pub mod snapshot;
 pub mod status;
 
 pub use cache::{Cache, NotFresh, PodEntry, Token};
+pub use connect::{ConnectError, connect};
 pub use event::{Event, EventType, Source};
 pub use feed::{Feed, Item, Overflow, Start, Subscriber};
 pub use generator::{Config, Generator};
@@ -54,5 +109,6 @@ pub use health::{Health, Level, Report};
 pub use kubelet::{KubeletEvents, kubelet_events};
 pub use metrics::Metrics;
 pub use model::{ContainerId, ContainerRef, ContainerState, PodRef, PodUid, SandboxId, SandboxState};
+pub use pleg_cri::{Deadlines, Endpoint};
 pub use runtime::{CriRuntime, Runtime};
 pub use status::{ContainerStatus, PodStatus, SandboxStatus};

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use hashbrown::HashMap;
 use pleg_cri::v1;
 use serde::{Serialize, Serializer};
 
@@ -190,6 +191,20 @@ impl PodView {
     /// No trace of the pod.
     pub fn is_empty(&self) -> bool {
         self.sandboxes.is_empty() && self.containers.is_empty()
+    }
+
+    /// The containers' states by id. A map, because one pod may have tens of thousands of dead ones
+    /// (kubernetes/kubernetes#64507).
+    pub(crate) fn container_states(&self) -> HashMap<&str, ContainerState> {
+        self.containers
+            .iter()
+            .map(|(container, state)| (container.id.as_str(), *state))
+            .collect()
+    }
+
+    /// The sandboxes' states by id.
+    pub(crate) fn sandbox_states(&self) -> HashMap<&str, SandboxState> {
+        self.sandboxes.iter().map(|(id, state)| (id.as_str(), *state)).collect()
     }
 }
 

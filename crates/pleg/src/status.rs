@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use hashbrown::HashMap;
 use jiff::Timestamp;
 use pleg_cri::v1;
 use serde::Serialize;
@@ -36,6 +37,14 @@ impl PodStatus {
             sandboxes: Box::default(),
             containers: Box::default(),
         }
+    }
+
+    /// The containers by id, for those who ask for many.
+    pub(crate) fn by_id(&self) -> HashMap<&ContainerId, &ContainerStatus> {
+        self.containers
+            .iter()
+            .map(|container| (&container.id, container))
+            .collect()
     }
 
     /// The status of one container.

@@ -5,6 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Fake, Rig};
+use pleg::limiter::LimiterConfig;
 use pleg::runtime::ErrorKind;
 use pleg::{Config, ContainerState, Item, Level, Overflow, PodUid, SandboxState, Start};
 use tokio::time::{Instant, sleep, timeout};
@@ -819,4 +820,52 @@ async fn the_time_of_a_failed_look_is_told_too() {
     fake.world().list_hangs = true;
     sleep(Duration::from_secs(123)).await;
     assert!(metric(&rig, "kubelet_pleg_relist_duration_seconds_sum") >= Some(120));
+}
+
+/// kubernetes/kubernetes#93886, #139788: many changes at once made the node NotReady, though every call was answered.
+#[tokio::test(start_paused = true)]
+async fn a_long_way_through_many_changes_is_not_unhealthy() {
+    let fake = Fake::default();
+    fake.world().latency = Duration::from_millis(200);
+    for n in 0..2000 {
+        fake.world().add_sandbox(&format!("p{n}"), &format!("s{n}"));
+    }
+    let inspections = LimiterConfig {
+        least: 1,
+        start: 1,
+        most: 1,
+        ..LimiterConfig::default()
+    };
+    let rig = Rig::start(
+        &fake,
+        Config {
+            inspections,
+            ..Config::default()
+        },
+    );
+    while rig.pleg.feed().newest() < 2000 {
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(rig.pleg.health().report().level, Level::Healthy);
+    }
+}
+
+/// What was asked for is inspected, also if the change that was seen meanwhile turns out to be none.
+#[tokio::test(start_paused = true)]
+async fn asking_outlives_a_change_that_was_none() {
+    let fake = Fake::default();
+    fake.world().add_pod("p", &["a"]);
+    let rig = Rig::start(&fake, Config::default());
+    rig.seen().await;
+    let a = fake.world().containers.get("a").cloned().unwrap();
+    fake.world().exit("a", 1);
+    fake.world().hung.insert("a".into());
+    let token = rig.pleg.request(&uid("p"));
+    sleep(Duration::from_millis(500)).await;
+    // A full look finds it as it was committed, while the inspection that was asked for is on its way.
+    fake.world().containers.insert("a".into(), a);
+    fake.world().hung.clear();
+    fake.world().status_calls.clear();
+    let entry = rig.pleg.cache().newer_than(&uid("p"), token).await.unwrap();
+    assert_eq!(entry.status.containers[0].state, ContainerState::Running);
+    assert!(!fake.world().status_calls.is_empty());
 }

@@ -40,9 +40,9 @@ where
     B: Body<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let (head, body) = response.into_parts();
+    let (mut head, body) = response.into_parts();
     // What has no message at all, errors and empty streams, may come with its status in the head ("trailers only").
-    let mut status = tonic::Status::from_header_map(&head.headers);
+    let mut status = status_of(&mut head.headers);
     if let Some(status) = status.take_if(|status| status.code() != tonic::Code::Ok) {
         return Err(ReadError::Status(status));
     }
@@ -65,8 +65,8 @@ where
                 messages.feed(data, item)?;
             }
             Err(frame) => {
-                if let Ok(trailers) = frame.into_trailers() {
-                    status = tonic::Status::from_header_map(&trailers);
+                if let Ok(mut trailers) = frame.into_trailers() {
+                    status = status_of(&mut trailers);
                 }
             }
         }
@@ -76,6 +76,12 @@ where
         Some(status) => Err(ReadError::Status(status)),
         None => Err(ReadError::Malformed("the answer ended without a status")),
     }
+}
+
+/// The status in headers or trailers. Without its details: we do not read them, and tonic panics where they are no base64.
+fn status_of(headers: &mut http::HeaderMap) -> Option<tonic::Status> {
+    headers.remove("grpc-status-details-bin");
+    tonic::Status::from_header_map(headers)
 }
 
 /// Where in the stream of length-prefixed messages we are.
@@ -366,6 +372,14 @@ mod tests {
             answer(Form::Streaming, None, &full, Some("14")).await,
             Err(ReadError::Status(_))
         ));
+    }
+
+    #[test]
+    fn garbled_details_of_a_status_are_no_panic() {
+        let mut headers = http::HeaderMap::new();
+        headers.insert("grpc-status", http::HeaderValue::from_static("13"));
+        headers.insert("grpc-status-details-bin", http::HeaderValue::from_static("%%%"));
+        assert_eq!(status_of(&mut headers).unwrap().code(), tonic::Code::Internal);
     }
 
     fn list(n: usize) -> v1::ListContainersResponse {

@@ -9,13 +9,13 @@ use pleg_cri::v1;
 use prost::Message;
 
 /// Encoded items of a node with two containers a pod.
-pub struct Node {
+pub(crate) struct Node {
     sandboxes: Vec<Vec<u8>>,
     containers: Vec<Vec<u8>>,
 }
 
 impl Node {
-    pub fn new(pods: usize) -> Self {
+    pub(crate) fn new(pods: usize) -> Self {
         let mut random = fastrand::Rng::with_seed(7);
         let mut id = || {
             (0..64)
@@ -81,14 +81,14 @@ impl Node {
         Self { sandboxes, containers }
     }
 
-    pub fn shuffle(&mut self, seed: u64) {
+    pub(crate) fn shuffle(&mut self, seed: u64) {
         let mut random = fastrand::Rng::with_seed(seed);
         random.shuffle(&mut self.sandboxes);
         random.shuffle(&mut self.containers);
     }
 
     /// What a look does with the bytes: decode, and match against the records. Returns how many pods have news.
-    pub fn look(&self, snapshot: &mut Snapshot, records: &mut Records) -> usize {
+    pub(crate) fn look(&self, snapshot: &mut Snapshot, records: &mut Records) -> usize {
         snapshot.clear();
         for item in self.sandboxes.iter().filter_map(|bytes| parse_sandbox(bytes).ok()) {
             snapshot.sandboxes.push(&item);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use hashbrown::HashMap;
 use jiff::Timestamp;
 use pleg_cri::error::seconds;
 
@@ -10,7 +11,7 @@ use super::work::Work;
 use crate::diff::{Change, diff};
 use crate::event::{Event, EventType, Source, Subject};
 use crate::inspect::Inspected;
-use crate::model::{ContainerRef, PodRef, PodView};
+use crate::model::{ContainerId, ContainerRef, PodRef, PodView};
 use crate::records::PodKey;
 use crate::runtime::Runtime;
 use crate::status::{ContainerStatus, PodStatus};
@@ -41,13 +42,14 @@ impl<R: Runtime> Generator<R> {
         let now = Timestamp::now();
         let context = Context {
             pod: &pod,
-            status: Some(&status),
-            known,
+            status: status.by_id(),
+            known: known.map(PodStatus::by_id).unwrap_or_default(),
             source,
             initial,
             now,
         };
         let events = self.events(&changes, &context);
+        drop(context);
 
         let exists = self.records.commit(key, &view);
         let held = self.work_done(key, exists);
@@ -75,8 +77,8 @@ impl<R: Runtime> Generator<R> {
         let changes = diff(&self.records.committed(key), &PodView::default());
         let context = Context {
             pod: &pod,
-            status: None,
-            known: known.as_deref(),
+            status: HashMap::new(),
+            known: known.as_deref().map(PodStatus::by_id).unwrap_or_default(),
             source,
             initial: false,
             now: Timestamp::now(),
@@ -134,10 +136,10 @@ impl<R: Runtime> Generator<R> {
 /// What the events of one commit have in common.
 struct Context<'a> {
     pod: &'a PodRef,
-    /// What inspection said just now; none for a pod that is gone.
-    status: Option<&'a PodStatus>,
+    /// What inspection said just now; nothing for a pod that is gone.
+    status: HashMap<&'a ContainerId, &'a ContainerStatus>,
     /// What it said before.
-    known: Option<&'a PodStatus>,
+    known: HashMap<&'a ContainerId, &'a ContainerStatus>,
     source: Source,
     initial: bool,
     now: Timestamp,
@@ -173,13 +175,10 @@ impl Context<'_> {
 
     /// A container that is gone may have been described before it went.
     fn container(&self, container: &ContainerRef) -> Option<&ContainerStatus> {
-        let find =
-            |status: Option<&'_ PodStatus>| status.is_some_and(|status| status.container(&container.id).is_some());
-        if find(self.status) {
-            self.status?.container(&container.id)
-        } else {
-            self.known?.container(&container.id)
-        }
+        self.status
+            .get(&container.id)
+            .or_else(|| self.known.get(&container.id))
+            .copied()
     }
 }
 

@@ -53,8 +53,9 @@ pub(super) struct Settling {
 }
 
 impl Settling {
-    pub(super) fn late_at(&self, grace: Duration) -> Instant {
-        self.moved + grace
+    /// When nobody waits any longer: nothing has moved for `grace`, or so much moves that the look would outlast its threshold.
+    pub(super) fn late_at(&self, grace: Duration, threshold: Duration) -> Instant {
+        (self.moved + grace).min(self.started + threshold / 3)
     }
 }
 
@@ -237,12 +238,12 @@ impl<R: Runtime> Generator<R> {
         }
     }
 
-    /// Nobody waits for those that do not move.
+    /// Nobody waits for those that do not move, and not forever for those that do.
     pub(super) fn settle_if_late(&mut self) {
         if self
             .settling
             .as_ref()
-            .is_some_and(|settling| Instant::now() >= settling.late_at(self.config.grace))
+            .is_some_and(|settling| Instant::now() >= settling.late_at(self.config.grace, self.config.threshold))
         {
             self.end_settling();
         }

@@ -7,7 +7,8 @@
 //!
 //! One list is in flight at a time, never a second behind a hung one. Inspections run beside it, pod by pod, and are committed as
 //! they arrive; nobody waits for a pod that does not answer. A full look *ends* when every pod it found changed is committed or in
-//! quarantine, or when none of those left has moved for [`Config::grace`]; the next one starts a period after that.
+//! quarantine, or when none of those left has moved for [`Config::grace`], or after a third of the threshold: many changes at once
+//! are not ill health. The next one starts a period after that.
 
 mod commit;
 mod look;
@@ -195,7 +196,7 @@ impl<R: Runtime> Generator<R> {
         let late = self
             .settling
             .as_ref()
-            .map(|settling| settling.late_at(self.config.grace));
+            .map(|settling| settling.late_at(self.config.grace, self.config.threshold));
         let expiry = if self.unhealthy_since.is_none() {
             Some(self.expires())
         } else {

@@ -27,6 +27,8 @@ pub(super) struct Work {
     pub(super) source: Source,
     /// The pod was so before we came.
     pub(super) initial: bool,
+    /// Somebody asked for it: an inspection is due even if there is no change.
+    asked: bool,
     /// More was asked for or seen while the inspection ran: by which look, and on whose account.
     pub(super) again: Option<(Token, Source)>,
     pub(super) trouble: Option<Trouble>,
@@ -71,9 +73,12 @@ pub(super) struct Done {
 impl<R: Runtime> Generator<R> {
     /// Decides what to do about a pod that a look brought news of, or that somebody asked for.
     pub(super) fn evaluate(&mut self, key: PodKey, token: Token, source: Source, asked: bool) {
-        let dirty = self.records.is_dirty(key);
-        if !dirty && !asked {
-            return self.no_news(key);
+        let asked_before = self.work.get(&key).is_some_and(|work| work.asked);
+        if !asked && !self.records.is_dirty(key) {
+            self.no_news(key);
+            if !asked_before {
+                return;
+            }
         }
         let Some(pod) = self.records.pod(key).cloned() else {
             return;
@@ -88,10 +93,12 @@ impl<R: Runtime> Generator<R> {
                 token,
                 source,
                 initial,
+                asked: false,
                 again: None,
                 trouble: None,
             }
         });
+        work.asked |= asked || asked_before;
         match &work.phase {
             // What is asked for needs an inspection that starts after the asking.
             Phase::Running { view: inspecting, .. } => {

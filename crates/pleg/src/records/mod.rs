@@ -371,15 +371,12 @@ impl Records {
         let Some(record) = self.pods.get_mut(key.0 as usize).and_then(Option::as_mut) else {
             return false;
         };
+        let (sandboxes, containers) = (view.sandbox_states(), view.container_states());
         record.sandboxes.retain(|&slot| {
             let Some(item) = self.sandboxes.get_mut(slot) else {
                 return false;
             };
-            item.committed = view
-                .sandboxes
-                .iter()
-                .find(|(id, _)| *id.as_str() == *item.about.id)
-                .map(|(_, state)| *state);
+            item.committed = sandboxes.get(&*item.about.id).copied();
             let keep = item.committed.is_some() || item.listed.is_some();
             if !keep {
                 self.sandboxes.remove(slot);
@@ -390,11 +387,7 @@ impl Records {
             let Some(item) = self.containers.get_mut(slot) else {
                 return false;
             };
-            item.committed = view
-                .containers
-                .iter()
-                .find(|(c, _)| *c.id.as_str() == *item.about.id)
-                .map(|(_, state)| *state);
+            item.committed = containers.get(&*item.about.id).copied();
             let keep = item.committed.is_some() || item.listed.is_some();
             if !keep {
                 self.containers.remove(slot);

@@ -4,12 +4,10 @@ mod stage;
 mod summary;
 
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
-use pleg::{Item, Level, Metrics, Overflow, Start};
+use pleg::{Deadlines, Item, Level, Overflow, Start};
 use pleg_cri::error::seconds;
-use pleg_cri::{Client, Deadlines, InFlight};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
@@ -32,22 +30,17 @@ const TOLD: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(args: Demo, shutdown: CancellationToken) -> anyhow::Result<ExitCode> {
     let stage = Stage::set(&args).await?;
-    let metrics = Metrics::new()?;
-    let config = pleg_cri::Config {
-        deadlines: Deadlines {
-            inspect: INSPECT,
-            ..Deadlines::default()
-        },
-        inflight: InFlight::observed_by(Arc::new(metrics.clone())),
-        ..pleg_cri::Config::default()
+    let deadlines = Deadlines {
+        inspect: INSPECT,
+        ..Deadlines::default()
     };
-    let client = Client::connect(stage.endpoint().clone(), config).await?;
     let config = pleg::Config {
         retry_most: Duration::from_secs(2),
         ..pleg::Config::default()
     };
+    let generator = pleg::connect(stage.endpoint().clone(), deadlines, config).await?;
     let mut show = Show {
-        local: Local::start(&client, config, metrics),
+        local: Local::start(generator),
         lines: LineWriter::start()?,
         table: matches!(args.output, PlainFormat::Table).then(|| EventTable::for_stdout(false)),
         summary: Summary::default(),

@@ -1,0 +1,38 @@
+//! From an endpoint to a generator in one call: what most users of the library want.
+
+use std::sync::Arc;
+
+use pleg_cri::{Client, Deadlines, Endpoint, InFlight};
+
+use crate::generator::{Config, Generator};
+use crate::metrics::Metrics;
+use crate::runtime::CriRuntime;
+
+/// Why there is no generator.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// Nothing at the endpoint speaks CRI. The message names the endpoint, the cause and what to try.
+    #[error(transparent)]
+    Runtime(#[from] pleg_cri::ConnectError),
+    /// The metrics cannot be made: a bug of ours.
+    #[error("cannot make the metrics")]
+    Metrics(#[from] prometheus::Error),
+}
+
+/// Connects to the runtime at `endpoint` and makes a generator that looks at it, with metrics that count its calls. Nothing runs
+/// until [`Generator::run`]. Those who want other limits, a shared in-flight table or no connection yet make the parts
+/// themselves: [`Metrics`], [`Client`], [`CriRuntime`], [`Generator::new`].
+pub async fn connect(
+    endpoint: Endpoint,
+    deadlines: Deadlines,
+    config: Config,
+) -> Result<Generator<CriRuntime>, ConnectError> {
+    let metrics = Metrics::new()?;
+    let client = pleg_cri::Config {
+        deadlines,
+        inflight: InFlight::observed_by(Arc::new(metrics.clone())),
+        ..pleg_cri::Config::default()
+    };
+    let client = Client::connect(endpoint, client).await?;
+    Ok(Generator::new(CriRuntime::new(client), config, metrics))
+}
