@@ -72,13 +72,16 @@ pub fn main(scenarios: &'static [Scenario]) -> ExitCode {
     arguments.test_threads.get_or_insert(AT_ONCE);
     let wanted = std::env::var("PLEG_E2E").unwrap_or_default();
     let obstacle = match wanted.as_str() {
-        "off" => Some("PLEG_E2E=off".to_owned()),
+        "off" => Some("PLEG_E2E=off; the step e2e of ./test runs them".to_owned()),
         _ => version::obstacle(),
     };
     if let Some(obstacle) = &obstacle
         && !arguments.list
     {
-        let _ = writeln!(io::stderr(), "pleg-e2e: LEFT OUT, no real containerd: {obstacle}");
+        let _ = writeln!(
+            io::stderr(),
+            "pleg-e2e: LEFT OUT, nothing runs against a real containerd: {obstacle}"
+        );
         if wanted == "required" {
             return ExitCode::FAILURE;
         }

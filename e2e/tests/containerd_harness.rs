@@ -9,6 +9,7 @@ use pleg_e2e::home::Home;
 use pleg_e2e::image::Program;
 use pleg_e2e::steps::app;
 use pleg_e2e::truth::State;
+use pleg_e2e::wait::{PATIENCE, until};
 use pleg_e2e::{Container, Containerd, Context, Pod, Version, process, scenarios, suite};
 use rustix::process::Signal;
 
@@ -106,13 +107,16 @@ async fn shims_and_processes_are_found(context: &Context) -> Result<()> {
     let pids = [kubelet.sandbox_pid(&sandbox).await?, kubelet.container_pid(&id).await?];
     ensure!(pids[0] != pids[1]);
     for pid in pids {
-        let found = process::all()?.into_iter().find(|process| process.pid == pid);
-        let found = found.with_context(|| format!("there is no process {pid}"))?;
-        ensure!(found.args == ["/tool", "pause"], "{found:?}");
-        ensure!(
-            process::in_cgroup(pid, &context.containerd.home().cgroup()),
-            "{pid} is elsewhere"
-        );
+        // For a moment after the start it still is runc, about to become the program.
+        until("the container's program", PATIENCE, async || {
+            let found = process::all()?.into_iter().find(|process| process.pid == pid);
+            let found = found.with_context(|| format!("there is no process {pid}"))?;
+            ensure!(found.args == ["/tool", "pause"], "{found:?}");
+            Ok(())
+        })
+        .await?;
+        let ours = process::in_cgroup(pid, &context.containerd.home().cgroup());
+        ensure!(ours, "{pid} is elsewhere");
     }
     let shim = context.containerd.shim(&sandbox.id)?;
     ensure!(context.containerd.shims()? == [shim.clone()], "one pod, one shim");
