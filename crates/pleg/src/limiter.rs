@@ -29,7 +29,7 @@ pub struct LimiterConfig {
 impl Default for LimiterConfig {
     fn default() -> Self {
         Self {
-            least: 4,
+            least: 8,
             start: 64,
             most: 128,
             late: Duration::from_secs(1),
@@ -39,9 +39,9 @@ impl Default for LimiterConfig {
 }
 
 /// Slower than this many times the usual: too many at once.
-const SLOW: f64 = 2.0;
-/// Differences below this are noise.
-const NOISE: f64 = 1e-3;
+const SLOW: f64 = 3.0;
+/// Seconds that a busy node adds to any call by itself.
+const NOISE: f64 = 5e-3;
 
 #[derive(Debug)]
 struct Adaptation {
