@@ -446,7 +446,7 @@ impl Records {
 }
 
 impl State for SandboxState {
-    fn to_wire(self) -> i8 {
+    fn to_wire(self) -> u8 {
         match self {
             Self::Ready => 0,
             Self::NotReady => 1,
@@ -455,7 +455,7 @@ impl State for SandboxState {
 }
 
 impl State for ContainerState {
-    fn to_wire(self) -> i8 {
+    fn to_wire(self) -> u8 {
         match self {
             Self::Created => 0,
             Self::Running => 1,
