@@ -20,6 +20,7 @@
 //! | [`cache`] | pod statuses, "newer than" | generator | anybody |
 //! | [`feed`] | the events | generator | subscribers |
 //! | [`health`] | healthy, degraded, unhealthy, and why | generator | anybody |
+//! | [`trouble`] | what usually lies behind what is seen, and what to type next: words only | | health, doctor |
 //! | [`metrics`] | what is counted | generator, client | scrapers |
 //!
 //! # Example
@@ -98,6 +99,7 @@ pub mod records;
 pub mod runtime;
 pub mod snapshot;
 pub mod status;
+pub mod trouble;
 
 pub use cache::{Cache, NotFresh, PodEntry, Token};
 pub use connect::{ConnectError, connect};
@@ -112,3 +114,4 @@ pub use model::{ContainerId, ContainerRef, ContainerState, PodRef, PodUid, Sandb
 pub use pleg_cri::{Deadlines, Endpoint};
 pub use runtime::{CriRuntime, Runtime};
 pub use status::{ContainerStatus, PodStatus, SandboxStatus};
+pub use trouble::Trouble;
