@@ -25,6 +25,8 @@ pub enum Trouble {
     StuckInspection,
     /// A listed container or sandbox whose status is refused.
     NotInspectable,
+    /// The runtime answers a list with an error.
+    ListFails,
     /// A list is larger than a kubelet takes.
     ListOverLimit,
     /// A list is more than half as large as a kubelet takes.
@@ -53,7 +55,7 @@ pub enum Trouble {
 
 impl Trouble {
     /// All of them, the gravest first.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::RuntimeDown,
         Self::RuntimeStuck,
         Self::LockedContainer,
@@ -61,6 +63,7 @@ impl Trouble {
         Self::HungShim,
         Self::StuckInspection,
         Self::NotInspectable,
+        Self::ListFails,
         Self::ListOverLimit,
         Self::ListNearLimit,
         Self::ManyDeadContainers,
@@ -85,6 +88,7 @@ impl Trouble {
             Self::HungShim => "hung-shim",
             Self::StuckInspection => "stuck-inspection",
             Self::NotInspectable => "not-inspectable",
+            Self::ListFails => "list-fails",
             Self::ListOverLimit => "list-over-limit",
             Self::ListNearLimit => "list-near-limit",
             Self::ManyDeadContainers => "many-dead-containers",
@@ -110,62 +114,73 @@ impl Trouble {
         match self {
             Self::RuntimeDown => "The runtime is not running, or it is starting and does not serve its socket yet.",
             Self::RuntimeStuck => {
-                "The runtime's process is stopped, deadlocked, or waits for a disk: it accepts connections and answers nothing."
+                "The runtime's process is stopped, deadlocked, or waits for a disk: it accepts connections and \
+                 answers nothing."
             }
             Self::LockedContainer => {
-                "One container's lock is held inside the runtime, usually by a call into a hung shim, and every list of containers \
-                 waits for it; the statuses of all others still answer by id."
+                "One container's lock is held inside the runtime, usually by a call into a hung shim, and every list \
+                 of containers waits for it; the statuses of all others still answer by id."
             }
             Self::StalledStorage => {
-                "No shim hangs, so the runtime itself waits: for a full, frozen or failing disk, or for network storage that does not \
-                 answer."
+                "No shim hangs, so the runtime itself waits: for a full, frozen or failing disk, or for network \
+                 storage that does not answer."
             }
             Self::HungShim => {
-                "The pod's shim is stopped or stuck in the kernel: the pod is listed as running whatever its processes do, and stop, \
-                 remove and exec hang."
+                "The pod's shim is stopped or stuck in the kernel: the pod is listed as running whatever its \
+                 processes do, and stop, remove and exec hang."
             }
             Self::StuckInspection => {
-                "The runtime waits for something that only this container has: a volume on a dead NFS server, its storage, or its \
-                 shim; a kubelet waits with it, 2 minutes a call."
+                "The runtime waits for something that only this container has: a volume on a dead NFS server, its \
+                 storage, or its shim; a kubelet waits with it, 2 minutes a call."
             }
             Self::NotInspectable => {
-                "The runtime still lists it but has lost its state, as after an unclean stop; a kubelet meets the same error in every \
-                 look."
+                "The runtime still lists it but has lost its state, as after an unclean stop; a kubelet meets the \
+                 same error in every look."
+            }
+            Self::ListFails => {
+                "The runtime cannot say what it runs, so that every look of a kubelet fails in the same way and the \
+                 node is NotReady."
             }
             Self::ListOverLimit => {
-                "A list is larger than the 16 MiB a kubelet accepts, so that every look of the kubelet fails and the node is NotReady."
+                "A list is larger than the 16 MiB a kubelet accepts, so that every look of the kubelet fails and the \
+                 node is NotReady."
             }
             Self::ListNearLimit => {
-                "A list is more than half of the 16 MiB a kubelet accepts; beyond that every look of the kubelet fails."
+                "A list is more than half of the 16 MiB a kubelet accepts; beyond that every look of the kubelet \
+                 fails."
             }
             Self::ManyDeadContainers => {
-                "Dead containers are not collected: a crash loop makes more than garbage collection removes, and every look carries \
-                 them all."
+                "Dead containers are not collected: a crash loop makes more than garbage collection removes, and \
+                 every look carries them all."
             }
             Self::LongRelist => {
-                "A kubelet asks about changed pods one call after the other, so when many change at once a look takes longer than the \
-                 3 minutes it is allowed."
+                "A kubelet asks about changed pods one call after the other, so when many change at once a look \
+                 takes longer than the 3 minutes it is allowed."
             }
             Self::RuntimeSlow => {
-                "Every call is slow, so it is no single pod: the machine is short of CPU, memory or disk, or too many clients ask at \
-                 once."
+                "Every call is slow, so it is no single pod: the machine is short of CPU, memory or disk, or too \
+                 many clients ask at once."
             }
             Self::RuntimeNotReady => "The runtime itself reports that it cannot run containers.",
             Self::NetworkNotReady => {
-                "The runtime has no usable network configuration: pods on the host's network work, all others cannot start."
+                "The runtime has no usable network configuration: pods on the host's network work, all others cannot \
+                 start."
             }
             Self::StreamDown => {
-                "The runtime refuses or ends its event stream, so that changes are found by looking only, within the period of looks."
+                "The runtime refuses or ends its event stream, so that changes are found by looking only, within the \
+                 period of looks."
             }
             Self::SplitEvents => {
-                "This runtime hands each event to one subscriber only, so that a second subscriber takes events away from the first."
+                "This runtime hands each event to one subscriber only, so that a second subscriber takes events away \
+                 from the first."
             }
             Self::OrphanContainers => {
-                "A sandbox was removed without its containers, as after an unclean stop; nobody will collect what is left."
+                "A sandbox was removed without its containers, as after an unclean stop; nobody will collect what is \
+                 left."
             }
             Self::OddObjects => {
-                "The runtime holds objects that Kubernetes did not make, or whose description is broken; they are in nobody's way but \
-                 no kubelet will clean them up."
+                "The runtime holds objects that Kubernetes did not make, or whose description is broken; they are in \
+                 nobody's way but no kubelet will clean them up."
             }
             Self::OpenSocket => "Whoever may open the runtime's socket can run anything as root on this machine.",
         }
@@ -204,6 +219,7 @@ impl Trouble {
             Self::RuntimeDown
             | Self::RuntimeStuck
             | Self::RuntimeSlow
+            | Self::ListFails
             | Self::RuntimeNotReady
             | Self::NetworkNotReady
             | Self::OrphanContainers

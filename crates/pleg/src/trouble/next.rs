@@ -24,63 +24,78 @@ impl Trouble {
     pub fn next(self, about: &About<'_>) -> String {
         let node = Node::of(about);
         match self {
-            Self::RuntimeDown => {
-                let unit = node.unit;
-                format!("Is it running? `systemctl status {unit}`, and why not: `journalctl -u {unit} -n 50`.")
-            }
-            Self::RuntimeStuck => {
-                let process = node.process;
-                let state = format!("Its state: `ps -o pid,stat,wchan:32,args -C {process}` (T is stopped, D waits for a disk).");
-                format!("{state}{}", node.stacks())
-            }
+            Self::RuntimeDown => format!(
+                "Is it running? `systemctl status {0}`, and why not: `journalctl -u {0} -n 50`.",
+                node.unit
+            ),
+            Self::RuntimeStuck => format!(
+                "Its state: `ps -o pid,stat,wchan:32,args -C {}` (T is stopped, D waits for a disk).{}",
+                node.process,
+                node.stacks()
+            ),
             Self::LockedContainer => format!("{}{}", node.shim(), node.stacks()),
             Self::HungShim => node.shim(),
             Self::StalledStorage => format!(
-                "Is there room, and does it answer? `timeout 5 df -h /var/lib/{}`, `mount -t nfs,nfs4`, `dmesg | tail -n 50`.{}",
+                "Is there room, and does it answer? `timeout 5 df -h /var/lib/{}`, `mount -t nfs,nfs4`, `dmesg | \
+                 tail -n 50`.{}",
                 node.state_dir,
                 node.stacks()
             ),
             Self::StuckInspection => format!(
                 "Ask again: {}.{} Its volumes: `mount -t nfs,nfs4`, `dmesg | tail -n 50`. {}",
                 node.status(),
-                node.pod.map(|pod| format!(" What we know of the pod: `pleg inspect {pod}`.")).unwrap_or_default(),
+                node.known(),
                 node.shim()
             ),
-            Self::NotInspectable => {
-                let repair = match (node.id, node.sandbox) {
-                    (Some(id), _) => format!("`{} rm -f {id}`, else a restart of the runtime", node.crictl),
-                    (None, Some(sandbox)) => format!("`{} rmp -f {sandbox}`, else a restart of the runtime", node.crictl),
-                    (None, None) => "a restart of the runtime".to_owned(),
-                };
-                format!(
-                    "The error in full: {}; what the runtime says: `journalctl -u {} -n 100`. Repair: {repair}.",
-                    node.status(),
-                    node.unit
-                )
-            }
+            Self::NotInspectable => format!(
+                "The error in full: {}; what the runtime says: `journalctl -u {} -n 100`. Repair: {}a restart of the \
+                 runtime.",
+                node.status(),
+                node.unit,
+                match (node.id, node.sandbox) {
+                    (Some(id), _) => format!("`{} rm -f {id}`, else ", node.crictl),
+                    (None, Some(sandbox)) => format!("`{} rmp -f {sandbox}`, else ", node.crictl),
+                    (None, None) => String::new(),
+                }
+            ),
+            Self::ListFails => format!(
+                "The error in full: `{0} pods`, `{0} ps -a`; what the runtime says: `journalctl -u {1} -n 100`.",
+                node.crictl, node.unit
+            ),
             Self::ListOverLimit | Self::ListNearLimit | Self::ManyDeadContainers => {
                 let crictl = &node.crictl;
                 let of = node.sandbox.map(|id| format!(" --pod {id}")).unwrap_or_default();
                 format!(
-                    "Count the dead: `{crictl} ps -a --state Exited -q{of} | wc -l`. Repair: `{crictl} rm $({crictl} ps -a --state Exited \
-                     -q{of})` (their logs and exit codes go with them), then end the crash loop that makes them."
+                    "Count the dead: `{crictl} ps -a --state Exited -q{of} | wc -l`. Repair: `{crictl} rm $({crictl} \
+                     ps -a --state Exited -q{of})` (their logs and exit codes go with them), then end the crash loop \
+                     that makes them."
                 )
             }
             Self::LongRelist => {
-                "What changes so often? `pleg watch --no-initial`. How long a look takes: `pleg bench`. Fewer pods on this node help, \
-                 and so do fewer dead containers."
+                "What changes so often? `pleg watch --no-initial`. How long a look takes: `pleg bench`. Fewer pods \
+                 on this node help, and so do fewer dead containers."
                     .to_owned()
             }
             Self::RuntimeSlow => format!(
-                "What is short? `head /proc/pressure/*`, `top -b -n 1 | head -n 15`, `iostat -x 1 3`; who asks: `ss -xp | grep {}`.",
+                "What is short? `head /proc/pressure/*`, `top -b -n 1 | head -n 15`, `iostat -x 1 3`; who asks: `ss \
+                 -xp | grep {}`.",
                 node.process
             ),
-            Self::RuntimeNotReady => format!("Its own words: `{} info`, `journalctl -u {} -n 50`.", node.crictl, node.unit),
-            Self::NetworkNotReady => format!("`ls -l /etc/cni/net.d /opt/cni/bin`, and the runtime's words: `{} info`.", node.crictl),
-            Self::StreamDown => format!("Why it ended: `journalctl -u {} -n 50`. How polling does: `pleg health`.", node.unit),
+            Self::RuntimeNotReady => format!(
+                "Its own words: `{} info`, `journalctl -u {} -n 50`.",
+                node.crictl, node.unit
+            ),
+            Self::NetworkNotReady => format!(
+                "`ls -l /etc/cni/net.d /opt/cni/bin`, and the runtime's words: `{} info`.",
+                node.crictl
+            ),
+            Self::StreamDown => format!(
+                "Why it ended: `journalctl -u {} -n 50`. How polling does: `pleg health`.",
+                node.unit
+            ),
             Self::SplitEvents => format!(
-                "Let one program only subscribe to events; see who is connected: `ss -xp | grep {}`. containerd 2.0 and later send every \
-                 event to all.",
+                "Let only one program subscribe to events; who is connected: `ss -xp | grep {}`. containerd 2.0 and \
+                 later send every event to all.",
                 node.process
             ),
             Self::OrphanContainers => {
@@ -96,8 +111,11 @@ impl Trouble {
                 node.crictl
             ),
             Self::OpenSocket => match node.socket {
-                Some(path) => format!("`ls -l {path}`. Repair: `chmod o-rwx {path}`, and in the runtime's configuration."),
-                None => "Look at the socket's mode with `ls -l`. Repair: take the rights of others away, in the runtime's configuration too."
+                Some(path) => {
+                    format!("`ls -l {path}`. Repair: `chmod o-rwx {path}`, and in the runtime's configuration.")
+                }
+                None => "Its mode: `ls -l` and its path. Repair: take the rights of others away, in the runtime's \
+                         configuration too."
                     .to_owned(),
             },
         }
@@ -160,6 +178,14 @@ impl<'a> Node<'a> {
         }
     }
 
+    /// What we know of the pod ourselves.
+    fn known(&self) -> String {
+        let pod = self
+            .pod
+            .map(|pod| format!(" What we know of the pod: `pleg inspect {pod}`."));
+        pod.unwrap_or_default()
+    }
+
     /// The shim's state, and what follows from it.
     fn shim(&self) -> String {
         // CRI-O has no shim but a monitor.
@@ -180,8 +206,8 @@ impl<'a> Node<'a> {
         };
         let pid = self.shim_pid.map_or_else(|| "PID".to_owned(), |pid| pid.to_string());
         format!(
-            "The shim's state: {find}. T is stopped: repair with `kill -CONT {pid}`, which loses nothing. D waits for a disk or a file \
-             server, which has to come back. Killing the shim ends the pod's containers."
+            "The shim's state: {find}. T is stopped: repair with `kill -CONT {pid}`, which loses nothing. D waits \
+             for a disk or a file server, which has to come back. Killing the shim ends the pod's containers."
         )
     }
 
