@@ -13,6 +13,7 @@ use crate::health::Health;
 use crate::hints::Hints;
 use crate::metrics::Metrics;
 use crate::model::{ContainerId, PodUid};
+use crate::readiness::Readiness;
 
 /// Everything a reader of the generator needs. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -20,6 +21,7 @@ pub struct Pleg {
     pub(crate) cache: Cache,
     pub(crate) feed: Feed,
     pub(crate) health: Health,
+    pub(crate) readiness: Readiness,
     pub(crate) hints: Hints,
     pub(crate) stops: Stops,
     pub(crate) metrics: Metrics,
@@ -39,6 +41,11 @@ impl Pleg {
     /// The health.
     pub fn health(&self) -> &Health {
         &self.health
+    }
+
+    /// Whether a kubelet would call the node ready. Says so only while a [`crate::RuntimeMonitor`] runs.
+    pub fn readiness(&self) -> &Readiness {
+        &self.readiness
     }
 
     /// The metrics.
@@ -76,6 +83,7 @@ impl Pleg {
     pub fn render_metrics(&self) -> prometheus::Result<String> {
         self.metrics
             .waiters(self.cache.waits().iter().map(|wait| wait.waiters).sum());
+        self.metrics.node_ready(self.readiness.ready().status);
         self.metrics.render(self.health.inflight())
     }
 }

@@ -20,6 +20,7 @@
 //! | [`cache`] | pod statuses, "newer than" | generator | anybody |
 //! | [`feed`] | the events | generator | subscribers |
 //! | [`health`] | healthy, degraded, unhealthy, and why | generator | anybody |
+//! | [`readiness`], `monitor` | the node's Ready condition; the task that asks the runtime for its status | [`RuntimeMonitor`] | anybody |
 //! | [`metrics`] | what is counted | generator, client | scrapers |
 //!
 //! # Example
@@ -94,6 +95,8 @@ pub mod kubelet;
 pub mod limiter;
 pub mod metrics;
 pub mod model;
+mod monitor;
+pub mod readiness;
 pub mod records;
 pub mod runtime;
 pub mod snapshot;
@@ -109,6 +112,8 @@ pub use health::{Health, Level, Report};
 pub use kubelet::{KubeletEvents, kubelet_events};
 pub use metrics::Metrics;
 pub use model::{ContainerId, ContainerRef, ContainerState, PodRef, PodUid, SandboxId, SandboxState};
+pub use monitor::RuntimeMonitor;
 pub use pleg_cri::{Deadlines, Endpoint};
+pub use readiness::{NodeCondition, Readiness};
 pub use runtime::{CriRuntime, Runtime};
 pub use status::{ContainerStatus, PodStatus, SandboxStatus};

@@ -45,6 +45,7 @@ struct Inner {
     inspections_limit: IntGauge,
     cached_pods: IntGauge,
     waiters: IntGauge,
+    node_ready: IntGauge,
     inflight: IntGaugeVec,
     inflight_oldest: GaugeVec,
 }
@@ -114,6 +115,7 @@ impl Metrics {
             inspections_limit: make.gauge("pleg_inspections_limit", "How many inspection calls may be in flight at once, now.")?,
             cached_pods: make.gauge("pleg_cached_pods", "Pods in the status cache.")?,
             waiters: make.gauge("pleg_cache_waiters", "Callers that wait for a status newer than their token.")?,
+            node_ready: make.gauge("pleg_node_ready", "Whether a kubelet would call the node ready, now.")?,
             inflight: make.gauges("pleg_inflight_calls", "Runtime calls in flight, by call.", "rpc")?,
             inflight_oldest: make.add(GaugeVec::new(Opts::new("pleg_inflight_oldest_seconds", "Age of the oldest runtime call in flight, by call."), &["rpc"])?)?,
             registry,
@@ -188,6 +190,10 @@ impl Metrics {
 
     pub(crate) fn waiters(&self, waiters: usize) {
         self.inner.waiters.set(i64::try_from(waiters).unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn node_ready(&self, ready: bool) {
+        self.inner.node_ready.set(i64::from(ready));
     }
 
     pub(crate) fn gauges(&self, quarantined: usize, limit: usize, cached: usize) {

@@ -34,6 +34,8 @@ use crate::health::{Health, THRESHOLD};
 use crate::hints::Hints;
 use crate::limiter::{Limiter, LimiterConfig};
 use crate::metrics::Metrics;
+use crate::monitor::RuntimeMonitor;
+use crate::readiness::Readiness;
 use crate::records::{PodKey, Records};
 use crate::runtime::Runtime;
 use crate::snapshot::Snapshot;
@@ -84,6 +86,7 @@ pub struct Generator<R> {
     cache: CacheWriter,
     feed: FeedWriter,
     health: Health,
+    readiness: Readiness,
     hints: Hints,
     stops: Stops,
     limiter: Limiter,
@@ -122,8 +125,10 @@ impl<R: Runtime> Generator<R> {
     pub fn new(runtime: R, config: Config, metrics: Metrics) -> Self {
         let cache = CacheWriter::default();
         let now = Instant::now();
+        let health = Health::new(config.threshold, runtime.inflight());
         Self {
-            health: Health::new(config.threshold, runtime.inflight()),
+            readiness: Readiness::new(health.clone()),
+            health,
             feed: FeedWriter::new(config.feed_capacity, cache.reader(), metrics.overflows()),
             hints: Hints::new(cache.reader()),
             limiter: Limiter::new(config.inspections),
@@ -157,10 +162,16 @@ impl<R: Runtime> Generator<R> {
             cache: self.cache.reader(),
             feed: self.feed.reader(),
             health: self.health.clone(),
+            readiness: self.readiness.clone(),
             hints: self.hints.clone(),
             stops: self.stops.clone(),
             metrics: self.metrics.clone(),
         }
+    }
+
+    /// The task that asks the runtime how it is, for [`Pleg::readiness`]. Run it beside the generator.
+    pub fn runtime_monitor(&self) -> RuntimeMonitor<R> {
+        RuntimeMonitor::new(Arc::clone(&self.runtime), self.readiness.clone())
     }
 
     /// Runs until `shutdown`. What is in flight then is dropped; no call of the generator's changes the runtime.
