@@ -31,6 +31,8 @@ pub(crate) async fn run(global: &Global, args: Run, shutdown: CancellationToken)
 
     let generator = Generator::new(CriRuntime::new(client.clone()), config(&args.generator), metrics);
     let router = routes::router(generator.handle(), shutdown.clone());
+    // It ends with the rest, and nobody waits for it: it only reads.
+    tokio::spawn(generator.runtime_monitor().run(shutdown.clone()));
     let generator = tokio::spawn(generator.run(shutdown.clone()));
     let also = tcp.as_ref().and_then(|tcp| tcp.local_addr().ok());
     let also = also.map_or(String::new(), |address| format!(" and http://{address}"));

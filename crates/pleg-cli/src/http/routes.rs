@@ -15,18 +15,19 @@ use tokio_util::sync::CancellationToken;
 
 use super::query::{Bad, Fields};
 use super::{events, ready};
-use crate::wire::PodJson;
+use crate::wire::{Conditions, PodJson, ReportJson};
 
 /// Readers of the event stream at once.
 const FOLLOWERS: usize = 64;
 
 /// Every path, for those who asked for another one.
-const PATHS: [&str; 8] = [
+const PATHS: [&str; 9] = [
     "/metrics",
     "/healthz",
     "/livez",
     "/readyz",
     "/api/v1/health",
+    "/api/v1/node/conditions",
     "/api/v1/pods",
     "/api/v1/pods/{namespace}/{name}",
     "/api/v1/events",
@@ -53,6 +54,7 @@ pub(crate) fn router(pleg: Pleg, shutdown: CancellationToken) -> Router {
         .route("/livez", get(live))
         .route("/readyz", get(readyz))
         .route("/api/v1/health", get(health))
+        .route("/api/v1/node/conditions", get(conditions))
         .route("/api/v1/pods", get(pods))
         .route("/api/v1/pods/{namespace}/{name}", get(pod))
         .route("/api/v1/events", get(event_stream))
@@ -84,7 +86,11 @@ async fn readyz(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Resul
 }
 
 async fn health(State(app): State<Arc<App>>) -> Response {
-    Json(app.pleg.health().report()).into_response()
+    Json(ReportJson::of(&app.pleg)).into_response()
+}
+
+async fn conditions(State(app): State<Arc<App>>) -> Response {
+    Json(Conditions::of(&app.pleg)).into_response()
 }
 
 async fn pods(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Response, Bad> {
