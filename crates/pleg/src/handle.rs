@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use hashbrown::HashSet;
 use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::cache::{Cache, NotFresh, PodEntry, Token};
 use crate::event::Source;
@@ -14,6 +15,7 @@ use crate::hints::Hints;
 use crate::metrics::Metrics;
 use crate::model::{ContainerId, PodUid};
 use crate::readiness::Readiness;
+use crate::recorder::Recording;
 
 /// Everything a reader of the generator needs. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -25,6 +27,7 @@ pub struct Pleg {
     pub(crate) hints: Hints,
     pub(crate) stops: Stops,
     pub(crate) metrics: Metrics,
+    pub(crate) recordings: mpsc::Sender<oneshot::Sender<Recording>>,
 }
 
 impl Pleg {
@@ -46,6 +49,13 @@ impl Pleg {
     /// Whether a kubelet would call the node ready. Says so only while a [`crate::RuntimeMonitor`] runs.
     pub fn readiness(&self) -> &Readiness {
         &self.readiness
+    }
+
+    /// What the flight recorder has, as of now. Waits for the generator to run; none once it has ended.
+    pub async fn recording(&self) -> Option<Recording> {
+        let (reply, recording) = oneshot::channel();
+        self.recordings.send(reply).await.ok()?;
+        recording.await.ok()
     }
 
     /// The metrics.

@@ -21,6 +21,7 @@
 //! | [`feed`] | the events | generator | subscribers |
 //! | [`health`] | healthy, degraded, unhealthy, and why | generator | anybody |
 //! | [`readiness`], `monitor` | the node's Ready condition; the task that asks the runtime for its status | [`RuntimeMonitor`] | anybody |
+//! | [`recorder`] | the last minutes, for [`Pleg::recording`]; and [`recorder::replay()`] | generator | anybody |
 //! | [`metrics`] | what is counted | generator, client | scrapers |
 //!
 //! # Example
@@ -97,6 +98,7 @@ pub mod metrics;
 pub mod model;
 mod monitor;
 pub mod readiness;
+pub mod recorder;
 pub mod records;
 pub mod runtime;
 pub mod snapshot;
@@ -115,5 +117,6 @@ pub use model::{ContainerId, ContainerRef, ContainerState, PodRef, PodUid, Sandb
 pub use monitor::RuntimeMonitor;
 pub use pleg_cri::{Deadlines, Endpoint};
 pub use readiness::{NodeCondition, Readiness};
+pub use recorder::{RecorderConfig, Recording};
 pub use runtime::{CriRuntime, Runtime};
 pub use status::{ContainerStatus, PodStatus, SandboxStatus};

@@ -12,6 +12,7 @@ use prometheus::{
 
 use crate::event::EventType;
 use crate::model::ContainerState;
+use crate::recorder::CallTimes;
 use crate::snapshot::Oddities;
 
 /// From a millisecond to beyond the health threshold: the kubelet's end at 10 s, where a stall only begins.
@@ -28,6 +29,8 @@ pub struct Metrics {
 #[derive(Debug)]
 struct Inner {
     registry: Registry,
+    /// Not a metric: what the flight recorder tells of calls.
+    calls: CallTimes,
     relist_duration: Histogram,
     relist_interval: Histogram,
     last_seen: Gauge,
@@ -119,6 +122,7 @@ impl Metrics {
             inflight: make.gauges("pleg_inflight_calls", "Runtime calls in flight, by call.", "rpc")?,
             inflight_oldest: make.add(GaugeVec::new(Opts::new("pleg_inflight_oldest_seconds", "Age of the oldest runtime call in flight, by call."), &["rpc"])?)?,
             registry,
+            calls: CallTimes::default(),
         };
         // Every series exists from the start, so that a first event is an increase.
         for state in ContainerState::ALL {
@@ -150,6 +154,10 @@ impl Metrics {
     /// The registry, for a program that adds metrics of its own.
     pub fn registry(&self) -> &Registry {
         &self.inner.registry
+    }
+
+    pub(crate) fn calls(&self) -> CallTimes {
+        self.inner.calls.clone()
     }
 
     pub(crate) fn overflows(&self) -> IntCounter {
@@ -206,6 +214,7 @@ impl Metrics {
 
 impl Observer for Metrics {
     fn ended(&self, rpc: Rpc, elapsed: Duration, outcome: Outcome<'_>) {
+        self.inner.calls.ended(rpc, elapsed, outcome);
         let operation = &[operation_type(rpc)];
         self.inner.operations.with_label_values(operation).inc();
         self.inner

@@ -331,6 +331,8 @@ mod tests {
         }
     }
 
+    type Row<'a> = (&'a [(Option<RuntimeStatus>, u64)], bool, &'a [&'a str]);
+
     /// Every branch: the answers so far with the seconds after each, whether the PLEG check fails, and what keeps the node from
     /// being ready.
     #[tokio::test(start_paused = true)]
@@ -342,7 +344,7 @@ mod tests {
         let (yes, no) = (Some(true), Some(false));
         let answer = |runtime, network| Some(status(runtime, network));
         // An answer of none is a call that failed.
-        let table: [(&[(Option<RuntimeStatus>, u64)], bool, &[&str]); 17] = [
+        let table: [Row<'_>; 17] = [
             (&[], false, &[NEVER, NETWORK_UNKNOWN]),
             (&[], true, &[NEVER, PLEG, NETWORK_UNKNOWN]),
             (&[(None, 0)], false, &[NEVER, NETWORK_UNKNOWN]),

@@ -23,6 +23,7 @@ use futures_util::stream::FuturesUnordered;
 use hashbrown::HashMap;
 use jiff::Timestamp;
 use pleg_cri::error::seconds;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -36,11 +37,16 @@ use crate::limiter::{Limiter, LimiterConfig};
 use crate::metrics::Metrics;
 use crate::monitor::RuntimeMonitor;
 use crate::readiness::Readiness;
+use crate::recorder::line::Turn;
+use crate::recorder::{Recorder, RecorderConfig, Recording};
 use crate::records::{PodKey, Records};
 use crate::runtime::Runtime;
 use crate::snapshot::Snapshot;
 use look::{Listed, Settling};
 use work::{Done, Queue, Work};
+
+/// How many may wait for a recording.
+const RECORDINGS: usize = 4;
 
 /// How a generator behaves. The defaults are the kubelet's where it has one.
 #[derive(Debug, Clone)]
@@ -59,6 +65,8 @@ pub struct Config {
     pub inspections: LimiterConfig,
     /// How many events the feed keeps for those who fall behind.
     pub feed_capacity: usize,
+    /// What is kept for those who come after the fact.
+    pub recorder: RecorderConfig,
 }
 
 impl Default for Config {
@@ -71,6 +79,7 @@ impl Default for Config {
             retry_most: Duration::from_mins(1),
             inspections: LimiterConfig::default(),
             feed_capacity: 16_384,
+            recorder: RecorderConfig::default(),
         }
     }
 }
@@ -90,6 +99,12 @@ pub struct Generator<R> {
     hints: Hints,
     stops: Stops,
     limiter: Limiter,
+    recorder: Recorder,
+    /// Who wants a recording.
+    recordings: (
+        mpsc::Sender<oneshot::Sender<Recording>>,
+        mpsc::Receiver<oneshot::Sender<Recording>>,
+    ),
 
     /// When the next full look is due, unless somebody asks before.
     next_full: Instant,
@@ -132,6 +147,8 @@ impl<R: Runtime> Generator<R> {
             feed: FeedWriter::new(config.feed_capacity, cache.reader(), metrics.overflows()),
             hints: Hints::new(cache.reader()),
             limiter: Limiter::new(config.inspections),
+            recorder: Recorder::new(config.recorder, metrics.calls()),
+            recordings: mpsc::channel(RECORDINGS),
             runtime: Arc::new(runtime),
             config,
             metrics,
@@ -166,6 +183,7 @@ impl<R: Runtime> Generator<R> {
             hints: self.hints.clone(),
             stops: self.stops.clone(),
             metrics: self.metrics.clone(),
+            recordings: self.recordings.0.clone(),
         }
     }
 
@@ -193,6 +211,10 @@ impl<R: Runtime> Generator<R> {
                 listed = poll(&mut listing) => {
                     listing = None;
                     self.listed(listed);
+                }
+                Some(reply) = self.recordings.1.recv() => {
+                    // Who asked may have left.
+                    let _ = reply.send(self.recorder.recording(&self.records, self.feed.reader().newest()));
                 }
                 () = self.hints.wait(), if listing.is_none() => {}
                 () = tokio::time::sleep_until(wake) => {}
@@ -241,6 +263,7 @@ impl<R: Runtime> Generator<R> {
             self.unhealthy_since = Some(now);
             let message = self.health.report().message;
             tracing::error!("{message}");
+            self.recorder.transition(Turn::Unhealthy, None, Some(&message), None);
             self.announce(EventType::PlegNotHealthy, &message);
         }
     }
@@ -250,6 +273,8 @@ impl<R: Runtime> Generator<R> {
         if let Some(since) = self.unhealthy_since.take() {
             let message = format!("PLEG is healthy again, after {}", seconds(since.elapsed()));
             tracing::info!("{message}");
+            let lasted = Some(since.elapsed());
+            self.recorder.transition(Turn::Healthy, None, None, lasted);
             self.announce(EventType::PlegHealthy, &message);
         }
     }

@@ -4,6 +4,7 @@
 //! sent for. A pod is *dirty* while the two differ, so a change whose inspection failed is found again by itself. A look only
 //! writes `listed`; a commit only writes `committed`. Matching a look against the records allocates nothing for what is unchanged.
 
+mod recorded;
 mod table;
 
 use std::sync::Arc;
@@ -353,14 +354,14 @@ impl Records {
             if let Some(slot) = self.sandboxes.find(id.as_str().as_bytes())
                 && let Some(item) = self.sandboxes.get_mut(slot)
             {
-                item.not_found = true;
+                (item.not_found, item.denied) = (true, true);
             }
         }
         for id in containers {
             if let Some(slot) = self.containers.find(id.as_str().as_bytes())
                 && let Some(item) = self.containers.get_mut(slot)
             {
-                item.not_found = true;
+                (item.not_found, item.denied) = (true, true);
             }
         }
     }

@@ -23,6 +23,10 @@ pub(super) struct Item<S> {
     pub(super) listed: Option<S>,
     /// What was last committed; `None`: never, or its removal was.
     pub(super) committed: Option<S>,
+    /// The listed state that the flight recorder was told.
+    pub(super) recorded: Option<S>,
+    /// `not_found` was true when the recorder was last told, or since.
+    pub(super) denied: bool,
     /// The look that last saw it.
     pub(super) seen: u32,
     pub(super) pod: PodKey,
@@ -52,6 +56,8 @@ impl<S> Item<S> {
             not_found: false,
             listed: Some(state),
             committed: None,
+            recorded: None,
+            denied: false,
             seen: look,
             pod,
             about: Box::new(about),
