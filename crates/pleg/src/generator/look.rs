@@ -84,11 +84,13 @@ impl<R: Runtime> Generator<R> {
         let runtime = Arc::clone(&self.runtime);
         let renew = std::mem::take(&mut self.lost);
         let mut spare = std::mem::take(&mut self.spare);
+        if full {
+            self.records.prepare(&mut spare);
+        }
         let look = async move {
             // Settles the API version and features of what may be another runtime. If it cannot say yet it is asked again.
             let lost = renew && runtime.version().await.is_err();
             let (scope, outcome) = if full {
-                spare.clear();
                 let listed = list(&*runtime, &ListFilter::All, spare).await;
                 (Scope::Full, listed.map(|(snapshot, bytes)| (vec![snapshot], bytes)))
             } else {
@@ -133,16 +135,16 @@ impl<R: Runtime> Generator<R> {
         };
         match scope {
             Scope::Full => {
-                let Some(snapshot) = snapshots.pop() else { return };
-                self.take_in_full(&snapshot, token, &asked, started, bytes);
+                let Some(mut snapshot) = snapshots.pop() else { return };
+                self.take_in_full(&mut snapshot, token, &asked, started, bytes);
                 self.spare = snapshot;
             }
             Scope::Pods(pods) => {
-                for (uid, snapshot) in pods.iter().zip(snapshots) {
+                for (uid, mut snapshot) in pods.iter().zip(snapshots) {
                     let source = asked.pods.get(uid).copied().unwrap_or(Source::OnDemand);
                     // Between plan and answer a commit may have dropped the pod; then nothing is absent that we knew.
                     if let Some(key) = self.records.key(uid) {
-                        let (touched, _) = self.records.observe(&snapshot, Coverage::Pod(key));
+                        let (touched, _) = self.records.observe(&mut snapshot, Coverage::Pod(key));
                         let why = (line::Scope::Pods, source);
                         self.recorder
                             .look(&mut self.records, &touched, why, started.elapsed(), 0);
@@ -161,7 +163,7 @@ impl<R: Runtime> Generator<R> {
         }
     }
 
-    fn take_in_full(&mut self, snapshot: &Snapshot, token: Token, asked: &Dirty, started: Instant, bytes: usize) {
+    fn take_in_full(&mut self, snapshot: &mut Snapshot, token: Token, asked: &Dirty, started: Instant, bytes: usize) {
         let (touched, odd) = self.records.observe(snapshot, Coverage::Full);
         let why = (line::Scope::Full, asked.all.unwrap_or(Source::Relist));
         self.recorder

@@ -369,15 +369,15 @@ impl Forth {
             items: 0,
             node,
         };
-        let committed = forth.node.snapshot(|object| object.committed);
-        forth.observe_all(&committed)?;
+        let mut committed = forth.node.snapshot(|object| object.committed);
+        forth.observe_all(&mut committed)?;
         let pods: Vec<_> = forth.records.keys().collect();
         for key in pods {
             let view = forth.records.listed(key);
             forth.records.commit(key, &view);
         }
-        let listed = forth.node.snapshot(|object| object.listed);
-        forth.observe_all(&listed)?;
+        let mut listed = forth.node.snapshot(|object| object.listed);
+        forth.observe_all(&mut listed)?;
         let denied = |kind| {
             let denied = forth
                 .node
@@ -392,7 +392,7 @@ impl Forth {
         Ok(forth)
     }
 
-    fn observe_all(&mut self, snapshot: &Snapshot) -> Result<(), ReplayError> {
+    fn observe_all(&mut self, snapshot: &mut Snapshot) -> Result<(), ReplayError> {
         self.items += snapshot.sandboxes.len() + snapshot.containers.len();
         if self.items > MOST_ITEMS {
             return Err(ReplayError::TooLarge);
@@ -401,7 +401,7 @@ impl Forth {
         Ok(())
     }
 
-    fn observe(&mut self, snapshot: &Snapshot, coverage: Coverage) {
+    fn observe(&mut self, snapshot: &mut Snapshot, coverage: Coverage) {
         let (touched, _) = self.records.observe(snapshot, coverage);
         for &key in &touched {
             let inspecting = self
@@ -421,8 +421,8 @@ impl Forth {
             return Ok(());
         }
         if scope == Scope::Full || !seen.iter().all(known) {
-            let listed = self.node.snapshot(|object| object.listed);
-            return self.observe_all(&listed);
+            let mut listed = self.node.snapshot(|object| object.listed);
+            return self.observe_all(&mut listed);
         }
         for seen in seen {
             let mut listed = Snapshot::default();
@@ -432,7 +432,7 @@ impl Forth {
                 }
             }
             if let Some(key) = self.records.key(&seen.pod.uid) {
-                self.observe(&listed, Coverage::Pod(key));
+                self.observe(&mut listed, Coverage::Pod(key));
             }
         }
         Ok(())

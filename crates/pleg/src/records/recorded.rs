@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::table::{Item, Table};
+use super::table::{self, Item, Table};
 use super::{PodKey, Records};
 use crate::recorder::line::{Object, ObjectKind, ObjectSeen, ObjectState, PodState, State};
 
@@ -10,16 +10,16 @@ impl<S: Copy + Eq + Into<State>> Item<S> {
     fn object(&self, object: ObjectKind) -> Object {
         Object {
             object,
-            id: Arc::clone(&self.about.id),
-            name: Arc::clone(&self.about.name),
-            attempt: self.about.attempt,
-            created_at: self.about.created_at,
+            id: Arc::clone(&self.id),
+            name: Arc::clone(&self.name),
+            attempt: self.attempt,
+            created_at: self.created_at,
         }
     }
 
     fn news(&mut self, object: ObjectKind) -> Option<ObjectSeen> {
         let before = std::mem::replace(&mut self.recorded, self.listed);
-        let denied = std::mem::replace(&mut self.denied, self.not_found);
+        let denied = std::mem::replace(&mut self.recorded_denied, self.not_found);
         (before != self.listed).then(|| ObjectSeen {
             about: self.object(object),
             before: before.map(Into::into),
@@ -38,7 +38,7 @@ impl<S: Copy + Eq + Into<State>> Item<S> {
     }
 }
 
-fn news<S: Copy + Ord + Into<State>>(
+fn news<S: table::State + Into<State>>(
     table: &mut Table<S>,
     slots: &[u32],
     object: ObjectKind,

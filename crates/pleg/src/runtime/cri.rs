@@ -39,11 +39,13 @@ impl CriRuntime {
 
 impl Runtime for CriRuntime {
     async fn list_sandboxes(&self, filter: &ListFilter, into: &mut SandboxList) -> Result<ListSummary, Error> {
-        self.client.list_sandboxes(filter, |item| into.push(&item)).await
+        self.client.list_sandboxes_raw(filter, |item| into.push_raw(item)).await
     }
 
     async fn list_containers(&self, filter: &ListFilter, into: &mut ContainerList) -> Result<ListSummary, Error> {
-        self.client.list_containers(filter, |item| into.push(&item)).await
+        self.client
+            .list_containers_raw(filter, |item| into.push_raw(item))
+            .await
     }
 
     async fn sandbox_status(&self, subject: &Subject, id: &SandboxId) -> Result<SandboxStatus, Error> {
