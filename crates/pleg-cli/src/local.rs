@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use pleg::health::Stage;
 use pleg::{Cache, CriRuntime, Generator, Pleg, PodEntry, PodRef, PodUid, RuntimeMonitor, Token};
+use pleg_cri::Client;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::waiting;
@@ -16,6 +17,7 @@ const NOTICE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct Local {
     pub(crate) pleg: Pleg,
+    pub(crate) client: Client,
     monitor: RuntimeMonitor<CriRuntime>,
     _stop: DropGuard,
 }
@@ -23,10 +25,12 @@ pub(crate) struct Local {
 impl Local {
     pub(crate) fn start(generator: Generator<CriRuntime>) -> Self {
         let (pleg, monitor) = (generator.handle(), generator.runtime_monitor());
+        let client = generator.runtime().client().clone();
         let stop = CancellationToken::new();
         tokio::spawn(generator.run(stop.clone()));
         Self {
             pleg,
+            client,
             monitor,
             _stop: stop.drop_guard(),
         }

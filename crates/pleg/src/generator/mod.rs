@@ -187,6 +187,11 @@ impl<R: Runtime> Generator<R> {
         }
     }
 
+    /// The runtime it looks at.
+    pub fn runtime(&self) -> &R {
+        &self.runtime
+    }
+
     /// The task that asks the runtime how it is, for [`Pleg::readiness`]. Run it beside the generator.
     pub fn runtime_monitor(&self) -> RuntimeMonitor<R> {
         RuntimeMonitor::new(Arc::clone(&self.runtime), self.readiness.clone())
