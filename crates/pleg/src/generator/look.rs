@@ -15,6 +15,7 @@ use crate::cache::Token;
 use crate::event::Source;
 use crate::hints::Dirty;
 use crate::model::PodUid;
+use crate::recorder::line::{self, Turn};
 use crate::records::{Coverage, PodKey};
 use crate::runtime::Runtime;
 use crate::snapshot::Snapshot;
@@ -144,6 +145,9 @@ impl<R: Runtime> Generator<R> {
                     // Between plan and answer a commit may have dropped the pod; then nothing is absent that we knew.
                     if let Some(key) = self.records.key(uid) {
                         let (touched, _) = self.records.observe(&mut snapshot, Coverage::Pod(key));
+                        let why = (line::Scope::Pods, source);
+                        self.recorder
+                            .look(&mut self.records, &touched, why, started.elapsed(), 0);
                         for &pod in touched.iter().filter(|&&pod| pod != key) {
                             self.evaluate(pod, token, source, false);
                         }
@@ -161,6 +165,9 @@ impl<R: Runtime> Generator<R> {
 
     fn take_in_full(&mut self, snapshot: &mut Snapshot, token: Token, asked: &Dirty, started: Instant, bytes: usize) {
         let (touched, odd) = self.records.observe(snapshot, Coverage::Full);
+        let why = (line::Scope::Full, asked.all.unwrap_or(Source::Relist));
+        self.recorder
+            .look(&mut self.records, &touched, why, started.elapsed(), bytes);
         let odd_changed = self.health.odd(odd);
         if self.first || self.uncounted || !touched.is_empty() || odd_changed {
             let (states, pods) = self.records.census();
@@ -183,6 +190,7 @@ impl<R: Runtime> Generator<R> {
         self.cache.complete_look(token);
         self.first = false;
         if let Some((lasted, attempts)) = self.health.look_complete() {
+            self.recorder.transition(Turn::RuntimeBack, None, None, Some(lasted));
             let looks = if attempts == 1 { "look" } else { "looks" };
             tracing::info!(
                 "the runtime answers again after {} ({attempts} {looks} failed)",
@@ -210,16 +218,20 @@ impl<R: Runtime> Generator<R> {
         self.hints.put_back(asked);
         let now = Instant::now();
         self.not_before = now + self.config.period;
+        let full = matches!(scope, Scope::Full);
+        let text = error.to_string();
+        let recorded = if full { line::Scope::Full } else { line::Scope::Pods };
+        self.recorder.look_failed(recorded, now - started, &text);
         // Who does not know our calls is another one than we think.
         if error.kind.is_unreachable() || error.kind == ErrorKind::Unimplemented {
             self.lost = true;
             self.restarted = self.cache.reader().token();
         }
-        if matches!(scope, Scope::Full) {
+        if full {
             self.next_full = self.not_before;
             self.metrics.look_failed(now - started, error.kind.label());
-            let text = error.to_string();
             if self.health.look_failed(error) {
+                self.recorder.transition(Turn::RuntimeLost, None, Some(&text), None);
                 tracing::warn!(
                     "cannot look at the runtime: {text}; trying again every {}",
                     seconds(self.config.period)

@@ -5,6 +5,7 @@
 //! writes `listed`; a commit only writes `committed`. What is unchanged is recognised while the lists are read, and costs a bit.
 
 mod known;
+mod recorded;
 mod table;
 
 use std::sync::Arc;
@@ -143,6 +144,8 @@ impl Records {
             not_found: false,
             listed: Some(shown.state),
             committed: None,
+            recorded: None,
+            recorded_denied: false,
             pod,
             id: id.into(),
             name: Arc::default(),
@@ -184,6 +187,8 @@ impl Records {
             not_found: false,
             listed: Some(shown.state),
             committed: None,
+            recorded: None,
+            recorded_denied: false,
             pod,
             id: id.into(),
             name: lossy(item.name, odd),

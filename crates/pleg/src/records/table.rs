@@ -23,6 +23,10 @@ pub(super) struct Item<S> {
     pub(super) listed: Option<S>,
     /// What was last committed; `None`: never, or its removal was.
     pub(super) committed: Option<S>,
+    /// The listed state that the flight recorder was told.
+    pub(super) recorded: Option<S>,
+    /// `not_found` was true when the recorder was last told, or since.
+    pub(super) recorded_denied: bool,
     pub(super) pod: PodKey,
     pub(super) id: Arc<str>,
     pub(super) name: Arc<str>,
@@ -164,6 +168,7 @@ impl<S: State> Table<S> {
             && item.listed.is_some()
         {
             self.denied += usize::from(!std::mem::replace(&mut item.not_found, true));
+            item.recorded_denied = true;
         }
     }
 
