@@ -20,6 +20,7 @@
 //! | [`cache`] | pod statuses, "newer than" | generator | anybody |
 //! | [`feed`] | the events | generator | subscribers |
 //! | [`health`] | healthy, degraded, unhealthy, and why | generator | anybody |
+//! | [`trouble`] | what usually lies behind what is seen, and what to type next: words only | | health, doctor |
 //! | [`readiness`], `monitor` | the node's Ready condition; the task that asks the runtime for its status | [`RuntimeMonitor`] | anybody |
 //! | [`recorder`] | the last minutes, for [`Pleg::recording`]; and [`recorder::replay()`] | generator | anybody |
 //! | [`metrics`] | what is counted | generator, client | scrapers |
@@ -103,6 +104,7 @@ pub mod records;
 pub mod runtime;
 pub mod snapshot;
 pub mod status;
+pub mod trouble;
 
 pub use cache::{Cache, NotFresh, PodEntry, Token};
 pub use connect::{ConnectError, connect};
@@ -120,3 +122,4 @@ pub use readiness::{NodeCondition, Readiness};
 pub use recorder::{RecorderConfig, Recording};
 pub use runtime::{CriRuntime, Runtime};
 pub use status::{ContainerStatus, PodStatus, SandboxStatus};
+pub use trouble::Trouble;

@@ -9,19 +9,43 @@ use std::sync::Arc;
 use hashbrown::{DefaultHashBuilder, HashTable};
 
 /// How an item is recognised without looking at anything else: every further place would be a wait for memory. Two ids are taken for
-/// the same here if they begin with the same 8 bytes and have the same 64 bits of a hash whose seed nobody knows.
+/// the same here if they begin with the same 4 bytes and have the same 64 bits of a hash whose seed nobody knows.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     print: Print,
-    slot: u32,
-    /// The state in which the newest look listed it, as it is on the wire; none if it is not for recognising.
-    state: Option<i8>,
+    place: Place,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Print {
     hash: u64,
-    head: [u8; 8],
+    head: [u8; 4],
+}
+
+/// A slot, and the state in which the newest look listed the item there, as it is on the wire: in one word, so that four entries fit
+/// into a line of the cache.
+#[derive(Debug, Clone, Copy)]
+struct Place(u32);
+
+impl Place {
+    /// A state by which nothing is recognised. Wire states are below it.
+    const NONE: u32 = 7;
+
+    fn new(slot: u32, state: Option<u8>) -> Self {
+        Self(slot << 3 | state.map_or(Self::NONE, u32::from) & 7)
+    }
+
+    fn slot(self) -> u32 {
+        self.0 >> 3
+    }
+
+    /// The state; that of an item that is not for recognising is no state at all.
+    fn state(self) -> i32 {
+        match self.0 & 7 {
+            Self::NONE => -1,
+            state => state.cast_signed(),
+        }
+    }
 }
 
 /// Items by id.
@@ -36,7 +60,7 @@ pub(crate) struct Known {
 impl Known {
     #[inline]
     fn print(&self, id: &[u8]) -> Print {
-        let mut head = [0; 8];
+        let mut head = [0; 4];
         match id.first_chunk() {
             Some(first) => head = *first,
             None => head[..id.len()].copy_from_slice(id),
@@ -50,23 +74,22 @@ impl Known {
         let print = self.print(id);
         let entry = self
             .index
-            .find(print.hash, |entry| entry.print == print && is(entry.slot))?;
-        Some(entry.slot)
+            .find(print.hash, |entry| entry.print == print && is(entry.place.slot()))?;
+        Some(entry.place.slot())
     }
 
     /// The item of that print, if it is listed in that very state.
     #[inline]
     fn recognise(&self, print: Print, state: i32) -> Option<u32> {
         let entry = self.index.find(print.hash, |entry| entry.print == print)?;
-        (i32::from(entry.state?) == state).then_some(entry.slot)
+        (state >= 0 && entry.place.state() == state).then_some(entry.place.slot())
     }
 
     /// Adds an item, which is not recognised yet.
     pub(super) fn insert(&mut self, slot: u32, id: &[u8]) {
         let entry = Entry {
             print: self.print(id),
-            slot,
-            state: None,
+            place: Place::new(slot, None),
         };
         self.index
             .insert_unique(entry.print.hash, entry, |entry| entry.print.hash);
@@ -75,16 +98,16 @@ impl Known {
 
     pub(super) fn remove(&mut self, slot: u32, id: &[u8]) {
         let hash = self.print(id).hash;
-        if let Ok(entry) = self.index.find_entry(hash, |entry| entry.slot == slot) {
+        if let Ok(entry) = self.index.find_entry(hash, |entry| entry.place.slot() == slot) {
             entry.remove();
         }
     }
 
     /// Notes by which state the item is recognised from now on.
-    pub(super) fn set(&mut self, slot: u32, id: &[u8], state: Option<i8>) {
+    pub(super) fn set(&mut self, slot: u32, id: &[u8], state: Option<u8>) {
         let hash = self.print(id).hash;
-        if let Some(entry) = self.index.find_mut(hash, |entry| entry.slot == slot) {
-            entry.state = state;
+        if let Some(entry) = self.index.find_mut(hash, |entry| entry.place.slot() == slot) {
+            entry.place = Place::new(slot, state);
         }
     }
 

@@ -451,7 +451,7 @@ impl Records {
 }
 
 impl State for SandboxState {
-    fn to_wire(self) -> i8 {
+    fn to_wire(self) -> u8 {
         match self {
             Self::Ready => 0,
             Self::NotReady => 1,
@@ -460,7 +460,7 @@ impl State for SandboxState {
 }
 
 impl State for ContainerState {
-    fn to_wire(self) -> i8 {
+    fn to_wire(self) -> u8 {
         match self {
             Self::Created => 0,
             Self::Running => 1,

@@ -9,7 +9,7 @@ use crate::snapshot::Oddities;
 /// A state that lists show.
 pub(super) trait State: Copy + Ord {
     /// The state as it is on the wire.
-    fn to_wire(self) -> i8;
+    fn to_wire(self) -> u8;
 }
 
 /// One container or sandbox.
@@ -104,7 +104,7 @@ impl<S: State> Table<S> {
         self.listed += usize::from(item.listed.is_some());
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
-            // Four billion containers do not fit into any list we accept.
+            // Half a billion containers do not fit into any list we accept.
             u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
         });
         let (id, listed) = (Arc::clone(&item.id), item.listed);
