@@ -1,6 +1,6 @@
 //! The flight recorder of a running generator, and the replay of what it has. Time is paused. `histories.rs` replays random ones.
 
-#![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod common;
 

@@ -301,14 +301,15 @@ impl Forth {
     fn compare(&self, commit: &Commit, view: &PodView) -> Outcome {
         let key = self.records.key(&commit.uid);
         let before = key.map(|key| self.records.committed(key)).unwrap_or_default();
-        let replayed: Vec<_> = diff(&before, view).iter().map(|change| change.event()).collect();
         // That a stop was announced is not in any list.
         let mut recorded = (0..)
             .zip(&commit.events)
             .filter(|(_, sent)| sent.kind != EventType::ContainerStopped);
-        let mut replayed = replayed
-            .into_iter()
-            .map(|(kind, subject)| super::sent_as(kind, subject.as_ref()));
+        let changes = diff(&before, view);
+        let mut replayed = changes.iter().map(|change| {
+            let (kind, subject) = change.event();
+            super::sent_as(kind, subject.as_ref())
+        });
         loop {
             match (recorded.next(), replayed.next()) {
                 (None, None) => return Outcome::Same,
