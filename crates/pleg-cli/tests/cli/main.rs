@@ -11,6 +11,7 @@
 mod answers;
 mod bad_input;
 mod daemon;
+mod debug;
 mod ending;
 mod metrics;
 mod node;
