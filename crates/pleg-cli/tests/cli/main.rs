@@ -11,6 +11,7 @@
 mod answers;
 mod bad_input;
 mod daemon;
+mod doctor;
 mod ending;
 mod metrics;
 mod node;
