@@ -24,13 +24,15 @@
 //! | [`world`] | the state, pure and synchronous |
 //! | `serve` | CRI on the socket |
 //! | [`fault`] | faults as a layer that knows calls and ids only |
+//! | [`proxy`] | the same faults before a real runtime |
 //! | [`control`] | commands: library, HTTP on a second socket, scenario files |
 //! | [`stats`] | counters of every call |
 //! | [`selector`], [`duration`], [`clock`], [`config`] | names, `400ms`, time, what a simulator starts with |
 //!
 //! # Tasks
 //!
-//! All are spawned on one `TaskTracker` and end with one `CancellationToken`, both owned by [`Sim`].
+//! All are spawned on one `TaskTracker` and end with one `CancellationToken`, both owned by [`Sim`]. A [`Proxy`] has the first two and
+//! the fourth, and one more for its connection to the runtime.
 //!
 //! | task | reads | writes |
 //! |---|---|---|
@@ -45,6 +47,7 @@ pub mod config;
 pub mod control;
 pub mod duration;
 pub mod fault;
+pub mod proxy;
 pub mod selector;
 mod serve;
 pub mod sim;
@@ -53,9 +56,10 @@ pub mod world;
 
 pub use clock::Clock;
 pub use config::SimConfig;
-pub use control::{Command, ControlClient, Scenario};
+pub use control::{Command, CommandError, ControlClient, Scenario};
 pub use duration::Span;
 pub use fault::{EventFaults, Faults, GrpcCode};
+pub use proxy::{Proxy, ProxyConfig, ProxyError};
 pub use selector::{PodRef, Selector};
 pub use serve::socket::BindError;
 pub use sim::{Sim, SimError};

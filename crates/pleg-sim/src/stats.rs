@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use tonic::body::Body;
 
 /// The header and trailer that says how a call ended.
-const GRPC_STATUS: &str = "grpc-status";
+pub(crate) const GRPC_STATUS: &str = "grpc-status";
 
 /// Counters of one call, or of all together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

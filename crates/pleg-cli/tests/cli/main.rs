@@ -14,3 +14,4 @@ mod daemon;
 mod ending;
 mod metrics;
 mod node;
+mod proxy;

@@ -10,7 +10,8 @@ use serde_saphyr::Spanned;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::command::{Add, Command, Down, Exit, Fail, Hang, OddObject, Pad, Set, Storm, Unhang, Unlock, execute};
+use super::command::{Add, Command, Down, Exit, Fail, Hang, Object, OddObject, Pad, Set, Storm, Unhang};
+use super::execute::execute;
 use crate::config::SimConfig;
 use crate::duration::Span;
 use crate::fault::EventFaults;
@@ -119,8 +120,8 @@ struct StepFile {
     add: Option<Add>,
     hang: Option<Hang>,
     unhang: Option<Unhang>,
-    lock: Option<Selector>,
-    unlock: Option<Unlock>,
+    lock: Option<Object>,
+    unlock: Option<Object>,
     set: Option<Set>,
     fail: Option<Fail>,
     down: Option<Down>,
@@ -242,7 +243,7 @@ pub(crate) async fn run_steps(shared: Arc<Shared>, cancel: CancellationToken) {
         .run_until_cancelled(async {
             for step in &shared.config.steps {
                 tokio::time::sleep_until(start + step.at).await;
-                match execute(&shared, step.command.clone()).await {
+                match execute(&*shared, step.command.clone()).await {
                     Ok(reply) => tracing::info!(at = %Span(step.at), ?reply, "scenario step"),
                     // The next steps may still make sense; a run that stops halfway is harder to understand.
                     Err(error) => tracing::error!(at = %Span(step.at), %error, "scenario step failed"),

@@ -10,7 +10,7 @@ use super::schedule::DueKey;
 use super::{Due, Ending, Script, World, WorldError, template};
 use crate::clock::nanos;
 use crate::config::SimConfig;
-use crate::selector::{Directory, PodRef, Selector};
+use crate::selector::{PodRef, Selector};
 
 /// Containers of one pod at most.
 const MOST_PER_POD: usize = 1000;
@@ -209,6 +209,11 @@ impl World {
         Ok(ids)
     }
 
+    /// The ids of what a selector names.
+    pub fn ids(&self, selector: &Selector) -> Result<Vec<Arc<str>>, WorldError> {
+        self.select(&selector.pod, selector.container.as_deref())
+    }
+
     /// Every container of the pod, or the one named, exits now. Returns how many did.
     pub fn exit(&mut self, pod: &PodRef, container: Option<&str>, ending: Ending) -> Result<usize, WorldError> {
         let ids = self.select(pod, container)?;
@@ -392,12 +397,4 @@ impl World {
 fn natural(name: &str) -> (&str, usize, &str) {
     let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
     (stem, name.len(), &name[stem.len()..])
-}
-
-impl Directory for World {
-    type Error = WorldError;
-
-    fn ids(&self, selector: &Selector) -> Result<Vec<Arc<str>>, WorldError> {
-        self.select(&selector.pod, selector.container.as_deref())
-    }
 }
