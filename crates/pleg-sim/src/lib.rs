@@ -27,6 +27,7 @@
 //! | [`proxy`] | the same faults before a real runtime |
 //! | [`control`] | commands: library, HTTP on a second socket, scenario files |
 //! | [`stats`] | counters of every call |
+//! | [`flavour`] | which runtime the simulator takes after |
 //! | [`selector`], [`duration`], [`clock`], [`config`] | names, `400ms`, time, what a simulator starts with |
 //!
 //! # Tasks
@@ -47,6 +48,7 @@ pub mod config;
 pub mod control;
 pub mod duration;
 pub mod fault;
+pub mod flavour;
 pub mod proxy;
 pub mod selector;
 mod serve;
@@ -59,9 +61,10 @@ pub use config::SimConfig;
 pub use control::{Command, CommandError, ControlClient, Scenario};
 pub use duration::Span;
 pub use fault::{EventFaults, Faults, GrpcCode};
+pub use flavour::Flavour;
 pub use proxy::{Proxy, ProxyConfig, ProxyError};
 pub use selector::{PodRef, Selector};
 pub use serve::socket::BindError;
 pub use sim::{Sim, SimError};
 pub use stats::StatsSnapshot;
-pub use world::{ContainerSpec, Ending, Odd, PodSpec, Script, Truth, World, WorldError};
+pub use world::{ContainerSpec, Ending, EventStats, Odd, PodSpec, Readiness, Script, Truth, World, WorldError};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use pleg_cri::{Endpoint, Rpc};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -87,6 +87,33 @@ impl Shared {
             world: self.world.lock(),
             wake: &self.wake,
         }
+    }
+
+    pub(crate) fn stats(&self) -> StatsSnapshot {
+        StatsSnapshot {
+            events: Some(self.world().event_stats()),
+            ..self.stats.snapshot()
+        }
+    }
+
+    /// Waits until the world is as asked; it is asked again whenever `changes` says so.
+    pub(crate) async fn wait_until(&self, mut changes: watch::Receiver<()>, is: impl Fn(&mut World) -> bool) {
+        loop {
+            changes.borrow_and_update();
+            if is(&mut self.world()) {
+                return;
+            }
+            // The sender is the world's.
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Waits until the shim of this sandbox or container does its work.
+    pub(crate) async fn shim(&self, id: &str) {
+        let changes = self.world().shims();
+        self.wait_until(changes, |world| !world.shim_hangs(id)).await;
     }
 
     /// Holds a kind of call, or only those about one pod or container.
@@ -214,7 +241,7 @@ impl Sim {
 
     /// All counters now.
     pub fn stats(&self) -> StatsSnapshot {
-        self.shared.stats.snapshot()
+        self.shared.stats()
     }
 
     /// Does what `pleg sim ctl` can do.

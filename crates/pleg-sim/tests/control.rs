@@ -149,7 +149,7 @@ async fn refusals_say_what_to_do() {
         (Command::Add(Add { pods: 1_000_000 }), "at most 20000 pods at once"),
         (
             Command::Set(Set::default()),
-            "nothing to set: give a latency or a churn",
+            "nothing to set: give a latency, a churn, or what Status says",
         ),
     ] {
         assert_eq!(control.send(&command).await.unwrap_err().to_string(), words);

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum};
 use pleg_cri::{ApiVersion, Endpoint};
-use pleg_sim::{Scenario, Sim, SimConfig, Span};
+use pleg_sim::{Flavour, Scenario, Sim, SimConfig, Span};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 const EXAMPLES: &str = "\
@@ -80,6 +80,12 @@ struct RunArgs {
     /// The API to serve; the other one is then UNIMPLEMENTED [default: v1].
     #[arg(long, value_enum, value_name = "VERSION")]
     api: Option<Api>,
+    /// Which runtime to take after: sim, containerd-1.6, containerd-1.7, containerd-2.1 or crio [default: sim].
+    ///
+    /// The version it answers with, and its events: 1.6 has none; 1.7 hands each to one subscriber only, keeps 1000 while there
+    /// is none, and tells a sandbox's end without its status; 2.1 keeps five minutes.
+    #[arg(long, value_name = "NAME")]
+    flavour: Option<Flavour>,
     /// Serve the streaming list calls too.
     #[arg(long)]
     streaming_lists: bool,
@@ -104,6 +110,7 @@ impl RunArgs {
         config.churn = self.churn.unwrap_or(config.churn);
         config.latency = self.latency.map_or(config.latency, |span| span.0);
         config.jitter = self.jitter.map_or(config.jitter, |span| span.0);
+        config.flavour = self.flavour.unwrap_or(config.flavour);
         config.streaming_lists |= self.streaming_lists;
         config.api = self.api.map_or(config.api, |api| match api {
             Api::V1 => ApiVersion::V1,

@@ -194,7 +194,7 @@ impl Object {
     }
 }
 
-/// Changes latency or churn.
+/// Changes latency, churn, and how the runtime does.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Set {
@@ -219,6 +219,15 @@ pub struct Set {
     /// Changes a second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub churn: Option<f64>,
+    /// What `Status` says of the runtime.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runtime_ready: Option<bool>,
+    /// What `Status` says of the network.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network_ready: Option<bool>,
+    /// A subscriber that does not read holds up whoever makes something.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub block_on_subscribers: Option<bool>,
 }
 
 /// A share of the calls fails.
@@ -245,6 +254,23 @@ pub struct Down {
     /// For so long.
     #[serde(rename = "for")]
     pub length: Span,
+}
+
+/// A pod's shim hangs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shim {
+    /// The pod.
+    pub pod: PodRef,
+}
+
+/// Shims go on: that of the pod, all when there is none.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Shims {
+    /// The pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<PodRef>,
 }
 
 /// Odd objects appear.
@@ -286,6 +312,9 @@ pub enum Command {
     Down(Down),
     /// Faults of the event stream.
     Events(EventFaults),
+    /// The lists stay as they are, and what happens in the pod is not seen.
+    HangShim(Shim),
+    UnhangShim(Shims),
     Odd(OddObject),
     Pad(Pad),
     /// Ends every fault, latency too.
@@ -340,6 +369,8 @@ impl Command {
             Self::Fail(_) => "fail",
             Self::Down(_) => "down",
             Self::Events(_) => "events",
+            Self::HangShim(_) => "hang-shim",
+            Self::UnhangShim(_) => "unhang-shim",
             Self::Odd(_) => "odd",
             Self::Pad(_) => "pad",
             Self::Clear {} => "clear",

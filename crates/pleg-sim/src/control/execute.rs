@@ -6,16 +6,21 @@ use super::command::{Command, CommandError, Down, Fail, Hang, Object, Reply, Set
 use crate::fault::Faults;
 use crate::selector::{Selector, Target};
 use crate::serve::listening::Switch;
-use crate::stats::Stats;
+use crate::stats::StatsSnapshot;
 
 /// What takes commands: a simulator, or a proxy before a real runtime.
 pub(crate) trait Commanded: Send + Sync + 'static {
     fn faults(&self) -> &Faults;
-    fn stats(&self) -> &Stats;
+    fn stats(&self) -> StatsSnapshot;
     fn switch(&self) -> &Switch;
 
     /// The ids of the pod's sandboxes and containers, or of all attempts of one container.
     fn ids(&self, selector: &Selector) -> impl Future<Output = Result<Vec<Arc<str>>, CommandError>> + Send;
+
+    /// Ends every fault.
+    fn clear(&self) {
+        self.faults().clear();
+    }
 
     /// Does a command that is no fault of the layer.
     fn own(&self, command: Command) -> impl Future<Output = Result<Reply, CommandError>> + Send;
@@ -104,10 +109,10 @@ pub(crate) async fn execute(on: &impl Commanded, command: Command) -> Result<Rep
             "event faults set".to_owned()
         }
         Command::Clear {} => {
-            faults.clear();
+            on.clear();
             "all faults ended".to_owned()
         }
-        Command::Stats {} => return Ok(Reply::Stats(on.stats().snapshot())),
+        Command::Stats {} => return Ok(Reply::Stats(on.stats())),
         command => return on.own(command).await,
     };
     Ok(Reply::Done(done))
@@ -122,17 +127,22 @@ async fn apply(on: &impl Commanded, set: Set) -> Result<String, CommandError> {
         pod,
         container,
         id,
-        churn,
+        ..
     } = set;
+    let own = Set {
+        latency: None,
+        jitter: None,
+        rpc: None,
+        pod: None,
+        container: None,
+        id: None,
+        ..set
+    };
     let mut done = Vec::new();
-    if churn.is_some() {
-        let own = Set {
-            churn,
-            ..Default::default()
-        };
-        if let Reply::Done(words) = on.own(Command::Set(own)).await? {
-            done.push(words);
-        }
+    if own != Set::default()
+        && let Reply::Done(words) = on.own(Command::Set(own)).await?
+    {
+        done.push(words);
     }
     let target = Object { pod, container, id }.target()?;
     if let Some(latency) = latency {
@@ -151,7 +161,7 @@ async fn apply(on: &impl Commanded, set: Set) -> Result<String, CommandError> {
         done.push(format!("{calls}{about} takes {latency}"));
     }
     if done.is_empty() {
-        let words = "nothing to set: give a latency or a churn";
+        let words = "nothing to set: give a latency, a churn, or what Status says";
         return Err(CommandError::Invalid(words.into()));
     }
     Ok(done.join(", "))

@@ -19,8 +19,8 @@ mod world;
 pub use client::{ControlClient, ControlError};
 pub(crate) use command::state_name;
 pub use command::{
-    Add, Command, CommandError, Down, Exit, Fail, Hang, Object, OddObject, Pad, PodState, Reply, RpcName, Set, Storm,
-    Unhang,
+    Add, Command, CommandError, Down, Exit, Fail, Hang, Object, OddObject, Pad, PodState, Reply, RpcName, Set, Shim,
+    Shims, Storm, Unhang,
 };
 pub(crate) use execute::{Commanded, execute};
 pub(crate) use http::serve;

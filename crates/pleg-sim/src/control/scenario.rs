@@ -10,11 +10,12 @@ use serde_saphyr::Spanned;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::command::{Add, Command, Down, Exit, Fail, Hang, Object, OddObject, Pad, Set, Storm, Unhang};
+use super::command::{Add, Command, Down, Exit, Fail, Hang, Object, OddObject, Pad, Set, Shim, Shims, Storm, Unhang};
 use super::execute::execute;
 use crate::config::SimConfig;
 use crate::duration::Span;
 use crate::fault::EventFaults;
+use crate::flavour::Flavour;
 use crate::selector::Selector;
 use crate::sim::Shared;
 use crate::world::Script;
@@ -83,6 +84,8 @@ pub struct Scenario {
     /// `v1` or `v1alpha2`.
     #[serde(deserialize_with = "api")]
     pub api: Option<ApiVersion>,
+    /// Which runtime it takes after, as in `containerd-1.7`.
+    pub flavour: Option<Flavour>,
     /// Serve the streaming lists.
     pub streaming_lists: Option<bool>,
     /// Events that a subscriber may be behind.
@@ -126,6 +129,8 @@ struct StepFile {
     fail: Option<Fail>,
     down: Option<Down>,
     events: Option<EventFaults>,
+    hang_shim: Option<Shim>,
+    unhang_shim: Option<Shims>,
     odd: Option<OddObject>,
     pad: Option<Pad>,
     clear: Option<Nothing>,
@@ -152,6 +157,8 @@ impl StepFile {
             self.fail.map(Command::Fail),
             self.down.map(Command::Down),
             self.events.map(Command::Events),
+            self.hang_shim.map(Command::HangShim),
+            self.unhang_shim.map(Command::UnhangShim),
             self.odd.map(Command::Odd),
             self.pad.map(Command::Pad),
             self.clear.map(|Nothing {}| Command::Clear {}),
@@ -225,6 +232,7 @@ impl Scenario {
         set(&mut config.jitter, self.jitter.map(|span| span.0));
         set(&mut config.pull_time, self.pull_time.map(|span| span.0));
         set(&mut config.api, self.api);
+        set(&mut config.flavour, self.flavour);
         set(&mut config.streaming_lists, self.streaming_lists);
         set(&mut config.event_queue, self.event_queue);
         set(&mut config.event_backlog, self.event_backlog);

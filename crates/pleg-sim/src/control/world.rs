@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::command::{Add, Command, CommandError, Exit, OddObject, Pad, PodState, Reply, Set, Storm};
+use super::command::{Add, Command, CommandError, Exit, OddObject, Pad, PodState, Reply, Set, Shim, Shims, Storm};
 use super::execute::{Commanded, counted};
 use crate::fault::Faults;
 use crate::selector::Selector;
 use crate::serve::listening::Switch;
 use crate::sim::Shared;
-use crate::stats::Stats;
-use crate::world::{Ending, World};
+use crate::stats::StatsSnapshot;
+use crate::world::{Ending, Readiness, World};
 
 /// Pods that one command may add.
 const MOST_ADDED: usize = 20_000;
@@ -19,8 +19,17 @@ impl Commanded for Shared {
         &self.faults
     }
 
-    fn stats(&self) -> &Stats {
-        &self.stats
+    fn stats(&self) -> StatsSnapshot {
+        Self::stats(self)
+    }
+
+    fn clear(&self) {
+        self.faults.clear();
+        let mut world = self.world();
+        world.block_on_subscribers(false);
+        world.set_readiness(Readiness::default());
+        // Without a name there is none that could be missing.
+        _ = world.unhang_shim(None);
     }
 
     fn switch(&self) -> &Switch {
@@ -68,14 +77,14 @@ impl Commanded for Shared {
                 world().add_pods(pods)?;
                 format!("{} added", counted(pods, "pod"))
             }
-            Command::Set(Set { churn: Some(churn), .. }) => {
-                if !(0.0..=1e6).contains(&churn) {
-                    return Err(CommandError::Invalid(format!(
-                        "{churn} is no churn: write changes a second, up to 1000000"
-                    )));
-                }
-                world().set_churn(churn);
-                format!("{churn} changes a second")
+            Command::Set(set) => change(self, &set)?,
+            Command::HangShim(Shim { pod }) => {
+                world().hang_shim(&pod)?;
+                format!("the shim of pod {pod} hangs until unhang-shim")
+            }
+            Command::UnhangShim(Shims { pod }) => {
+                let count = world().unhang_shim(pod.as_ref())?;
+                format!("{} released", counted(count, "shim"))
             }
             Command::Odd(OddObject { kind }) => {
                 world().add_odd(kind)?;
@@ -90,6 +99,36 @@ impl Commanded for Shared {
         };
         Ok(Reply::Done(done))
     }
+}
+
+fn change(shared: &Shared, set: &Set) -> Result<String, CommandError> {
+    let mut done = Vec::new();
+    let mut world = shared.world();
+    if let Some(churn) = set.churn {
+        if !(0.0..=1e6).contains(&churn) {
+            return Err(CommandError::Invalid(format!(
+                "{churn} is no churn: write changes a second, up to 1000000"
+            )));
+        }
+        world.set_churn(churn);
+        done.push(format!("{churn} changes a second"));
+    }
+    let mut readiness = world.readiness();
+    if let Some(ready) = set.runtime_ready {
+        readiness.runtime = ready;
+        done.push(format!("RuntimeReady is {ready}"));
+    }
+    if let Some(ready) = set.network_ready {
+        readiness.network = ready;
+        done.push(format!("NetworkReady is {ready}"));
+    }
+    world.set_readiness(readiness);
+    if let Some(blocks) = set.block_on_subscribers {
+        world.block_on_subscribers(blocks);
+        let what = if blocks { "hold up the runtime" } else { "lose events" };
+        done.push(format!("subscribers that do not read {what}"));
+    }
+    Ok(done.join(", "))
 }
 
 fn pods(world: &World) -> Vec<PodState> {

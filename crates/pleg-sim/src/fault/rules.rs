@@ -41,6 +41,8 @@ pub struct EventFaults {
     pub double: f64,
     /// Events without the pod's and the containers' statuses.
     pub half: f64,
+    /// Events that arrive after the one that follows them.
+    pub reorder: f64,
     /// How late each event is.
     pub delay: Span,
 }
@@ -234,7 +236,7 @@ impl Faults {
 
     /// Faults of the event stream, also of those that are open.
     pub fn set_events(&self, events: EventFaults) -> Result<(), FaultError> {
-        [events.drop, events.double, events.half]
+        [events.drop, events.double, events.half, events.reorder]
             .into_iter()
             .try_for_each(check_rate)?;
         self.change(|rules| rules.events = events);

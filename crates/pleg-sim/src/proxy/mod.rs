@@ -156,8 +156,8 @@ impl Commanded for Shared {
         &self.faults
     }
 
-    fn stats(&self) -> &Stats {
-        &self.stats
+    fn stats(&self) -> StatsSnapshot {
+        self.stats.snapshot()
     }
 
     fn switch(&self) -> &Switch {
@@ -171,7 +171,7 @@ impl Commanded for Shared {
     async fn own(&self, command: Command) -> Result<Reply, CommandError> {
         match command {
             Command::Pods {} => Ok(Reply::Pods(self.names.pods().await?)),
-            Command::Set(_) => Err(CommandError::NeedsWorld("set --churn")),
+            Command::Set(_) => Err(CommandError::NeedsWorld("set without --latency")),
             command => Err(CommandError::NeedsWorld(command.name())),
         }
     }

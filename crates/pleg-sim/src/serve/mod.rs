@@ -9,7 +9,9 @@
 //! | `router` | from a path to its handler: API version, lists, the rest |
 //! | `lists` | list answers made of encoded items |
 //! | `runtime`, `image` | the two CRI services |
+//! | `answers` | what a real runtime would know from its processes |
 
+mod answers;
 pub(crate) mod connection;
 pub(crate) mod front;
 mod image;

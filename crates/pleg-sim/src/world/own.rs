@@ -153,7 +153,7 @@ impl World {
     }
 
     /// The key of the pod of that name.
-    fn find_pod(&self, pod: &PodRef) -> Result<Arc<str>, WorldError> {
+    pub(super) fn find_pod(&self, pod: &PodRef) -> Result<Arc<str>, WorldError> {
         self.names
             .get(pod.as_str())
             .cloned()
@@ -276,6 +276,11 @@ impl World {
             return Ok(());
         };
         self.finish(&latest, Ending::Exit(143));
+        if self.shim_hangs(&latest) {
+            return Err(WorldError::Refused(format!(
+                "the shim of container {name} hangs: it cannot be restarted"
+            )));
+        }
         let attempt = self
             .containers
             .get(&latest)

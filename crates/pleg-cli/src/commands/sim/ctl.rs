@@ -7,9 +7,11 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand, ValueEnum};
 use comfy_table::{CellAlignment, Table, presets};
 use pleg_cri::Endpoint;
-use pleg_sim::control::{Add, Down, Exit, Fail, Hang, Object, PodState, Reply, RpcName, Set, Storm, Unhang};
+use pleg_sim::control::{
+    Add, Down, Exit, Fail, Hang, Object, PodState, Reply, RpcName, Set, Shim, Shims, Storm, Unhang,
+};
 use pleg_sim::stats::RpcStats;
-use pleg_sim::{Command, ControlClient, EventFaults, GrpcCode, PodRef, Selector, Span, StatsSnapshot};
+use pleg_sim::{Command, ControlClient, EventFaults, EventStats, GrpcCode, PodRef, Selector, Span, StatsSnapshot};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -135,7 +137,7 @@ enum Verb {
         #[command(flatten)]
         target: MaybeTarget,
     },
-    /// Change latency or churn.
+    /// Change latency, churn, or what Status says.
     #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
     Set {
         /// How long calls take, as in 5ms.
@@ -152,6 +154,15 @@ enum Verb {
         /// Changes a second.
         #[arg(long, value_name = "PER_SECOND", group = "what")]
         churn: Option<f64>,
+        /// What Status says of the runtime.
+        #[arg(long, value_name = "BOOL", group = "what", action = clap::ArgAction::Set)]
+        runtime_ready: Option<bool>,
+        /// What Status says of the network.
+        #[arg(long, value_name = "BOOL", group = "what", action = clap::ArgAction::Set)]
+        network_ready: Option<bool>,
+        /// A subscriber of events that does not read holds up whoever makes something.
+        #[arg(long, value_name = "BOOL", group = "what", action = clap::ArgAction::Set)]
+        block_on_subscribers: Option<bool>,
     },
     /// Answer a share of the calls with an error.
     Fail {
@@ -182,9 +193,24 @@ enum Verb {
         /// The share without statuses.
         #[arg(long, value_name = "R", default_value_t = 0.0)]
         half: f64,
+        /// The share that arrives after the one that follows it.
+        #[arg(long, value_name = "R", default_value_t = 0.0)]
+        reorder: f64,
         /// How late each is.
         #[arg(long, value_name = "DURATION", default_value = "0s")]
         delay: Span,
+    },
+    /// Hang a pod's shim: lists and statuses stay as they are, and what happens in the pod is not seen.
+    HangShim {
+        /// The pod, as NAMESPACE/NAME.
+        #[arg(long, value_name = "NS/NAME")]
+        pod: PodRef,
+    },
+    /// Let a shim go on, or all: what happened meanwhile is seen now.
+    UnhangShim {
+        /// Only that of this pod, as NAMESPACE/NAME.
+        #[arg(long, value_name = "NS/NAME")]
+        pod: Option<PodRef>,
     },
     /// End every fault, latency too.
     Clear,
@@ -258,6 +284,9 @@ impl Verb {
                 jitter,
                 target: MaybeTarget { pod, container, id },
                 churn,
+                runtime_ready,
+                network_ready,
+                block_on_subscribers,
             } => Command::Set(Set {
                 latency,
                 jitter,
@@ -266,18 +295,25 @@ impl Verb {
                 container,
                 id,
                 churn,
+                runtime_ready,
+                network_ready,
+                block_on_subscribers,
             }),
             Self::Events {
                 drop,
                 double,
                 half,
+                reorder,
                 delay,
             } => Command::Events(EventFaults {
                 drop,
                 double,
                 half,
+                reorder,
                 delay,
             }),
+            Self::HangShim { pod } => Command::HangShim(Shim { pod }),
+            Self::UnhangShim { pod } => Command::UnhangShim(Shims { pod }),
             Self::Clear => Command::Clear {},
             Self::Fail { rpc, code, rate } => Command::Fail(Fail { rpc, code, rate }),
             Self::Down { length } => Command::Down(Down { length }),
@@ -295,7 +331,23 @@ pub(super) async fn run(args: CtlArgs) -> anyhow::Result<ExitCode> {
         (Reply::Done(words), _) => writeln!(out, "{words}")?,
         (Reply::Stats(stats), Format::Json) => writeln!(out, "{}", serde_json::to_string_pretty(&stats)?)?,
         (Reply::Pods(pods), Format::Json) => writeln!(out, "{}", serde_json::to_string_pretty(&pods)?)?,
-        (Reply::Stats(stats), Format::Table) => writeln!(out, "{}", stats_table(&stats).trim_fmt())?,
+        (Reply::Stats(stats), Format::Table) => {
+            writeln!(out, "{}", stats_table(&stats).trim_fmt())?;
+            if let Some(events) = stats.events.filter(|&events| events != EventStats::default()) {
+                let EventStats {
+                    subscribers,
+                    sent,
+                    dropped,
+                    waiting,
+                    longest_wait_ms,
+                } = events;
+                writeln!(
+                    out,
+                    "events: {sent} sent, {dropped} dropped, {waiting} waiting, {subscribers} subscribers, \
+                     longest wait {longest_wait_ms}ms"
+                )?;
+            }
+        }
         (Reply::Pods(pods), Format::Table) => writeln!(out, "{}", pods_table(&pods).trim_fmt())?,
     }
     Ok(ExitCode::SUCCESS)
