@@ -88,6 +88,9 @@ pub(crate) enum Command {
     Inspect(Inspect),
     /// Is everything seen? If not: which call, which pod, which container
     Health(Health),
+    /// Collect what a bug report needs, and look at what was collected
+    #[command(subcommand)]
+    Debug(Debug),
     /// See it work: a simulated node with lively pods, and one that gets stuck
     Demo(Demo),
     /// Measure what a look at the runtime costs, beside merely moving its bytes
@@ -178,6 +181,12 @@ pub(crate) struct GeneratorArgs {
     /// How many events are kept for readers who fall behind or come back
     #[arg(long, value_name = "EVENTS", default_value_t = 16_384, value_parser = parse_capacity)]
     pub(crate) feed_capacity: usize,
+    /// How far back the flight recorder reaches, for `pleg debug bundle`
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = parse_duration)]
+    pub(crate) recorder_window: Duration,
+    /// How many MiB of memory the flight recorder may take; 0 switches it off
+    #[arg(long, value_name = "MIB", default_value_t = 4, value_parser = parse_mib)]
+    pub(crate) recorder_mib: usize,
 }
 
 #[derive(Debug, Args)]
@@ -291,6 +300,55 @@ pub(crate) struct Health {
     pub(crate) output: TextFormat,
 }
 
+#[derive(Debug, Subcommand)]
+#[command(after_help = "\
+Examples:
+  pleg debug bundle                        What the daemon has seen, in one file
+  pleg debug replay pleg-bundle-….tar.gz   Do its lists give the same events again?")]
+pub(crate) enum Debug {
+    /// Write what a bug report needs into one tar.gz
+    Bundle(Bundle),
+    /// Feed the lists of a bundle through the generator again and compare the events
+    Replay(Replay),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  pleg debug bundle
+  pleg debug bundle -o /tmp/node-7.tar.gz
+  pleg debug bundle -o - | tar tz
+
+In it: the flight recorder of the last minutes, health, conditions of the node, metrics, calls in
+flight, versions and settings. It names pods, containers and their ids, and has error messages of the
+runtime. It has no labels, annotations, environment variables, logs or secrets.")]
+pub(crate) struct Bundle {
+    #[command(flatten)]
+    pub(crate) observe: Observe,
+    /// Where to; - for stdout [default: pleg-bundle-TIME.tar.gz here]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Replace the file if it is there
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  pleg debug replay pleg-bundle-20261116T011500Z.tar.gz
+  pleg debug replay bundle.tar.gz -o json | jq .same
+
+Ends with 1 if an event differs. No runtime and no daemon is asked.")]
+pub(crate) struct Replay {
+    /// A file of `pleg debug bundle`, or the recorder.jsonl of one
+    #[arg(value_name = "BUNDLE")]
+    pub(crate) bundle: PathBuf,
+    /// How to print
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    pub(crate) output: TextFormat,
+}
+
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -369,6 +427,13 @@ fn parse_capacity(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(n @ 1..=10_000_000) => Ok(n),
         _ => Err("a number from 1 to 10000000".to_owned()),
+    }
+}
+
+fn parse_mib(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n @ 0..=1024) => Ok(n),
+        _ => Err("a number from 0 to 1024".to_owned()),
     }
 }
 

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use pleg::health::Stage;
-use pleg::{Cache, CriRuntime, Generator, Pleg, PodEntry, PodRef, PodUid, Report, Token};
+use pleg::{Cache, CriRuntime, Generator, Pleg, PodEntry, PodRef, PodUid, RuntimeMonitor, Token};
+use pleg_cri::Client;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::waiting;
+use crate::wire::ReportJson;
 
 /// How often a failed look is noticed while somebody waits for a complete one.
 const NOTICE: Duration = Duration::from_millis(50);
@@ -15,16 +17,21 @@ const NOTICE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct Local {
     pub(crate) pleg: Pleg,
+    pub(crate) client: Client,
+    monitor: RuntimeMonitor<CriRuntime>,
     _stop: DropGuard,
 }
 
 impl Local {
     pub(crate) fn start(generator: Generator<CriRuntime>) -> Self {
-        let pleg = generator.handle();
+        let (pleg, monitor) = (generator.handle(), generator.runtime_monitor());
+        let client = generator.runtime().client().clone();
         let stop = CancellationToken::new();
         tokio::spawn(generator.run(stop.clone()));
         Self {
             pleg,
+            client,
+            monitor,
             _stop: stop.drop_guard(),
         }
     }
@@ -50,11 +57,11 @@ impl Local {
         .await
     }
 
-    /// The health after a complete look and its inspections, or after the look failed.
-    pub(crate) async fn health(&self) -> Report {
-        // Its failure is in the report.
-        let _ = self.pods(|_| true).await;
-        self.pleg.health().report()
+    /// The health after a complete look and its inspections, or after the look failed, and after the runtime was asked how it is.
+    pub(crate) async fn health(&self) -> ReportJson {
+        // A failure is in the report.
+        let _ = tokio::join!(self.pods(|_| true), self.monitor.check());
+        ReportJson::of(&self.pleg)
     }
 
     /// Waits for a complete look; a failed one is an error.

@@ -2,7 +2,9 @@
 //!
 //! | module | job |
 //! |---|---|
+//! | [`about`] | who runs where, how it is set, and what it waits for |
 //! | [`args`] | the command line |
+//! | [`bundle`] | the file that is attached to a bug report |
 //! | [`commands`] | one file a command |
 //! | [`connect`] | who answers: a daemon or a runtime |
 //! | [`local`] | a generator in this process |
@@ -14,7 +16,9 @@
 //!
 //! It must not hold logic that a user of the library would want.
 
+mod about;
 mod args;
+mod bundle;
 mod commands;
 mod connect;
 mod filter;

@@ -172,6 +172,56 @@ pub(crate) struct Report {
     pub(crate) threshold_seconds: u64,
     pub(crate) looks: u64,
     pub(crate) odd_objects: std::collections::BTreeMap<String, u32>,
+    /// The node's, as a kubelet would post them; none from a daemon that is older.
+    #[serde(default)]
+    pub(crate) conditions: Vec<NodeCondition>,
+}
+
+/// A [`pleg::NodeCondition`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct NodeCondition {
+    #[serde(rename = "type")]
+    pub(crate) kind: String,
+    pub(crate) status: String,
+    pub(crate) last_heartbeat_time: String,
+    pub(crate) last_transition_time: String,
+    pub(crate) reason: String,
+    pub(crate) message: String,
+}
+
+/// The conditions of the node, as the API writes them.
+#[derive(Debug, Serialize)]
+pub(crate) struct Conditions {
+    conditions: [pleg::NodeCondition; 1],
+}
+
+impl Conditions {
+    /// As of now.
+    pub(crate) fn of(pleg: &pleg::Pleg) -> Self {
+        Self {
+            conditions: [pleg.readiness().ready()],
+        }
+    }
+}
+
+/// A health report as the API writes it; [`Report`] reads it.
+#[derive(Debug, Serialize)]
+pub(crate) struct ReportJson {
+    #[serde(flatten)]
+    report: pleg::Report,
+    #[serde(flatten)]
+    conditions: Conditions,
+}
+
+impl ReportJson {
+    /// As of now.
+    pub(crate) fn of(pleg: &pleg::Pleg) -> Self {
+        Self {
+            report: pleg.health().report(),
+            conditions: Conditions::of(pleg),
+        }
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]

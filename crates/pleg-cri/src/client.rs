@@ -18,7 +18,7 @@ use tonic_prost::ProstCodec;
 use tower::{Service, ServiceExt};
 
 use crate::error::root_cause;
-use crate::list::{self, ContainerItem, Form, ListFilter, ListSummary, Malformed, SandboxItem};
+use crate::list::{self, ContainerItem, Form, ListFilter, ListSummary, Malformed, SandboxItem, Visit};
 use crate::socket::Socket;
 use crate::{
     ApiVersion, ConnectError, Deadlines, Endpoint, Error, ErrorKind, InFlight, Outcome, Rpc, Subject, Unary, v1,
@@ -277,12 +277,12 @@ impl Client {
         filter: &ListFilter,
         mut visit: impl FnMut(SandboxItem<'_>) + Send,
     ) -> Result<ListSummary, Error> {
-        let request = frame(&filter.sandboxes());
-        self.list([Rpc::StreamPodSandboxes, Rpc::ListPodSandbox], &request, &mut |bytes| {
-            visit(list::parse_sandbox(bytes)?);
-            Ok(())
-        })
-        .await
+        let each = |batch: &[&[u8]]| {
+            batch
+                .iter()
+                .try_for_each(|item| list::parse_sandbox(item).map(&mut visit))
+        };
+        self.list_sandboxes_raw(filter, each).await
     }
 
     /// Lists containers, handing each to `visit` as its bytes arrive. What was visited counts only if the call succeeds.
@@ -291,12 +291,35 @@ impl Client {
         filter: &ListFilter,
         mut visit: impl FnMut(ContainerItem<'_>) + Send,
     ) -> Result<ListSummary, Error> {
+        let each = |batch: &[&[u8]]| {
+            batch
+                .iter()
+                .try_for_each(|item| list::parse_container(item).map(&mut visit))
+        };
+        self.list_containers_raw(filter, each).await
+    }
+
+    /// As [`Client::list_sandboxes`], with items as their bytes, up to [`list::BATCH`] at a time: for who can tell from a glance
+    /// that there is no more to read.
+    pub async fn list_sandboxes_raw(
+        &self,
+        filter: &ListFilter,
+        mut visit: impl FnMut(&[&[u8]]) -> Result<(), Malformed> + Send,
+    ) -> Result<ListSummary, Error> {
+        let request = frame(&filter.sandboxes());
+        self.list([Rpc::StreamPodSandboxes, Rpc::ListPodSandbox], &request, &mut visit)
+            .await
+    }
+
+    /// As [`Client::list_containers`], with items as their bytes, up to [`list::BATCH`] at a time.
+    pub async fn list_containers_raw(
+        &self,
+        filter: &ListFilter,
+        mut visit: impl FnMut(&[&[u8]]) -> Result<(), Malformed> + Send,
+    ) -> Result<ListSummary, Error> {
         let request = frame(&filter.containers());
-        self.list([Rpc::StreamContainers, Rpc::ListContainers], &request, &mut |bytes| {
-            visit(list::parse_container(bytes)?);
-            Ok(())
-        })
-        .await
+        self.list([Rpc::StreamContainers, Rpc::ListContainers], &request, &mut visit)
+            .await
     }
 
     /// Sends the request by the streaming call where the runtime has it, else by the unary one.
@@ -304,14 +327,14 @@ impl Client {
         &self,
         [stream, unary]: [Rpc; 2],
         request: &Bytes,
-        item: &mut (dyn FnMut(&[u8]) -> Result<(), Malformed> + Send),
+        visit: &mut Visit<'_>,
     ) -> Result<ListSummary, Error> {
         let mut visited = false;
         if self.inner.streaming.load(Ordering::Relaxed) != Streaming::No as u8 {
             let answer = self
-                .list_by(stream, Form::Streaming, request, &mut |bytes| {
+                .list_by(stream, Form::Streaming, request, &mut |batch| {
                     visited = true;
-                    item(bytes)
+                    visit(batch)
                 })
                 .await;
             match answer {
@@ -333,7 +356,7 @@ impl Client {
                 }
             }
         }
-        let (items, bytes) = self.list_by(unary, Form::Unary, request, item).await?;
+        let (items, bytes) = self.list_by(unary, Form::Unary, request, visit).await?;
         Ok(ListSummary {
             items,
             bytes,
@@ -346,12 +369,12 @@ impl Client {
         rpc: Rpc,
         form: Form,
         request: &Bytes,
-        item: &mut (dyn FnMut(&[u8]) -> Result<(), Malformed> + Send),
+        visit: &mut Visit<'_>,
     ) -> Result<(usize, usize), Error> {
         let deadline = self.inner.config.deadlines.list;
         self.tracked(rpc, &Subject::NODE, deadline, async {
             let response = self.post(rpc, request).await?;
-            list::read_list(response, form, self.inner.config.list_limit, item)
+            list::read_list(response, form, self.inner.config.list_limit, visit)
                 .await
                 .map_err(|error| match error {
                     list::ReadError::Status(status) => ErrorKind::from_status(&status),

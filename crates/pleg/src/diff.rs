@@ -16,6 +16,7 @@
 //! The order within a pod follows cause and effect: a sandbox comes up before its containers, containers follow in the order in
 //! which they were made, and a sandbox goes down after them.
 
+use crate::event::{EventType, Subject};
 use crate::model::{ContainerRef, ContainerState, PodView, SandboxId, SandboxState};
 
 /// One difference.
@@ -30,6 +31,25 @@ pub enum Change {
     /// With the state it is in now; none when it is gone.
     SandboxChanged(SandboxId, Option<SandboxState>),
     PodRemoved,
+}
+
+impl Change {
+    /// The event that tells of it, and about what.
+    pub fn event(&self) -> (EventType, Option<Subject>) {
+        let (kind, container) = match self {
+            Self::Created(container) => (EventType::ContainerCreated, container),
+            Self::Started(container) => (EventType::ContainerStarted, container),
+            Self::Died(container) => (EventType::ContainerDied, container),
+            Self::Removed(container) => (EventType::ContainerRemoved, container),
+            Self::Changed(container) => (EventType::ContainerChanged, container),
+            Self::SandboxChanged(id, state) => {
+                let (id, state) = (id.clone(), *state);
+                return (EventType::PodSandboxChanged, Some(Subject::Sandbox { id, state }));
+            }
+            Self::PodRemoved => return (EventType::PodRemoved, None),
+        };
+        (kind, Some(Subject::Container(container.clone())))
+    }
 }
 
 /// The changes that lead from `old` to `new`.

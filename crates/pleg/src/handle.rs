@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use hashbrown::HashSet;
 use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::cache::{Cache, NotFresh, PodEntry, Token};
 use crate::event::Source;
@@ -13,6 +14,8 @@ use crate::health::Health;
 use crate::hints::Hints;
 use crate::metrics::Metrics;
 use crate::model::{ContainerId, PodUid};
+use crate::readiness::Readiness;
+use crate::recorder::Recording;
 
 /// Everything a reader of the generator needs. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -20,9 +23,11 @@ pub struct Pleg {
     pub(crate) cache: Cache,
     pub(crate) feed: Feed,
     pub(crate) health: Health,
+    pub(crate) readiness: Readiness,
     pub(crate) hints: Hints,
     pub(crate) stops: Stops,
     pub(crate) metrics: Metrics,
+    pub(crate) recordings: mpsc::Sender<oneshot::Sender<Recording>>,
 }
 
 impl Pleg {
@@ -39,6 +44,18 @@ impl Pleg {
     /// The health.
     pub fn health(&self) -> &Health {
         &self.health
+    }
+
+    /// Whether a kubelet would call the node ready. Says so only while a [`crate::RuntimeMonitor`] runs.
+    pub fn readiness(&self) -> &Readiness {
+        &self.readiness
+    }
+
+    /// What the flight recorder has, as of now. Waits for the generator to run; none once it has ended.
+    pub async fn recording(&self) -> Option<Recording> {
+        let (reply, recording) = oneshot::channel();
+        self.recordings.send(reply).await.ok()?;
+        recording.await.ok()
     }
 
     /// The metrics.
@@ -76,6 +93,7 @@ impl Pleg {
     pub fn render_metrics(&self) -> prometheus::Result<String> {
         self.metrics
             .waiters(self.cache.waits().iter().map(|wait| wait.waiters).sum());
+        self.metrics.node_ready(self.readiness.ready().status);
         self.metrics.render(self.health.inflight())
     }
 }

@@ -20,6 +20,9 @@
 //! | [`cache`] | pod statuses, "newer than" | generator | anybody |
 //! | [`feed`] | the events | generator | subscribers |
 //! | [`health`] | healthy, degraded, unhealthy, and why | generator | anybody |
+//! | [`trouble`] | what usually lies behind what is seen, and what to type next: words only | | health, doctor |
+//! | [`readiness`], `monitor` | the node's Ready condition; the task that asks the runtime for its status | [`RuntimeMonitor`] | anybody |
+//! | [`recorder`] | the last minutes, for [`Pleg::recording`]; and [`recorder::replay()`] | generator | anybody |
 //! | [`metrics`] | what is counted | generator, client | scrapers |
 //!
 //! # Example
@@ -94,10 +97,14 @@ pub mod kubelet;
 pub mod limiter;
 pub mod metrics;
 pub mod model;
+mod monitor;
+pub mod readiness;
+pub mod recorder;
 pub mod records;
 pub mod runtime;
 pub mod snapshot;
 pub mod status;
+pub mod trouble;
 
 pub use cache::{Cache, NotFresh, PodEntry, Token};
 pub use connect::{ConnectError, connect};
@@ -109,6 +116,10 @@ pub use health::{Health, Level, Report};
 pub use kubelet::{KubeletEvents, kubelet_events};
 pub use metrics::Metrics;
 pub use model::{ContainerId, ContainerRef, ContainerState, PodRef, PodUid, SandboxId, SandboxState};
+pub use monitor::RuntimeMonitor;
 pub use pleg_cri::{Deadlines, Endpoint};
+pub use readiness::{NodeCondition, Readiness};
+pub use recorder::{RecorderConfig, Recording};
 pub use runtime::{CriRuntime, Runtime};
 pub use status::{ContainerStatus, PodStatus, SandboxStatus};
+pub use trouble::Trouble;

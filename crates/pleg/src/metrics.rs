@@ -12,6 +12,7 @@ use prometheus::{
 
 use crate::event::EventType;
 use crate::model::ContainerState;
+use crate::recorder::CallTimes;
 use crate::snapshot::Oddities;
 
 /// From a millisecond to beyond the health threshold: the kubelet's end at 10 s, where a stall only begins.
@@ -28,6 +29,8 @@ pub struct Metrics {
 #[derive(Debug)]
 struct Inner {
     registry: Registry,
+    /// Not a metric: what the flight recorder tells of calls.
+    calls: CallTimes,
     relist_duration: Histogram,
     relist_interval: Histogram,
     last_seen: Gauge,
@@ -45,6 +48,7 @@ struct Inner {
     inspections_limit: IntGauge,
     cached_pods: IntGauge,
     waiters: IntGauge,
+    node_ready: IntGauge,
     inflight: IntGaugeVec,
     inflight_oldest: GaugeVec,
 }
@@ -114,9 +118,11 @@ impl Metrics {
             inspections_limit: make.gauge("pleg_inspections_limit", "How many inspection calls may be in flight at once, now.")?,
             cached_pods: make.gauge("pleg_cached_pods", "Pods in the status cache.")?,
             waiters: make.gauge("pleg_cache_waiters", "Callers that wait for a status newer than their token.")?,
+            node_ready: make.gauge("pleg_node_ready", "Whether a kubelet would call the node ready, now.")?,
             inflight: make.gauges("pleg_inflight_calls", "Runtime calls in flight, by call.", "rpc")?,
             inflight_oldest: make.add(GaugeVec::new(Opts::new("pleg_inflight_oldest_seconds", "Age of the oldest runtime call in flight, by call."), &["rpc"])?)?,
             registry,
+            calls: CallTimes::default(),
         };
         // Every series exists from the start, so that a first event is an increase.
         for state in ContainerState::ALL {
@@ -148,6 +154,10 @@ impl Metrics {
     /// The registry, for a program that adds metrics of its own.
     pub fn registry(&self) -> &Registry {
         &self.inner.registry
+    }
+
+    pub(crate) fn calls(&self) -> CallTimes {
+        self.inner.calls.clone()
     }
 
     pub(crate) fn overflows(&self) -> IntCounter {
@@ -190,6 +200,10 @@ impl Metrics {
         self.inner.waiters.set(i64::try_from(waiters).unwrap_or(i64::MAX));
     }
 
+    pub(crate) fn node_ready(&self, ready: bool) {
+        self.inner.node_ready.set(i64::from(ready));
+    }
+
     pub(crate) fn gauges(&self, quarantined: usize, limit: usize, cached: usize) {
         let set = |gauge: &IntGauge, n: usize| gauge.set(i64::try_from(n).unwrap_or(i64::MAX));
         set(&self.inner.quarantined, quarantined);
@@ -200,6 +214,7 @@ impl Metrics {
 
 impl Observer for Metrics {
     fn ended(&self, rpc: Rpc, elapsed: Duration, outcome: Outcome<'_>) {
+        self.inner.calls.ended(rpc, elapsed, outcome);
         let operation = &[operation_type(rpc)];
         self.inner.operations.with_label_values(operation).inc();
         self.inner

@@ -1,10 +1,14 @@
-//! What the two lists said, in a form that costs nothing to keep: all text in one buffer, reused from look to look.
+//! What the two lists said, in a form that costs nothing to keep: of what is as it was a bit, of the rest all text in one buffer,
+//! reused from look to look.
 //!
 //! The lists are two answers, not one snapshot of the runtime. A container may come without its sandbox (its labels name the pod
 //! then), a sandbox without its containers. Neither is a death: a container is absent only from a complete list of containers.
 
+use pleg_cri::list::{BATCH, Malformed, glance_container, glance_sandbox, parse_container, parse_sandbox};
 use pleg_cri::{ContainerItem, SandboxItem};
 use serde::Serialize;
+
+use crate::records::{Recognised, Seen};
 
 /// An id or name longer than this is not one.
 const TEXT_LIMIT: usize = 1024;
@@ -96,11 +100,6 @@ impl Text {
         Some(Spans { at, lens })
     }
 
-    /// The first of an item's texts.
-    fn first<const N: usize>(&self, spans: &Spans<N>) -> &[u8] {
-        &self.0[spans.at..spans.at + usize::from(spans.lens[0])]
-    }
-
     fn get<const N: usize>(&self, spans: &Spans<N>) -> [&[u8]; N] {
         let mut rest = &self.0[spans.at..];
         spans.lens.map(|len| {
@@ -133,6 +132,7 @@ struct Row<const N: usize> {
 pub struct SandboxList {
     text: Text,
     rows: Vec<Row<5>>,
+    pub(crate) seen: Seen,
     odd: Oddities,
 }
 
@@ -141,6 +141,7 @@ pub struct SandboxList {
 pub struct ContainerList {
     text: Text,
     rows: Vec<Row<6>>,
+    pub(crate) seen: Seen,
     odd: Oddities,
 }
 
@@ -153,8 +154,35 @@ fn check(odd: &mut Oddities, id: &[u8], created_at: i64, known_state: bool) -> b
 }
 
 impl SandboxList {
+    /// Adds items as they are on the wire, [`BATCH`] at a time. They are read only as far as it takes to see that they are as they
+    /// were.
+    pub fn push_raw(&mut self, items: &[&[u8]]) -> Result<(), Malformed> {
+        for batch in items.chunks(BATCH) {
+            let mut glances = [None; BATCH];
+            for (glance, item) in glances.iter_mut().zip(batch) {
+                *glance = glance_sandbox(item);
+            }
+            for (item, recognised) in batch.iter().zip(self.seen.recognise(&glances)) {
+                match recognised {
+                    Recognised::Same => {}
+                    Recognised::Again => self.odd.duplicate_id += 1,
+                    Recognised::No => self.keep(&parse_sandbox(item)?),
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Adds an item.
     pub fn push(&mut self, item: &SandboxItem<'_>) {
+        match self.seen.recognise(&[Some((item.id, item.state))]) {
+            [Recognised::Same] => {}
+            [Recognised::Again] => self.odd.duplicate_id += 1,
+            [Recognised::No] => self.keep(item),
+        }
+    }
+
+    fn keep(&mut self, item: &SandboxItem<'_>) {
         if !check(&mut self.odd, item.id, item.created_at, (0..2).contains(&item.state)) {
             return;
         }
@@ -180,24 +208,14 @@ impl SandboxList {
         }
     }
 
-    /// How many items there are.
+    /// How many items there are that are not as they were.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// No items.
+    /// No such items.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
-    }
-
-    /// An item's id alone.
-    pub(crate) fn id(&self, i: usize) -> &[u8] {
-        self.text.first(&self.rows[i].spans)
-    }
-
-    /// An item's state alone, as the runtime wrote it.
-    pub(crate) fn state(&self, i: usize) -> i32 {
-        self.rows[i].state
     }
 
     /// The item at a place below [`len`](Self::len).
@@ -232,13 +250,41 @@ impl SandboxList {
     pub fn clear(&mut self) {
         self.text.clear();
         self.rows.clear();
+        self.seen.clear();
         self.odd = Oddities::default();
     }
 }
 
 impl ContainerList {
+    /// Adds items as they are on the wire, [`BATCH`] at a time. They are read only as far as it takes to see that they are as they
+    /// were.
+    pub fn push_raw(&mut self, items: &[&[u8]]) -> Result<(), Malformed> {
+        for batch in items.chunks(BATCH) {
+            let mut glances = [None; BATCH];
+            for (glance, item) in glances.iter_mut().zip(batch) {
+                *glance = glance_container(item);
+            }
+            for (item, recognised) in batch.iter().zip(self.seen.recognise(&glances)) {
+                match recognised {
+                    Recognised::Same => {}
+                    Recognised::Again => self.odd.duplicate_id += 1,
+                    Recognised::No => self.keep(&parse_container(item)?),
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Adds an item.
     pub fn push(&mut self, item: &ContainerItem<'_>) {
+        match self.seen.recognise(&[Some((item.id, item.state))]) {
+            [Recognised::Same] => {}
+            [Recognised::Again] => self.odd.duplicate_id += 1,
+            [Recognised::No] => self.keep(item),
+        }
+    }
+
+    fn keep(&mut self, item: &ContainerItem<'_>) {
         if !check(&mut self.odd, item.id, item.created_at, (0..4).contains(&item.state)) {
             return;
         }
@@ -268,24 +314,14 @@ impl ContainerList {
         }
     }
 
-    /// How many items there are.
+    /// How many items there are that are not as they were.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// No items.
+    /// No such items.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
-    }
-
-    /// An item's id alone.
-    pub(crate) fn id(&self, i: usize) -> &[u8] {
-        self.text.first(&self.rows[i].spans)
-    }
-
-    /// An item's state alone, as the runtime wrote it.
-    pub(crate) fn state(&self, i: usize) -> i32 {
-        self.rows[i].state
     }
 
     /// The item at a place below [`len`](Self::len).
@@ -327,6 +363,7 @@ impl ContainerList {
     pub fn clear(&mut self) {
         self.text.clear();
         self.rows.clear();
+        self.seen.clear();
         self.odd = Oddities::default();
     }
 }

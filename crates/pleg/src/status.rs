@@ -185,7 +185,8 @@ fn timestamp(nanos: i64) -> Option<Timestamp> {
     }
 }
 
-fn text(text: &str) -> &str {
+/// A text of the runtime's, cut to what is kept of one.
+pub(crate) fn text(text: &str) -> &str {
     match text.char_indices().nth(TEXT_LIMIT) {
         Some((at, _)) => &text[..at],
         None => text,

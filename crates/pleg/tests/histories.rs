@@ -12,9 +12,11 @@ use common::{Fake, Rig};
 use pleg::event::Subject;
 use pleg::kubelet::KubeletEventType;
 use pleg::model::PodView;
+use pleg::recorder::line::Line;
 use pleg::runtime::ErrorKind;
 use pleg::{
-    Config, ContainerState, Event, EventType, Item, Level, Overflow, PodUid, SandboxState, Start, kubelet_events,
+    Config, ContainerState, Event, EventType, Item, Level, Overflow, PodUid, RecorderConfig, SandboxState, Start,
+    kubelet_events,
 };
 use proptest::prelude::*;
 use tokio::time::{sleep, timeout};
@@ -280,6 +282,26 @@ impl Waiter {
     }
 }
 
+/// The recording, written and read again, gives the same events: how many, and how many could not be compared.
+async fn replayed(rig: &Rig) -> Result<(u64, u64), TestCaseError> {
+    let recording = rig.pleg.recording().await.unwrap();
+    let lines: Vec<Line> = recording
+        .into_lines()
+        .map(|line| serde_json::from_str(&serde_json::to_string(&line).unwrap()).unwrap())
+        .collect();
+    let replayed = pleg::recorder::replay(lines.clone()).map_err(|error| {
+        let lines: Vec<_> = lines.iter().map(|line| serde_json::to_string(line).unwrap()).collect();
+        TestCaseError::fail(format!("{error}\n{}", lines.join("\n")))
+    })?;
+    prop_assert!(replayed.header.bytes <= replayed.header.limit_bytes);
+    if replayed.difference.is_some() {
+        let lines: Vec<_> = lines.iter().map(|line| serde_json::to_string(line).unwrap()).collect();
+        let text = format!("{:?}\n{}", replayed.difference, lines.join("\n"));
+        return Err(TestCaseError::fail(text));
+    }
+    Ok((replayed.events, replayed.not_compared))
+}
+
 async fn history(steps: Vec<Step>, faults: bool, capacity: usize) -> Result<(), TestCaseError> {
     let fake = Fake::default();
     let mut rig = Rig::start(
@@ -294,6 +316,11 @@ async fn history(steps: Vec<Step>, faults: bool, capacity: usize) -> Result<(), 
         &fake,
         Config {
             feed_capacity: capacity,
+            // And a recorder that has to drop most of it.
+            recorder: RecorderConfig {
+                limit: 500 * capacity,
+                ..RecorderConfig::default()
+            },
             ..Config::default()
         },
     );
@@ -326,6 +353,10 @@ async fn history(steps: Vec<Step>, faults: bool, capacity: usize) -> Result<(), 
         }
         rig.settle().await;
         take(&mut rig)?;
+        if n % 20 == 19 {
+            replayed(&rig).await?;
+            replayed(&sleepy).await?;
+        }
     }
 
     // Quiet: no more faults, enough time for every retry.
@@ -373,6 +404,11 @@ async fn history(steps: Vec<Step>, faults: bool, capacity: usize) -> Result<(), 
 
     // The events lead from nothing to there, each said once.
     prop_assert_eq!(replay(&events)?, container_states(&truth));
+
+    // And the recorded lists lead to the same events.
+    let of_pods = events.iter().filter(|event| event.pod.is_some()).count();
+    prop_assert_eq!(replayed(&rig).await?, (of_pods as u64, 0));
+    replayed(&sleepy).await?;
 
     // Without faults they are exactly those of the table between each look and the next.
     if !faults {

@@ -103,16 +103,17 @@ impl Looker {
     }
 
     async fn look(&mut self) -> anyhow::Result<()> {
-        self.snapshot.clear();
+        self.records.prepare(&mut self.snapshot);
         let Snapshot { sandboxes, containers } = &mut self.snapshot;
         let filter = ListFilter::All;
         let (listed, counted) = tokio::join!(
-            self.client.list_sandboxes(&filter, |item| sandboxes.push(&item)),
-            self.client.list_containers(&filter, |item| containers.push(&item)),
+            self.client.list_sandboxes_raw(&filter, |item| sandboxes.push_raw(item)),
+            self.client
+                .list_containers_raw(&filter, |item| containers.push_raw(item)),
         );
         listed?;
         self.containers = counted?.items;
-        let (touched, _) = self.records.observe(&self.snapshot, Coverage::Full);
+        let (touched, _) = self.records.observe(&mut self.snapshot, Coverage::Full);
         // In a quiet node only the first look finds anything.
         for &pod in &touched {
             let view = self.records.listed(pod);

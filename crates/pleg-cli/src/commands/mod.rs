@@ -2,6 +2,7 @@
 
 mod bench;
 mod completions;
+mod debug;
 mod demo;
 mod health;
 mod inspect;
@@ -37,6 +38,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
                     Command::Health(args) => health::run(&global, args).await,
                     Command::Bench(args) => bench::run(&global, args).await,
                     Command::Version(args) => version::run(&global, args).await,
+                    Command::Debug(args) => debug::run(&global, args).await,
                     Command::Completions(args) => completions::run(&args),
                     Command::Run(_) | Command::Watch(_) | Command::Demo(_) | Command::Sim(_) => Ok(ExitCode::SUCCESS),
                 }

@@ -1,11 +1,14 @@
 //! `pleg run`: the daemon.
 
+use std::path::Path;
 use std::process::ExitCode;
 
-use pleg::{CriRuntime, Generator, Metrics};
+use pleg::{CriRuntime, Generator, Metrics, RecorderConfig};
 use pleg_cri::Deadlines;
+use pleg_cri::error::seconds;
 use tokio_util::sync::CancellationToken;
 
+use crate::about::{Settings, Setup};
 use crate::args::{GeneratorArgs, Global, Run, default_socket};
 use crate::http::{routes, server};
 use crate::{Usage, connect};
@@ -30,7 +33,10 @@ pub(crate) async fn run(global: &Global, args: Run, shutdown: CancellationToken)
     let unix = server::UnixSocket::bind(&path).await?;
 
     let generator = Generator::new(CriRuntime::new(client.clone()), config(&args.generator), metrics);
-    let router = routes::router(generator.handle(), shutdown.clone());
+    let setup = Setup::new(client.clone(), settings(global, &args, &path));
+    let router = routes::router(generator.handle(), setup, shutdown.clone());
+    // It ends with the rest, and nobody waits for it: it only reads.
+    tokio::spawn(generator.runtime_monitor().run(shutdown.clone()));
     let generator = tokio::spawn(generator.run(shutdown.clone()));
     let also = tcp.as_ref().and_then(|tcp| tcp.local_addr().ok());
     let also = also.map_or(String::new(), |address| format!(" and http://{address}"));
@@ -52,11 +58,35 @@ pub(crate) async fn run(global: &Global, args: Run, shutdown: CancellationToken)
     Ok(ExitCode::SUCCESS)
 }
 
+/// The flags in force, for those who read a bug report.
+fn settings(global: &Global, args: &Run, socket: &Path) -> Settings {
+    let deadlines = deadlines(global, &args.generator);
+    let generator = &args.generator;
+    Settings::from([
+        ("listen", socket.display().to_string()),
+        (
+            "listen-tcp",
+            args.listen_tcp.map_or("none".to_owned(), |address| address.to_string()),
+        ),
+        ("period", seconds(generator.period)),
+        ("threshold", seconds(generator.threshold)),
+        ("list-timeout", seconds(deadlines.list)),
+        ("inspect-timeout", seconds(deadlines.inspect)),
+        ("feed-capacity", generator.feed_capacity.to_string()),
+        ("recorder-window", seconds(generator.recorder_window)),
+        ("recorder-mib", generator.recorder_mib.to_string()),
+    ])
+}
+
 fn config(args: &GeneratorArgs) -> pleg::Config {
     pleg::Config {
         period: args.period,
         threshold: args.threshold,
         feed_capacity: args.feed_capacity,
+        recorder: RecorderConfig {
+            window: args.recorder_window,
+            limit: args.recorder_mib << 20,
+        },
         ..pleg::Config::default()
     }
 }

@@ -50,15 +50,20 @@ impl Daemon {
 
     /// Asks for an object.
     pub(crate) async fn get_json<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        let bytes = self.get_bytes(path).await?;
+        serde_json::from_slice(&bytes)
+            .with_context(|| format!("the daemon at {} is another version: {path}", self.endpoint))
+    }
+
+    /// Asks for a whole answer, as it is.
+    pub(crate) async fn get_bytes(&self, path: &str) -> anyhow::Result<Bytes> {
         let answer = async {
             let response = self.get(path).await?;
             let body = self.within(Limited::new(response.into_body(), LIMIT).collect()).await?;
-            let bytes = body
+            let body = body
                 .map_err(|error| anyhow::anyhow!("{error}"))
-                .with_context(|| format!("the answer of {} broke off", self.endpoint))?
-                .to_bytes();
-            serde_json::from_slice(&bytes)
-                .with_context(|| format!("the daemon at {} is another version: {path}", self.endpoint))
+                .with_context(|| format!("the answer of {} broke off", self.endpoint))?;
+            Ok(body.to_bytes())
         };
         waiting::told(|| Some(format!("the daemon at {}", self.endpoint)), answer).await
     }

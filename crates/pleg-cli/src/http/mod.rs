@@ -1,6 +1,7 @@
-//! The daemon's HTTP API: who may connect ([`server`]), what is answered ([`routes`], [`events`], [`ready`]), and its client.
+//! The daemon's HTTP API: who may connect ([`server`]), what is answered ([`routes`], [`events`], [`ready`], [`debug`]), and its client.
 
 pub(crate) mod client;
+mod debug;
 mod events;
 mod query;
 mod ready;

@@ -34,6 +34,10 @@ pub(super) fn answer(pleg: &Pleg, verbose: bool) -> (StatusCode, String) {
         };
     };
     check("pleg", (!ready).then(|| report.message.clone()));
+    let runtime = pleg.readiness().checks();
+    check("runtime-status", runtime.status);
+    check("runtime-ready", runtime.runtime);
+    check("network-ready", runtime.network);
     let of_stage = |stage: Stage, tried: bool| {
         let found: Vec<_> = report
             .causes

@@ -14,36 +14,42 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::query::{Bad, Fields};
-use super::{events, ready};
-use crate::wire::PodJson;
+use super::{debug, events, ready};
+use crate::about::Setup;
+use crate::wire::{Conditions, PodJson, ReportJson};
 
 /// Readers of the event stream at once.
 const FOLLOWERS: usize = 64;
 
 /// Every path, for those who asked for another one.
-const PATHS: [&str; 8] = [
+const PATHS: [&str; 11] = [
     "/metrics",
     "/healthz",
     "/livez",
     "/readyz",
     "/api/v1/health",
+    "/api/v1/node/conditions",
     "/api/v1/pods",
     "/api/v1/pods/{namespace}/{name}",
     "/api/v1/events",
+    "/api/v1/debug/about",
+    "/api/v1/debug/recorder",
 ];
 
 /// What the handlers share.
 #[derive(Debug)]
 pub(super) struct App {
     pub(super) pleg: Pleg,
+    pub(super) setup: Setup,
     pub(super) shutdown: CancellationToken,
     pub(super) followers: Arc<Semaphore>,
 }
 
 /// The API of a generator. Streams end at `shutdown`.
-pub(crate) fn router(pleg: Pleg, shutdown: CancellationToken) -> Router {
+pub(crate) fn router(pleg: Pleg, setup: Setup, shutdown: CancellationToken) -> Router {
     let app = App {
         pleg,
+        setup,
         shutdown,
         followers: Arc::new(Semaphore::new(FOLLOWERS)),
     };
@@ -53,9 +59,12 @@ pub(crate) fn router(pleg: Pleg, shutdown: CancellationToken) -> Router {
         .route("/livez", get(live))
         .route("/readyz", get(readyz))
         .route("/api/v1/health", get(health))
+        .route("/api/v1/node/conditions", get(conditions))
         .route("/api/v1/pods", get(pods))
         .route("/api/v1/pods/{namespace}/{name}", get(pod))
         .route("/api/v1/events", get(event_stream))
+        .route("/api/v1/debug/about", get(debug::about))
+        .route("/api/v1/debug/recorder", get(debug::recorder))
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
         .with_state(Arc::new(app))
@@ -84,7 +93,11 @@ async fn readyz(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Resul
 }
 
 async fn health(State(app): State<Arc<App>>) -> Response {
-    Json(app.pleg.health().report()).into_response()
+    Json(ReportJson::of(&app.pleg)).into_response()
+}
+
+async fn conditions(State(app): State<Arc<App>>) -> Response {
+    Json(Conditions::of(&app.pleg)).into_response()
 }
 
 async fn pods(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Response, Bad> {

@@ -27,6 +27,17 @@ pub(crate) fn text(report: &Report) -> String {
         "Last complete look: {seen} (threshold {threshold}), looks so far: {}",
         report.looks
     );
+    for condition in &report.conditions {
+        let _ = write!(
+            text,
+            "Node: {}={} ({}",
+            condition.kind, condition.status, condition.reason
+        );
+        if condition.message != report.message {
+            let _ = write!(text, ": {}", clean(&condition.message));
+        }
+        text.push_str(")\n");
+    }
     if !report.causes.is_empty() {
         text.push_str("Causes:\n");
     }

@@ -112,6 +112,26 @@ fn health_tells_by_its_exit_code() {
     ));
 }
 
+/// The condition a kubelet would post is part of the report, in Kubernetes' shape.
+#[test]
+fn health_has_the_condition_of_the_node() {
+    let node = Node::with_pods(1);
+    let yaml = stdout(node.pleg(&["health", "-o", "yaml"]));
+    let (_, conditions) = yaml.split_once("\nconditions:\n").unwrap();
+    settings().bind(|| insta::assert_snapshot!("health_yaml", conditions));
+    let report: Value = serde_saphyr::from_str(&yaml).unwrap();
+    assert_eq!(report["conditions"][0]["status"], "True", "a text, not a truth value");
+    // Nobody waits for a Status beyond its time, and the generator not at all.
+    node.sim.hang(Rpc::Status, None).unwrap();
+    let text = stdout(node.pleg(&["health", "-t", "500ms"]));
+    let unknown = "Node: Ready=False (KubeletNotReady: \
+        [container runtime status check may not have completed yet, network state unknown])\n";
+    assert!(
+        text.starts_with("Healthy: PLEG is healthy\n") && text.contains(unknown),
+        "{text}"
+    );
+}
+
 #[test]
 fn events_as_a_table_and_as_json() {
     let node = Node::with_pods(1);

@@ -103,7 +103,14 @@ fn plain_answers() {
     settings().bind(|| {
         let pod = daemon.json("/api/v1/pods/default/web-0");
         insta::assert_snapshot!("http_pod", serde_json::to_string_pretty(&pod).unwrap());
+        wait_for("the runtime's status", || {
+            !daemon.get("/readyz?verbose").1.contains("[-]")
+        });
         insta::assert_snapshot!("http_readyz", daemon.get("/readyz?verbose").1);
+        let conditions = daemon.get("/api/v1/node/conditions").1;
+        insta::assert_snapshot!("http_node_conditions", conditions);
+        let health = daemon.json("/api/v1/health");
+        assert_eq!(health["conditions"][0]["reason"], "KubeletReady");
     });
 }
 
@@ -281,6 +288,13 @@ fn not_ready_without_a_complete_look() {
             && ready.contains("ListContainers")
     });
     assert_eq!(daemon.get("/livez").0, 200, "a restart would not help");
+    let ready = &daemon.json("/api/v1/node/conditions")["conditions"][0];
+    assert_eq!(ready["reason"], "KubeletNotReady");
+    let message = ready["message"].as_str().unwrap();
+    assert!(
+        message.starts_with("PLEG is not healthy: pleg was last seen active ") && message.contains("ListContainers"),
+        "{message}"
+    );
     let output = pleg(&["health", "--daemon", &daemon.endpoint()])
         .assert()
         .code(1)

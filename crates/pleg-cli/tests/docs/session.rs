@@ -87,7 +87,8 @@ impl Session {
         let healthy = || {
             let mut process = Process::new(env!("CARGO_BIN_EXE_pleg"));
             process.arg("health").arg("--daemon").arg(&socket);
-            process.stdout(Stdio::null()).status().unwrap().success()
+            let output = process.output().unwrap();
+            output.status.success() && String::from_utf8_lossy(&output.stdout).contains("Ready=True")
         };
         assert!((0..100).any(|_| healthy()), "the daemon does not become healthy");
     }

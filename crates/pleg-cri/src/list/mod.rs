@@ -11,8 +11,9 @@ mod wire;
 
 use std::collections::HashMap;
 
-pub(crate) use read::{Form, ReadError, read_list};
-pub use wire::{Malformed, parse_container, parse_sandbox};
+pub use read::BATCH;
+pub(crate) use read::{Form, ReadError, Visit, read_list};
+pub use wire::{Malformed, glance_container, glance_sandbox, parse_container, parse_sandbox};
 
 use crate::v1;
 

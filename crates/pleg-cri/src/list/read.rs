@@ -1,10 +1,16 @@
-//! gRPC framing over an HTTP/2 body, feeding items to a visitor as frames arrive.
+//! gRPC framing over an HTTP/2 body, feeding items to a visitor as frames arrive, some at a time.
 
 use bytes::{Buf, Bytes};
 use http_body::Body;
 use std::pin::pin;
 
 use super::wire::{Malformed, split_tag, varint};
+
+/// Takes items as their bytes, up to [`BATCH`] at a time.
+pub(crate) type Visit<'a> = dyn FnMut(&[&[u8]]) -> Result<(), Malformed> + Send + 'a;
+
+/// So many items are handed on in one go, so that a visitor who looks each of them up can let the waits for memory overlap.
+pub const BATCH: usize = 32;
 
 /// What can be wrong with a body; the caller adds call and endpoint.
 #[derive(Debug)]
@@ -34,7 +40,7 @@ pub(crate) async fn read_list<B>(
     response: http::Response<B>,
     form: Form,
     limit: usize,
-    item: &mut (dyn FnMut(&[u8]) -> Result<(), Malformed> + Send),
+    visit: &mut Visit<'_>,
 ) -> Result<(usize, usize), ReadError>
 where
     B: Body<Data = Bytes>,
@@ -62,7 +68,7 @@ where
             Ok(data) => {
                 // The head spoke for an answer without a message; this one has to end with a status of its own.
                 status = None;
-                messages.feed(data, item)?;
+                messages.feed(data, visit)?;
             }
             Err(frame) => {
                 if let Ok(mut trailers) = frame.into_trailers() {
@@ -117,11 +123,7 @@ impl Messages {
         }
     }
 
-    fn feed(
-        &mut self,
-        mut data: Bytes,
-        item: &mut (dyn FnMut(&[u8]) -> Result<(), Malformed> + Send),
-    ) -> Result<(), ReadError> {
+    fn feed(&mut self, mut data: Bytes, visit: &mut Visit<'_>) -> Result<(), ReadError> {
         while data.has_remaining() {
             match &mut self.state {
                 State::Prefix { seen, have } => {
@@ -151,7 +153,7 @@ impl Messages {
                     let part = data.split_to(data.len().min(*left));
                     *left -= part.len();
                     let ends = *left == 0;
-                    self.fields(&part, item)?;
+                    self.fields(&part, visit)?;
                     if ends {
                         if !self.carry.is_empty() {
                             return Err(ReadError::Malformed("a message ends inside an item"));
@@ -165,11 +167,7 @@ impl Messages {
     }
 
     /// Walks the fields of a message's next part; what is incomplete is carried.
-    fn fields(
-        &mut self,
-        mut part: &[u8],
-        item: &mut (dyn FnMut(&[u8]) -> Result<(), Malformed> + Send),
-    ) -> Result<(), ReadError> {
+    fn fields(&mut self, mut part: &[u8], visit: &mut Visit<'_>) -> Result<(), ReadError> {
         // First complete the carried field, copying no more than it needs.
         while !self.carry.is_empty() && !part.is_empty() {
             let want = match field(&self.carry)? {
@@ -186,28 +184,39 @@ impl Messages {
                 if number == 1
                     && let Some(from) = body
                 {
-                    item(&self.carry[from..size])?;
+                    visit(&[&self.carry[from..size]])?;
                     self.items += 1;
                 }
                 self.carry.clear();
             }
         }
+        let mut batch: [&[u8]; BATCH] = [&[]; BATCH];
+        let mut filled = 0;
         while !part.is_empty() {
             match field(part)? {
                 Parsed::Field { number, body, size } if size <= part.len() => {
                     if number == 1
                         && let Some(from) = body
                     {
-                        item(&part[from..size])?;
-                        self.items += 1;
+                        batch[filled] = &part[from..size];
+                        filled += 1;
+                        if filled == BATCH {
+                            visit(&batch)?;
+                            self.items += filled;
+                            filled = 0;
+                        }
                     }
                     part = &part[size..];
                 }
                 _ => {
                     self.carry.extend_from_slice(part);
-                    return Ok(());
+                    break;
                 }
             }
+        }
+        if filled > 0 {
+            visit(&batch[..filled])?;
+            self.items += filled;
         }
         Ok(())
     }
@@ -295,8 +304,8 @@ mod tests {
         let mut rest = body;
         for &size in sizes.iter().cycle() {
             let (part, tail) = rest.split_at(size.clamp(1, rest.len().max(1)).min(rest.len()));
-            messages.feed(Bytes::copy_from_slice(part), &mut |bytes| {
-                items.push(bytes.to_vec());
+            messages.feed(Bytes::copy_from_slice(part), &mut |batch| {
+                items.extend(batch.iter().map(|item| item.to_vec()));
                 Ok(())
             })?;
             rest = tail;

@@ -164,6 +164,54 @@ fn is_label<const N: usize>(key: &[u8], label: &[u8; N]) -> bool {
 /// A known field that comes as another type. prost refuses it too, save for maps.
 const WRONG_TYPE: Malformed = Malformed("a field of another type than CRI's");
 
+/// The id and state of a message, or `None` where anything about it is unusual: then it has to be read in full. Top-level fields
+/// are walked to the end, because a later value wins; what is inside of them is not looked at.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "the numbers become constants")]
+fn glance(bytes: &[u8], state_number: u8, time_number: u8) -> Option<(&[u8], i32)> {
+    const ID: u8 = 1 << 3 | 2;
+    // Fields with a one-byte tag that may be length-delimited.
+    let delimited: u16 = !(1 | 1 << state_number | 1 << time_number);
+    let (mut id, mut state) = (&bytes[..0], 0);
+    let mut rest = bytes;
+    while let [tag, tail @ ..] = rest {
+        let tag = *tag;
+        if tag & 0x87 == 2 && delimited >> (tag >> 3) & 1 == 1 {
+            let (body, tail) = match tail {
+                // Almost all are that short.
+                [len @ 0..0x80, tail @ ..] => tail.split_at_checked(usize::from(*len))?,
+                _ => {
+                    let (len, used) = varint(tail).ok()??;
+                    tail[used..].split_at_checked(usize::try_from(len).ok()?)?
+                }
+            };
+            if tag == ID {
+                id = body;
+            }
+            rest = tail;
+        } else {
+            let (value, used) = varint(tail).ok()??;
+            rest = &tail[used..];
+            if tag == state_number << 3 {
+                state = int32(value);
+            } else if tag != time_number << 3 {
+                return None;
+            }
+        }
+    }
+    Some((id, state))
+}
+
+/// The id and state of a `PodSandbox`, for recognising what is unchanged; `None`: unusual, read it with [`parse_sandbox`].
+pub fn glance_sandbox(bytes: &[u8]) -> Option<(&[u8], i32)> {
+    glance(bytes, 3, 4)
+}
+
+/// The id and state of a `Container`, for recognising what is unchanged; `None`: unusual, read it with [`parse_container`].
+pub fn glance_container(bytes: &[u8]) -> Option<(&[u8], i32)> {
+    glance(bytes, 6, 7)
+}
+
 /// Reads a `PodSandbox`.
 pub fn parse_sandbox(bytes: &[u8]) -> Result<SandboxItem<'_>, Malformed> {
     let mut item = SandboxItem::default();
@@ -372,10 +420,36 @@ mod tests {
             if let Ok(message) = v1::PodSandbox::decode(&*bytes) && let Some(item) = judged(parse_sandbox(&bytes)) { same_sandbox(&message, &item); }
         }
 
+        /// What a glance tells is what the whole message says, wherever the whole message can be read.
+        #[test]
+        fn a_glance_tells_what_the_whole_says(a in container(), b in container(), c in sandbox(), d in sandbox(),
+                                              bends in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4)) {
+            let bent = |mut bytes: Vec<u8>| {
+                for (at, byte) in &bends { if !bytes.is_empty() { let i = at.index(bytes.len()); bytes[i] = *byte; } }
+                bytes
+            };
+            for bytes in [bent(a.encode_to_vec()), bent([a.encode_to_vec(), b.encode_to_vec()].concat())] {
+                if let (Some(glance), Ok(whole)) = (glance_container(&bytes), parse_container(&bytes)) {
+                    prop_assert_eq!(glance, (whole.id, whole.state));
+                }
+            }
+            for bytes in [bent(c.encode_to_vec()), bent([c.encode_to_vec(), d.encode_to_vec()].concat())] {
+                if let (Some(glance), Ok(whole)) = (glance_sandbox(&bytes), parse_sandbox(&bytes)) {
+                    prop_assert_eq!(glance, (whole.id, whole.state));
+                }
+            }
+            if bends.is_empty() {
+                prop_assert!(glance_container(&a.encode_to_vec()).is_some(), "the usual is seen at a glance");
+                prop_assert!(glance_sandbox(&c.encode_to_vec()).is_some(), "the usual is seen at a glance");
+            }
+        }
+
         #[test]
         fn noise_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = parse_container(&bytes);
             let _ = parse_sandbox(&bytes);
+            let _ = glance_container(&bytes);
+            let _ = glance_sandbox(&bytes);
         }
     }
 

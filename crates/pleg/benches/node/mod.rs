@@ -4,7 +4,6 @@ use std::collections::HashMap;
 
 use pleg::records::{Coverage, Records};
 use pleg::snapshot::Snapshot;
-use pleg_cri::list::{parse_container, parse_sandbox};
 use pleg_cri::v1;
 use prost::Message;
 
@@ -89,12 +88,15 @@ impl Node {
 
     /// What a look does with the bytes: decode, and match against the records. Returns how many pods have news.
     pub(crate) fn look(&self, snapshot: &mut Snapshot, records: &mut Records) -> usize {
-        snapshot.clear();
-        for item in self.sandboxes.iter().filter_map(|bytes| parse_sandbox(bytes).ok()) {
-            snapshot.sandboxes.push(&item);
+        records.prepare(snapshot);
+        // As a frame of 16 kB brings them.
+        for items in self.sandboxes.chunks(20) {
+            let items: Vec<&[u8]> = items.iter().map(Vec::as_slice).collect();
+            snapshot.sandboxes.push_raw(&items).expect("sandboxes");
         }
-        for item in self.containers.iter().filter_map(|bytes| parse_container(bytes).ok()) {
-            snapshot.containers.push(&item);
+        for items in self.containers.chunks(20) {
+            let items: Vec<&[u8]> = items.iter().map(Vec::as_slice).collect();
+            snapshot.containers.push_raw(&items).expect("containers");
         }
         let (touched, _) = records.observe(snapshot, Coverage::Full);
         let news = touched.len();

@@ -12,6 +12,8 @@ use crate::diff::{Change, diff};
 use crate::event::{Event, EventType, Source, Subject};
 use crate::inspect::Inspected;
 use crate::model::{ContainerId, ContainerRef, PodRef, PodView};
+use crate::recorder::Committing;
+use crate::recorder::line::{Gone, Turn};
 use crate::records::PodKey;
 use crate::runtime::Runtime;
 use crate::status::{ContainerStatus, PodStatus};
@@ -28,7 +30,9 @@ impl<R: Runtime> Generator<R> {
         let (token, source, initial) = (work.token, work.source, work.initial);
         if let Some(trouble) = &work.trouble {
             self.health.release(&pod.uid);
-            tracing::info!("pod {pod} left quarantine after {}", seconds(trouble.since.elapsed()));
+            let lasted = trouble.since.elapsed();
+            self.recorder.transition(Turn::Released, Some(&pod), None, Some(lasted));
+            tracing::info!("pod {pod} left quarantine after {}", seconds(lasted));
         }
         // What was listed again since the runtime denied it may be back: the next inspection tells.
         if work.again.is_none() {
@@ -36,8 +40,10 @@ impl<R: Runtime> Generator<R> {
                 .not_found(&inspected.gone_sandboxes, &inspected.gone_containers);
         }
         inspected.correct(&mut view);
+        let gone = Gone::of(&inspected, work.again.is_none());
 
-        let changes = diff(&self.records.committed(key), &view);
+        let before = self.records.committed(key);
+        let changes = diff(&before, &view);
         let status = inspected.into_status(pod.clone(), known);
         let now = Timestamp::now();
         let context = Context {
@@ -50,6 +56,14 @@ impl<R: Runtime> Generator<R> {
         };
         let events = self.events(&changes, &context);
         drop(context);
+        self.recorder.committed(Committing {
+            pod: &pod,
+            before: &before,
+            after: &view,
+            gone: Some(gone),
+            seq: self.feed.reader().newest() + 1,
+            events: &events,
+        });
 
         let exists = self.records.commit(key, &view);
         let held = self.work_done(key, exists);
@@ -74,7 +88,8 @@ impl<R: Runtime> Generator<R> {
         let work = self.forget_work(key);
         let source = work.as_ref().map_or(Source::Relist, |work: &Work| work.source);
         let known = self.cache.known(&pod.uid).map(|(status, _)| status);
-        let changes = diff(&self.records.committed(key), &PodView::default());
+        let before = self.records.committed(key);
+        let changes = diff(&before, &PodView::default());
         let context = Context {
             pod: &pod,
             status: HashMap::new(),
@@ -84,6 +99,14 @@ impl<R: Runtime> Generator<R> {
             now: Timestamp::now(),
         };
         let events = self.events(&changes, &context);
+        self.recorder.committed(Committing {
+            pod: &pod,
+            before: &before,
+            after: &PodView::default(),
+            gone: None,
+            seq: self.feed.reader().newest() + 1,
+            events: &events,
+        });
         self.records.commit(key, &PodView::default());
         self.cache.remove(&pod.uid);
         self.publish(events);
@@ -102,32 +125,20 @@ impl<R: Runtime> Generator<R> {
             if let Change::Died(container) = change
                 && self.stops.announced(&container.id)
             {
-                events.push(context.event(EventType::ContainerStopped, Some(container)));
+                let subject = Subject::Container(container.clone());
+                events.push(context.event(EventType::ContainerStopped, Some(subject)));
             }
             if let Change::Removed(container) = change {
                 self.stops.forget(&container.id);
             }
-            events.push(match change {
-                Change::Created(container) => context.event(EventType::ContainerCreated, Some(container)),
-                Change::Started(container) => context.event(EventType::ContainerStarted, Some(container)),
-                Change::Died(container) => context.event(EventType::ContainerDied, Some(container)),
-                Change::Removed(container) => context.event(EventType::ContainerRemoved, Some(container)),
-                Change::Changed(container) => context.event(EventType::ContainerChanged, Some(container)),
-                Change::SandboxChanged(id, state) => {
-                    let mut event = context.event(EventType::PodSandboxChanged, None);
-                    event.subject = Some(Subject::Sandbox {
-                        id: id.clone(),
-                        state: *state,
-                    });
-                    event
-                }
-                Change::PodRemoved => context.event(EventType::PodRemoved, None),
-            });
+            let (kind, subject) = change.event();
+            events.push(context.event(kind, subject));
         }
         events
     }
 
-    pub(super) fn gauges(&self) {
+    pub(super) fn gauges(&mut self) {
+        self.recorder.inspections_limit(self.limiter.limit());
         self.metrics
             .gauges(self.quarantined(), self.limiter.limit(), self.cache.reader().len());
     }
@@ -146,7 +157,11 @@ struct Context<'a> {
 }
 
 impl Context<'_> {
-    fn event(&self, kind: EventType, container: Option<&ContainerRef>) -> Event {
+    fn event(&self, kind: EventType, subject: Option<Subject>) -> Event {
+        let container = match &subject {
+            Some(Subject::Container(container)) => Some(container),
+            _ => None,
+        };
         let status = container.and_then(|container| self.container(container));
         let death = matches!(kind, EventType::ContainerDied | EventType::ContainerStopped);
         let happened = status.and_then(|status| match kind {
@@ -161,7 +176,7 @@ impl Context<'_> {
             time: self.now,
             kind,
             pod: Some(self.pod.clone()),
-            subject: container.cloned().map(Subject::Container),
+            subject,
             exit_code: status.filter(|_| death).and_then(|status| status.exit_code),
             reason: status
                 .filter(|_| death)

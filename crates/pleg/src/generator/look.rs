@@ -15,6 +15,7 @@ use crate::cache::Token;
 use crate::event::Source;
 use crate::hints::Dirty;
 use crate::model::PodUid;
+use crate::recorder::line::{self, Turn};
 use crate::records::{Coverage, PodKey};
 use crate::runtime::Runtime;
 use crate::snapshot::Snapshot;
@@ -83,11 +84,13 @@ impl<R: Runtime> Generator<R> {
         let runtime = Arc::clone(&self.runtime);
         let renew = std::mem::take(&mut self.lost);
         let mut spare = std::mem::take(&mut self.spare);
+        if full {
+            self.records.prepare(&mut spare);
+        }
         let look = async move {
             // Settles the API version and features of what may be another runtime. If it cannot say yet it is asked again.
             let lost = renew && runtime.version().await.is_err();
             let (scope, outcome) = if full {
-                spare.clear();
                 let listed = list(&*runtime, &ListFilter::All, spare).await;
                 (Scope::Full, listed.map(|(snapshot, bytes)| (vec![snapshot], bytes)))
             } else {
@@ -132,16 +135,19 @@ impl<R: Runtime> Generator<R> {
         };
         match scope {
             Scope::Full => {
-                let Some(snapshot) = snapshots.pop() else { return };
-                self.take_in_full(&snapshot, token, &asked, started, bytes);
+                let Some(mut snapshot) = snapshots.pop() else { return };
+                self.take_in_full(&mut snapshot, token, &asked, started, bytes);
                 self.spare = snapshot;
             }
             Scope::Pods(pods) => {
-                for (uid, snapshot) in pods.iter().zip(snapshots) {
+                for (uid, mut snapshot) in pods.iter().zip(snapshots) {
                     let source = asked.pods.get(uid).copied().unwrap_or(Source::OnDemand);
                     // Between plan and answer a commit may have dropped the pod; then nothing is absent that we knew.
                     if let Some(key) = self.records.key(uid) {
-                        let (touched, _) = self.records.observe(&snapshot, Coverage::Pod(key));
+                        let (touched, _) = self.records.observe(&mut snapshot, Coverage::Pod(key));
+                        let why = (line::Scope::Pods, source);
+                        self.recorder
+                            .look(&mut self.records, &touched, why, started.elapsed(), 0);
                         for &pod in touched.iter().filter(|&&pod| pod != key) {
                             self.evaluate(pod, token, source, false);
                         }
@@ -157,8 +163,11 @@ impl<R: Runtime> Generator<R> {
         }
     }
 
-    fn take_in_full(&mut self, snapshot: &Snapshot, token: Token, asked: &Dirty, started: Instant, bytes: usize) {
+    fn take_in_full(&mut self, snapshot: &mut Snapshot, token: Token, asked: &Dirty, started: Instant, bytes: usize) {
         let (touched, odd) = self.records.observe(snapshot, Coverage::Full);
+        let why = (line::Scope::Full, asked.all.unwrap_or(Source::Relist));
+        self.recorder
+            .look(&mut self.records, &touched, why, started.elapsed(), bytes);
         let odd_changed = self.health.odd(odd);
         if self.first || self.uncounted || !touched.is_empty() || odd_changed {
             let (states, pods) = self.records.census();
@@ -181,6 +190,7 @@ impl<R: Runtime> Generator<R> {
         self.cache.complete_look(token);
         self.first = false;
         if let Some((lasted, attempts)) = self.health.look_complete() {
+            self.recorder.transition(Turn::RuntimeBack, None, None, Some(lasted));
             let looks = if attempts == 1 { "look" } else { "looks" };
             tracing::info!(
                 "the runtime answers again after {} ({attempts} {looks} failed)",
@@ -208,16 +218,20 @@ impl<R: Runtime> Generator<R> {
         self.hints.put_back(asked);
         let now = Instant::now();
         self.not_before = now + self.config.period;
+        let full = matches!(scope, Scope::Full);
+        let text = error.to_string();
+        let recorded = if full { line::Scope::Full } else { line::Scope::Pods };
+        self.recorder.look_failed(recorded, now - started, &text);
         // Who does not know our calls is another one than we think.
         if error.kind.is_unreachable() || error.kind == ErrorKind::Unimplemented {
             self.lost = true;
             self.restarted = self.cache.reader().token();
         }
-        if matches!(scope, Scope::Full) {
+        if full {
             self.next_full = self.not_before;
             self.metrics.look_failed(now - started, error.kind.label());
-            let text = error.to_string();
             if self.health.look_failed(error) {
+                self.recorder.transition(Turn::RuntimeLost, None, Some(&text), None);
                 tracing::warn!(
                     "cannot look at the runtime: {text}; trying again every {}",
                     seconds(self.config.period)

@@ -23,6 +23,7 @@ use futures_util::stream::FuturesUnordered;
 use hashbrown::HashMap;
 use jiff::Timestamp;
 use pleg_cri::error::seconds;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -34,11 +35,18 @@ use crate::health::{Health, THRESHOLD};
 use crate::hints::Hints;
 use crate::limiter::{Limiter, LimiterConfig};
 use crate::metrics::Metrics;
+use crate::monitor::RuntimeMonitor;
+use crate::readiness::Readiness;
+use crate::recorder::line::Turn;
+use crate::recorder::{Recorder, RecorderConfig, Recording};
 use crate::records::{PodKey, Records};
 use crate::runtime::Runtime;
 use crate::snapshot::Snapshot;
 use look::{Listed, Settling};
 use work::{Done, Queue, Work};
+
+/// How many may wait for a recording.
+const RECORDINGS: usize = 4;
 
 /// How a generator behaves. The defaults are the kubelet's where it has one.
 #[derive(Debug, Clone)]
@@ -57,6 +65,8 @@ pub struct Config {
     pub inspections: LimiterConfig,
     /// How many events the feed keeps for those who fall behind.
     pub feed_capacity: usize,
+    /// What is kept for those who come after the fact.
+    pub recorder: RecorderConfig,
 }
 
 impl Default for Config {
@@ -69,6 +79,7 @@ impl Default for Config {
             retry_most: Duration::from_mins(1),
             inspections: LimiterConfig::default(),
             feed_capacity: 16_384,
+            recorder: RecorderConfig::default(),
         }
     }
 }
@@ -84,9 +95,16 @@ pub struct Generator<R> {
     cache: CacheWriter,
     feed: FeedWriter,
     health: Health,
+    readiness: Readiness,
     hints: Hints,
     stops: Stops,
     limiter: Limiter,
+    recorder: Recorder,
+    /// Who wants a recording.
+    recordings: (
+        mpsc::Sender<oneshot::Sender<Recording>>,
+        mpsc::Receiver<oneshot::Sender<Recording>>,
+    ),
 
     /// When the next full look is due, unless somebody asks before.
     next_full: Instant,
@@ -122,11 +140,15 @@ impl<R: Runtime> Generator<R> {
     pub fn new(runtime: R, config: Config, metrics: Metrics) -> Self {
         let cache = CacheWriter::default();
         let now = Instant::now();
+        let health = Health::new(config.threshold, runtime.inflight());
         Self {
-            health: Health::new(config.threshold, runtime.inflight()),
+            readiness: Readiness::new(health.clone()),
+            health,
             feed: FeedWriter::new(config.feed_capacity, cache.reader(), metrics.overflows()),
             hints: Hints::new(cache.reader()),
             limiter: Limiter::new(config.inspections),
+            recorder: Recorder::new(config.recorder, metrics.calls()),
+            recordings: mpsc::channel(RECORDINGS),
             runtime: Arc::new(runtime),
             config,
             metrics,
@@ -157,10 +179,22 @@ impl<R: Runtime> Generator<R> {
             cache: self.cache.reader(),
             feed: self.feed.reader(),
             health: self.health.clone(),
+            readiness: self.readiness.clone(),
             hints: self.hints.clone(),
             stops: self.stops.clone(),
             metrics: self.metrics.clone(),
+            recordings: self.recordings.0.clone(),
         }
+    }
+
+    /// The runtime it looks at.
+    pub fn runtime(&self) -> &R {
+        &self.runtime
+    }
+
+    /// The task that asks the runtime how it is, for [`Pleg::readiness`]. Run it beside the generator.
+    pub fn runtime_monitor(&self) -> RuntimeMonitor<R> {
+        RuntimeMonitor::new(Arc::clone(&self.runtime), self.readiness.clone())
     }
 
     /// Runs until `shutdown`. What is in flight then is dropped; no call of the generator's changes the runtime.
@@ -182,6 +216,10 @@ impl<R: Runtime> Generator<R> {
                 listed = poll(&mut listing) => {
                     listing = None;
                     self.listed(listed);
+                }
+                Some(reply) = self.recordings.1.recv() => {
+                    // Who asked may have left.
+                    let _ = reply.send(self.recorder.recording(&self.records, self.feed.reader().newest()));
                 }
                 () = self.hints.wait(), if listing.is_none() => {}
                 () = tokio::time::sleep_until(wake) => {}
@@ -230,6 +268,7 @@ impl<R: Runtime> Generator<R> {
             self.unhealthy_since = Some(now);
             let message = self.health.report().message;
             tracing::error!("{message}");
+            self.recorder.transition(Turn::Unhealthy, None, Some(&message), None);
             self.announce(EventType::PlegNotHealthy, &message);
         }
     }
@@ -239,6 +278,8 @@ impl<R: Runtime> Generator<R> {
         if let Some(since) = self.unhealthy_since.take() {
             let message = format!("PLEG is healthy again, after {}", seconds(since.elapsed()));
             tracing::info!("{message}");
+            let lasted = Some(since.elapsed());
+            self.recorder.transition(Turn::Healthy, None, None, lasted);
             self.announce(EventType::PlegHealthy, &message);
         }
     }

@@ -14,6 +14,7 @@ use crate::cache::{PodError, Token};
 use crate::event::Source;
 use crate::inspect::{Inspected, inspect};
 use crate::model::PodView;
+use crate::recorder::line::Turn;
 use crate::records::PodKey;
 use crate::runtime::Runtime;
 use crate::status::PodStatus;
@@ -143,10 +144,12 @@ impl<R: Runtime> Generator<R> {
             Phase::Queued => self.queue.retain(|queued| *queued != key),
             Phase::Waiting { .. } => {}
         }
-        if work.trouble.is_some()
+        if let Some(trouble) = &work.trouble
             && let Some(pod) = self.records.pod(key)
         {
             self.health.release(&pod.uid);
+            let lasted = Some(trouble.since.elapsed());
+            self.recorder.transition(Turn::Released, Some(pod), None, lasted);
         }
         Some(work)
     }
@@ -167,6 +170,7 @@ impl<R: Runtime> Generator<R> {
                 continue;
             };
             let view = self.records.listed(key);
+            self.recorder.inspecting(&pod.uid);
             let id = self.next_inspection;
             self.next_inspection += 1;
             let (abort, registration) = AbortHandle::new_pair();
@@ -269,6 +273,10 @@ impl<R: Runtime> Generator<R> {
             since: trouble.since,
         };
         let cause = Arc::new(cause);
+        if trouble.attempts == 1 {
+            self.recorder
+                .transition(Turn::Quarantined, Some(pod), Some(&cause.message), None);
+        }
         self.cache.fail(&pod.uid, work.token, Arc::clone(&cause));
         let again = work.again.take();
         work.phase = match again {

@@ -2,8 +2,10 @@
 //!
 //! Each container and sandbox has two states here: `listed`, what the newest look said, and `committed`, what events have been
 //! sent for. A pod is *dirty* while the two differ, so a change whose inspection failed is found again by itself. A look only
-//! writes `listed`; a commit only writes `committed`. Matching a look against the records allocates nothing for what is unchanged.
+//! writes `listed`; a commit only writes `committed`. What is unchanged is recognised while the lists are read, and costs a bit.
 
+mod known;
+mod recorded;
 mod table;
 
 use std::sync::Arc;
@@ -13,7 +15,8 @@ use pleg_cri::{ContainerItem, SandboxItem};
 
 use crate::model::{ContainerId, ContainerRef, ContainerState, PodRef, PodUid, PodView, SandboxId, SandboxState};
 use crate::snapshot::{Oddities, Snapshot};
-use table::{About, Item, Table};
+pub(crate) use known::{Recognised, Seen};
+use table::{Item, Shown, State, Table};
 
 /// A pod's place in the records. Valid until the pod is dropped from them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -51,61 +54,57 @@ pub enum Coverage {
 }
 
 impl Records {
+    /// Empties the snapshot for a look, and lets it recognise what will be unchanged.
+    pub fn prepare(&self, snapshot: &mut Snapshot) {
+        snapshot.clear();
+        self.sandboxes.prepare(&mut snapshot.sandboxes.seen);
+        self.containers.prepare(&mut snapshot.containers.seen);
+    }
+
     /// Takes in a look. Returns the pods about which it brought news, and what was odd.
-    pub fn observe(&mut self, snapshot: &Snapshot, coverage: Coverage) -> (Vec<PodKey>, Oddities) {
+    pub fn observe(&mut self, snapshot: &mut Snapshot, coverage: Coverage) -> (Vec<PodKey>, Oddities) {
         self.look = self.look.wrapping_add(1);
         let mut odd = snapshot.sandboxes.oddities();
         add(&mut odd, snapshot.containers.oddities());
+        let mut seen_sandboxes = std::mem::take(&mut snapshot.sandboxes.seen);
+        let mut seen_containers = std::mem::take(&mut snapshot.containers.seen);
+        seen_sandboxes.end();
+        seen_containers.end();
 
-        // What is unchanged is done with here; what is left are new items, and pods with news.
-        let (look, mut news, mut new) = (self.look, Vec::new(), Vec::new());
-        let list = &snapshot.sandboxes;
-        self.sandboxes.match_all(
-            list.len(),
-            |i| list.id(i),
-            |table, i, slot| match slot {
-                Some(slot) => news.extend(table.see(slot, SandboxState::from_wire(list.state(i)), look, &mut odd)),
-                None => new.push(i),
-            },
-        );
-        for i in new.drain(..) {
-            let (item, state) = (list.item(i), SandboxState::from_wire(list.state(i)));
-            news.extend(match self.sandboxes.find(item.id) {
-                // The same new id twice.
-                Some(slot) => self.sandboxes.see(slot, state, look, &mut odd),
-                None => self.add_sandbox(&item, state, &mut odd),
-            });
+        // What is as it was is done with; what is left are new items and new states.
+        for i in 0..snapshot.sandboxes.len() {
+            let item = snapshot.sandboxes.item(i);
+            let shown = Shown {
+                state: SandboxState::from_wire(item.state),
+                clean: item.created_at >= 0 && (0..2).contains(&item.state),
+            };
+            let news = match self.sandboxes.find(item.id) {
+                Some(slot) => self.sandboxes.see(slot, shown, &mut seen_sandboxes, &mut odd),
+                None => self.add_sandbox(&item, shown, &mut seen_sandboxes, &mut odd),
+            };
+            news.into_iter().for_each(|pod| self.touch(pod));
         }
-        let list = &snapshot.containers;
-        self.containers.match_all(
-            list.len(),
-            |i| list.id(i),
-            |table, i, slot| match slot {
-                Some(slot) => news.extend(table.see(slot, ContainerState::from_wire(list.state(i)), look, &mut odd)),
-                None => new.push(i),
-            },
-        );
-        for i in new {
-            let (item, state) = (list.item(i), ContainerState::from_wire(list.state(i)));
-            news.extend(match self.containers.find(item.id) {
-                Some(slot) => self.containers.see(slot, state, look, &mut odd),
-                None => self.add_container(&item, state, &mut odd),
-            });
-        }
-        for pod in news {
-            self.touch(pod);
+        for i in 0..snapshot.containers.len() {
+            let item = snapshot.containers.item(i);
+            let shown = Shown {
+                state: ContainerState::from_wire(item.state),
+                clean: item.created_at >= 0 && (0..4).contains(&item.state),
+            };
+            let news = match self.containers.find(item.id) {
+                Some(slot) => self.containers.see(slot, shown, &mut seen_containers, &mut odd),
+                None => self.add_container(&item, shown, &mut seen_containers, &mut odd),
+            };
+            news.into_iter().for_each(|pod| self.touch(pod));
         }
         match coverage {
-            Coverage::Full => {
-                // Where at least as many were seen as are listed and nothing was odd, nothing can be missing.
-                let clean = odd == Oddities::default() && self.touched.is_empty();
-                let (sandboxes, containers) = (snapshot.sandboxes.len(), snapshot.containers.len());
-                if !clean || sandboxes != self.sandboxes.listed || containers != self.containers.listed {
-                    self.vanish_unseen();
-                }
-            }
-            Coverage::Pod(pod) => self.vanish_unseen_of(pod),
+            Coverage::Full => self.vanish_unseen(&seen_sandboxes, &seen_containers),
+            Coverage::Pod(pod) => self.vanish_unseen_of(pod, &seen_sandboxes, &seen_containers),
         }
+        let denied = self.sandboxes.denied + self.containers.denied;
+        odd.listed_not_found = u32::try_from(denied).unwrap_or(u32::MAX);
+        // Their room is used again.
+        snapshot.sandboxes.seen = seen_sandboxes;
+        snapshot.containers.seen = seen_containers;
         (std::mem::take(&mut self.touched), odd)
     }
 
@@ -124,7 +123,13 @@ impl Records {
         }
     }
 
-    fn add_sandbox(&mut self, item: &SandboxItem<'_>, state: SandboxState, odd: &mut Oddities) -> Option<PodKey> {
+    fn add_sandbox(
+        &mut self,
+        item: &SandboxItem<'_>,
+        shown: Shown<SandboxState>,
+        seen: &mut Seen,
+        odd: &mut Oddities,
+    ) -> Option<PodKey> {
         if !item.has_metadata || item.uid.is_empty() {
             odd.sandbox_without_pod += 1;
             return None;
@@ -134,19 +139,31 @@ impl Records {
             return None;
         };
         let pod = self.pod_for(uid, item.namespace, item.name, odd);
-        let about = About {
+        let new = Item {
+            labelled: item.pod_uid_label == item.uid,
+            not_found: false,
+            listed: Some(shown.state),
+            committed: None,
+            recorded: None,
+            recorded_denied: false,
+            pod,
             id: id.into(),
             name: Arc::default(),
             attempt: item.attempt,
             created_at: item.created_at,
         };
-        let labelled = item.pod_uid_label == item.uid;
-        let slot = self.sandboxes.insert(Item::new(about, pod, state, self.look, labelled));
+        let slot = self.sandboxes.insert(new, shown.clean, seen);
         self.pods[pod.0 as usize].as_mut()?.sandboxes.push(slot);
         Some(pod)
     }
 
-    fn add_container(&mut self, item: &ContainerItem<'_>, state: ContainerState, odd: &mut Oddities) -> Option<PodKey> {
+    fn add_container(
+        &mut self,
+        item: &ContainerItem<'_>,
+        shown: Shown<ContainerState>,
+        seen: &mut Seen,
+        odd: &mut Oddities,
+    ) -> Option<PodKey> {
         let Ok(id) = std::str::from_utf8(item.id) else {
             odd.bad_text += 1;
             return None;
@@ -165,17 +182,20 @@ impl Records {
             }
         };
         let record = self.pods[pod.0 as usize].as_mut()?;
-        let name = lossy(item.name, odd);
-        let about = About {
+        let new = Item {
+            labelled: item.pod_uid_label == record.names.uid.as_str().as_bytes(),
+            not_found: false,
+            listed: Some(shown.state),
+            committed: None,
+            recorded: None,
+            recorded_denied: false,
+            pod,
             id: id.into(),
-            name,
+            name: lossy(item.name, odd),
             attempt: item.attempt,
             created_at: item.created_at,
         };
-        let labelled = item.pod_uid_label == record.names.uid.as_str().as_bytes();
-        let slot = self
-            .containers
-            .insert(Item::new(about, pod, state, self.look, labelled));
+        let slot = self.containers.insert(new, shown.clean, seen);
         record.containers.push(slot);
         Some(pod)
     }
@@ -215,28 +235,27 @@ impl Records {
         key
     }
 
-    fn vanish_unseen(&mut self) {
-        for slot in self.sandboxes.unseen(self.look) {
+    fn vanish_unseen(&mut self, sandboxes: &Seen, containers: &Seen) {
+        for slot in self.sandboxes.unseen(sandboxes) {
             self.sandboxes.vanish(slot).into_iter().for_each(|pod| self.touch(pod));
         }
-        for slot in self.containers.unseen(self.look) {
+        for slot in self.containers.unseen(containers) {
             self.containers.vanish(slot).into_iter().for_each(|pod| self.touch(pod));
         }
     }
 
-    fn vanish_unseen_of(&mut self, key: PodKey) {
-        let look = self.look;
+    fn vanish_unseen_of(&mut self, key: PodKey, seen_sandboxes: &Seen, seen_containers: &Seen) {
         let Some(record) = self.pods.get(key.0 as usize).and_then(Option::as_ref) else {
             return;
         };
         let (sandboxes, containers) = (record.sandboxes.clone(), record.containers.clone());
         for slot in sandboxes {
-            if self.sandboxes.get(slot).is_some_and(|s| s.labelled && s.seen != look) {
+            if self.sandboxes.get(slot).is_some_and(|s| s.labelled) && !seen_sandboxes.has(slot) {
                 self.sandboxes.vanish(slot).into_iter().for_each(|pod| self.touch(pod));
             }
         }
         for slot in containers {
-            if self.containers.get(slot).is_some_and(|c| c.labelled && c.seen != look) {
+            if self.containers.get(slot).is_some_and(|c| c.labelled) && !seen_containers.has(slot) {
                 self.containers.vanish(slot).into_iter().for_each(|pod| self.touch(pod));
             }
         }
@@ -317,8 +336,8 @@ impl Records {
             .filter_map(|&slot| self.sandboxes.get(slot))
             .filter_map(|s| {
                 Some((
-                    (s.about.created_at, s.about.attempt),
-                    SandboxId::from(Arc::clone(&s.about.id)),
+                    (s.created_at, s.attempt),
+                    SandboxId::from(Arc::clone(&s.id)),
                     sandbox_state(s)?,
                 ))
             })
@@ -330,11 +349,11 @@ impl Records {
             .filter_map(|&slot| self.containers.get(slot))
             .filter_map(|c| {
                 let reference = ContainerRef {
-                    id: ContainerId::from(Arc::clone(&c.about.id)),
-                    name: Arc::clone(&c.about.name),
-                    attempt: c.about.attempt,
+                    id: ContainerId::from(Arc::clone(&c.id)),
+                    name: Arc::clone(&c.name),
+                    attempt: c.attempt,
                 };
-                Some((c.about.created_at, reference, container_state(c)?))
+                Some((c.created_at, reference, container_state(c)?))
             })
             .collect();
         containers.sort_by(|a, b| (a.0, a.1.attempt, &a.1.name, &a.1.id).cmp(&(b.0, b.1.attempt, &b.1.name, &b.1.id)));
@@ -350,17 +369,13 @@ impl Records {
     /// The runtime denied these objects when asked by id: they are gone, whatever the list said.
     pub fn not_found(&mut self, sandboxes: &[SandboxId], containers: &[ContainerId]) {
         for id in sandboxes {
-            if let Some(slot) = self.sandboxes.find(id.as_str().as_bytes())
-                && let Some(item) = self.sandboxes.get_mut(slot)
-            {
-                item.not_found = true;
+            if let Some(slot) = self.sandboxes.find(id.as_str().as_bytes()) {
+                self.sandboxes.deny(slot);
             }
         }
         for id in containers {
-            if let Some(slot) = self.containers.find(id.as_str().as_bytes())
-                && let Some(item) = self.containers.get_mut(slot)
-            {
-                item.not_found = true;
+            if let Some(slot) = self.containers.find(id.as_str().as_bytes()) {
+                self.containers.deny(slot);
             }
         }
     }
@@ -376,7 +391,7 @@ impl Records {
             let Some(item) = self.sandboxes.get_mut(slot) else {
                 return false;
             };
-            item.committed = sandboxes.get(&*item.about.id).copied();
+            item.committed = sandboxes.get(&*item.id).copied();
             let keep = item.committed.is_some() || item.listed.is_some();
             if !keep {
                 self.sandboxes.remove(slot);
@@ -387,7 +402,7 @@ impl Records {
             let Some(item) = self.containers.get_mut(slot) else {
                 return false;
             };
-            item.committed = containers.get(&*item.about.id).copied();
+            item.committed = containers.get(&*item.id).copied();
             let keep = item.committed.is_some() || item.listed.is_some();
             if !keep {
                 self.containers.remove(slot);
@@ -417,7 +432,7 @@ impl Records {
     /// How many containers are listed in each state, in the order of [`ContainerState::ALL`]; and how many pods have a ready sandbox.
     pub fn census(&self) -> ([usize; 4], usize) {
         let mut states = [0; 4];
-        for state in self.containers.states() {
+        for state in self.containers.items().filter_map(|item| item.listed) {
             states[state as usize] += 1;
         }
         let ready = |slot: &u32| {
@@ -435,8 +450,29 @@ impl Records {
     }
 }
 
+impl State for SandboxState {
+    fn to_wire(self) -> u8 {
+        match self {
+            Self::Ready => 0,
+            Self::NotReady => 1,
+        }
+    }
+}
+
+impl State for ContainerState {
+    fn to_wire(self) -> u8 {
+        match self {
+            Self::Created => 0,
+            Self::Running => 1,
+            Self::Exited => 2,
+            Self::Unknown => 3,
+        }
+    }
+}
+
 fn add(odd: &mut Oddities, more: Oddities) {
     odd.empty_id += more.empty_id;
+    odd.duplicate_id += more.duplicate_id;
     odd.bad_text += more.bad_text;
     odd.unknown_state += more.unknown_state;
     odd.bad_time += more.bad_time;

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use pleg_cri::{Client, Error, ErrorKind, InFlight, ListFilter, ListSummary, Rpc, Subject, v1};
 
-use super::{Runtime, RuntimeVersion};
+use super::{Runtime, RuntimeCondition, RuntimeStatus, RuntimeVersion};
 use crate::model::{ContainerId, SandboxId};
 use crate::snapshot::{ContainerList, SandboxList};
-use crate::status::{ContainerStatus, SandboxStatus};
+use crate::status::{ContainerStatus, SandboxStatus, text};
 
 /// The generator's view of a [`Client`].
 #[derive(Debug, Clone)]
@@ -39,11 +39,13 @@ impl CriRuntime {
 
 impl Runtime for CriRuntime {
     async fn list_sandboxes(&self, filter: &ListFilter, into: &mut SandboxList) -> Result<ListSummary, Error> {
-        self.client.list_sandboxes(filter, |item| into.push(&item)).await
+        self.client.list_sandboxes_raw(filter, |item| into.push_raw(item)).await
     }
 
     async fn list_containers(&self, filter: &ListFilter, into: &mut ContainerList) -> Result<ListSummary, Error> {
-        self.client.list_containers(filter, |item| into.push(&item)).await
+        self.client
+            .list_containers_raw(filter, |item| into.push_raw(item))
+            .await
     }
 
     async fn sandbox_status(&self, subject: &Subject, id: &SandboxId) -> Result<SandboxStatus, Error> {
@@ -81,6 +83,28 @@ impl Runtime for CriRuntime {
             name: answer.runtime_name,
             version: answer.runtime_version,
             api: self.client.api().to_string(),
+        })
+    }
+
+    async fn status(&self) -> Result<RuntimeStatus, Error> {
+        let request = v1::StatusRequest { verbose: false };
+        let answer = self.client.call_for(&Subject::NODE, request).await?;
+        let status = answer
+            .status
+            .ok_or_else(|| self.empty_answer(Rpc::Status, &Subject::NODE))?;
+        // Of several with one name the first counts, as for the kubelet.
+        let condition = |kind: &'static str| {
+            let found = status.conditions.iter().find(|condition| condition.r#type == kind)?;
+            Some(RuntimeCondition {
+                kind,
+                status: found.status,
+                reason: text(&found.reason).into(),
+                message: text(&found.message).into(),
+            })
+        };
+        Ok(RuntimeStatus {
+            runtime: condition("RuntimeReady"),
+            network: condition("NetworkReady"),
         })
     }
 

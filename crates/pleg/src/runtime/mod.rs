@@ -1,4 +1,4 @@
-//! The container runtime, as the generator needs it: two lists, two inspections.
+//! The container runtime, as the generator needs it: two lists, two inspections, and how it is.
 //!
 //! [`CriRuntime`] is the real one. The trait is small so that a test can drive the generator in-process, with paused time.
 
@@ -22,6 +22,41 @@ pub struct RuntimeVersion {
     pub version: String,
     /// The version of CRI it is spoken to in.
     pub api: String,
+}
+
+/// How a runtime says it is: what of its answer decides about a node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RuntimeStatus {
+    /// Its condition `RuntimeReady`; none if it has none.
+    pub runtime: Option<RuntimeCondition>,
+    /// Its condition `NetworkReady`; none if it has none.
+    pub network: Option<RuntimeCondition>,
+}
+
+/// One condition of a runtime.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuntimeCondition {
+    /// `RuntimeReady` or `NetworkReady`.
+    pub kind: &'static str,
+    /// It is met.
+    pub status: bool,
+    /// Why, in a word.
+    pub reason: Box<str>,
+    /// Why, for people.
+    pub message: Box<str>,
+}
+
+impl std::fmt::Display for RuntimeCondition {
+    /// As the kubelet prints it.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            kind,
+            status,
+            reason,
+            message,
+        } = self;
+        write!(f, "{kind}={status} reason:{reason} message:{message}")
+    }
 }
 
 /// A container runtime that can be looked at. Every call is bounded in time by the implementation.
@@ -58,6 +93,9 @@ pub trait Runtime: Send + Sync + 'static {
     /// Asks which runtime this is. Called whenever the runtime was away or did not know a call, until it answers: it may have
     /// become another one.
     fn version(&self) -> impl Future<Output = Result<RuntimeVersion, Error>> + Send;
+
+    /// Asks how the runtime is.
+    fn status(&self) -> impl Future<Output = Result<RuntimeStatus, Error>> + Send;
 
     /// The calls in flight, for health and metrics.
     fn inflight(&self) -> InFlight {

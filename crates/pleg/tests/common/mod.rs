@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use pleg::model::PodView;
-use pleg::runtime::{Error, ErrorKind, ListFilter, ListSummary, Runtime, RuntimeVersion, Subject};
+use pleg::runtime::{Error, ErrorKind, ListFilter, ListSummary, Runtime, RuntimeStatus, RuntimeVersion, Subject};
 use pleg::snapshot::{ContainerList, SandboxList};
 use pleg::{
     Config, ContainerId, ContainerRef, ContainerState, ContainerStatus, Event, Generator, Item, Metrics, Overflow,
@@ -48,6 +48,12 @@ pub struct World {
     pub list_error: Option<ErrorKind>,
     /// Fails `Version`.
     pub version_error: Option<ErrorKind>,
+    /// What `Status` answers.
+    pub status: RuntimeStatus,
+    /// Fails `Status`.
+    pub status_error: Option<ErrorKind>,
+    /// Never answers `Status`.
+    pub status_hangs: bool,
     /// How often `Version` was answered.
     pub versions: usize,
     /// Never answers lists.
@@ -364,6 +370,19 @@ impl Runtime for Fake {
         }
         world.versions += 1;
         Ok(RuntimeVersion::default())
+    }
+
+    async fn status(&self) -> Result<RuntimeStatus, Error> {
+        if self.world().status_hangs {
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            let late = ErrorKind::Deadline(Duration::from_secs(10));
+            return Err(Self::error(Rpc::Status, &Subject::NODE, late));
+        }
+        let world = self.world();
+        match world.status_error.clone() {
+            Some(kind) => Err(Self::error(Rpc::Status, &Subject::NODE, kind)),
+            None => Ok(world.status.clone()),
+        }
     }
 }
 

@@ -1,0 +1,100 @@
+//! Who runs where, how it is set, and what it waits for: what a bug report needs beside what was recorded.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use pleg::runtime::RuntimeVersion;
+use pleg_cri::error::seconds;
+use pleg_cri::{Client, InFlight, v1};
+use serde::Serialize;
+use tokio::time::timeout;
+
+/// A runtime that does not say its version within this is stuck, and that is told instead.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Flags in force, as texts. Nothing of the environment.
+pub(crate) type Settings = BTreeMap<&'static str, String>;
+
+/// What [`About`] is made from.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    client: Client,
+    settings: Settings,
+}
+
+/// A process that looks at a runtime.
+#[derive(Debug, Serialize)]
+pub(crate) struct About {
+    version: &'static str,
+    endpoint: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    runtime: Option<RuntimeVersion>,
+    /// Why the runtime did not say its version.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    runtime_error: Option<String>,
+    settings: Settings,
+    /// Calls in flight, the oldest first.
+    inflight: Vec<Call>,
+}
+
+#[derive(Debug, Serialize)]
+struct Call {
+    rpc: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pod: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    container: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    age_seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deadline_seconds: Option<f64>,
+}
+
+impl Setup {
+    pub(crate) fn new(client: Client, settings: Settings) -> Self {
+        Self { client, settings }
+    }
+
+    /// As of now.
+    pub(crate) async fn about(&self) -> About {
+        let inflight = calls(self.client.inflight());
+        // Not `Client::version`: that one starts over with finding out what the runtime can do.
+        let request = v1::VersionRequest {
+            version: self.client.api().to_string(),
+        };
+        let (runtime, runtime_error) = match timeout(PATIENCE, self.client.call(request)).await {
+            Ok(Ok(answer)) => {
+                let version = RuntimeVersion {
+                    name: answer.runtime_name,
+                    version: answer.runtime_version,
+                    api: self.client.api().to_string(),
+                };
+                (Some(version), None)
+            }
+            Ok(Err(error)) => (None, Some(error.to_string())),
+            Err(_) => (None, Some(format!("Version: no answer within {}", seconds(PATIENCE)))),
+        };
+        About {
+            version: env!("CARGO_PKG_VERSION"),
+            endpoint: self.client.endpoint().to_string(),
+            runtime,
+            runtime_error,
+            settings: self.settings.clone(),
+            inflight,
+        }
+    }
+}
+
+fn calls(inflight: &InFlight) -> Vec<Call> {
+    let text = |text: Option<std::sync::Arc<str>>| text.map(|text| text.to_string());
+    let calls = inflight.calls().into_iter().map(|call| Call {
+        rpc: call.rpc.name(),
+        pod: text(call.subject.pod),
+        container: text(call.subject.container),
+        id: text(call.subject.id),
+        age_seconds: call.since.elapsed().as_secs_f64(),
+        deadline_seconds: call.deadline.map(|deadline| deadline.as_secs_f64()),
+    });
+    calls.collect()
+}

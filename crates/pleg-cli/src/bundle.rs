@@ -1,0 +1,224 @@
+//! The file that is attached to a bug report: a tar.gz of a few texts. Whoever reads one takes it for hostile.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use flate2::Compression;
+use flate2::read::MultiGzDecoder;
+use flate2::write::GzEncoder;
+use jiff::Timestamp;
+use pleg::recorder::line::Line;
+
+/// The recording's place in a bundle.
+pub(crate) const RECORDER: &str = "recorder.jsonl";
+/// Everything of a bundle that is read, unpacked.
+const MOST_BYTES: u64 = 256 << 20;
+/// Files in a bundle. Ours have six.
+const MOST_FILES: usize = 64;
+/// One line of a recording: a pod with tens of thousands of containers.
+const LONGEST_LINE: u64 = 32 << 20;
+/// What a gzip file begins with.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+
+/// A file of a bundle.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) name: &'static str,
+    /// What it is, for people.
+    pub(crate) what: &'static str,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// The name of a bundle made at `time`; also of the directory in it.
+pub(crate) fn name(time: Timestamp) -> String {
+    format!("pleg-bundle-{}", time.strftime("%Y%m%dT%H%M%SZ"))
+}
+
+/// Packs the parts.
+pub(crate) fn pack(parts: &[Part], time: Timestamp) -> io::Result<Vec<u8>> {
+    let mut tar = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::default()));
+    for part in parts {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(part.bytes.len() as u64);
+        header.set_mode(0o600);
+        header.set_mtime(u64::try_from(time.as_second()).unwrap_or(0));
+        tar.append_data(&mut header, format!("{}/{}", name(time), part.name), &*part.bytes)?;
+    }
+    tar.into_inner()?.finish()
+}
+
+/// Writes a bundle for us alone. Replaces a file only if told to.
+pub(crate) fn write(path: &Path, bytes: &[u8], force: bool) -> anyhow::Result<()> {
+    let create = |path: &Path| {
+        let mut options = File::options();
+        options.write(true).create_new(true).mode(0o600);
+        options.open(path)
+    };
+    // What is replaced goes only once the new one is whole.
+    let target = if force { aside(path) } else { path.to_owned() };
+    let written = create(&target).and_then(|mut file| {
+        let written = file
+            .write_all(bytes)
+            .and_then(|()| if force { std::fs::rename(&target, path) } else { Ok(()) });
+        if written.is_err() {
+            let _ = std::fs::remove_file(&target);
+        }
+        written
+    });
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !force => {
+            anyhow::bail!(
+                "{} is there already: choose another name with -o, or add --force",
+                path.display()
+            )
+        }
+        written => written.with_context(|| format!("cannot write {}", path.display())),
+    }
+}
+
+fn aside(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.tmp", std::process::id()));
+    path.with_file_name(name)
+}
+
+/// Reads the recording of a bundle, or a recording on its own.
+pub(crate) fn recording(path: &Path) -> anyhow::Result<Vec<Line>> {
+    let name = path.display();
+    let file = File::open(path).with_context(|| format!("cannot read {name}"))?;
+    let mut file = BufReader::new(file);
+    let begins = file.fill_buf().with_context(|| format!("cannot read {name}"))?;
+    if !begins.starts_with(&GZIP) {
+        return lines(file.take(MOST_BYTES)).with_context(|| format!("{name} is neither a bundle nor a recording"));
+    }
+    let unpacked = MultiGzDecoder::new(file).take(MOST_BYTES);
+    let mut tar = tar::Archive::new(unpacked);
+    let broken = || format!("{name} is no bundle of pleg");
+    for entry in tar.entries().with_context(broken)?.take(MOST_FILES) {
+        let entry = entry.with_context(broken)?;
+        let is_recording = entry
+            .path()
+            .is_ok_and(|path| path.file_name().is_some_and(|name| name == RECORDER));
+        if is_recording && entry.header().entry_type().is_file() {
+            return lines(BufReader::new(entry)).with_context(|| format!("{name}: {RECORDER} cannot be read"));
+        }
+    }
+    anyhow::bail!("{name} is no bundle of pleg: there is no {RECORDER} in it")
+}
+
+fn lines(mut from: impl BufRead) -> anyhow::Result<Vec<Line>> {
+    let mut lines = Vec::new();
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let number = lines.len() + 1;
+        let read = from.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line);
+        if read.with_context(|| format!("line {number} broke off"))? == 0 {
+            return Ok(lines);
+        }
+        anyhow::ensure!(line.ends_with(b"\n"), "line {number} has no end");
+        let line = serde_json::from_slice(&line).with_context(|| format!("line {number} makes no sense"))?;
+        lines.push(line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(recorder: &str) -> Vec<Part> {
+        let part = |name, bytes: &str| Part {
+            name,
+            what: "",
+            bytes: bytes.into(),
+        };
+        vec![part("metrics.txt", "x 1\n"), part(RECORDER, recorder)]
+    }
+
+    fn read(bytes: &[u8]) -> Result<Vec<Line>, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("b");
+        write(&path, bytes, false).unwrap();
+        recording(&path).map_err(|error| format!("{error:#}").replace(&path.display().to_string(), "FILE"))
+    }
+
+    #[test]
+    fn what_was_packed_is_read() {
+        let line = r#"{"time":"2026-11-16T00:00:00Z","kind":"limit","from":64,"to":48}"#;
+        let packed = pack(&parts(&format!("{line}\n")), Timestamp::UNIX_EPOCH).unwrap();
+        let lines = read(&packed).unwrap();
+        assert_eq!(serde_json::to_string(&lines[0]).unwrap(), line);
+        assert_eq!(read(format!("{line}\n").as_bytes()).unwrap(), lines);
+        // What a newer version tells is passed over.
+        let newer = r#"{"time":"2026-11-16T00:00:00Z","kind":"weather","from":64}"#;
+        assert_eq!(read(format!("{newer}\n").as_bytes()).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn what_is_none_says_so() {
+        let packed = |recorder: &str| pack(&parts(recorder), Timestamp::UNIX_EPOCH).unwrap();
+        let mut cut = packed(&"{}\n".repeat(100_000));
+        cut.truncate(cut.len() / 2);
+        let without = pack(&parts("")[..1], Timestamp::UNIX_EPOCH).unwrap();
+        for (bytes, error) in [
+            (
+                &b"PK\x03\x04"[..],
+                "FILE is neither a bundle nor a recording: line 1 has no end",
+            ),
+            (
+                b"[]\n",
+                "FILE is neither a bundle nor a recording: line 1 makes no sense",
+            ),
+            (b"\x1f\x8bnonsense", "FILE is no bundle of pleg"),
+            (&without, "FILE is no bundle of pleg: there is no recorder.jsonl in it"),
+            (&cut, "FILE: recorder.jsonl cannot be read: line 1 makes no sense"),
+            (
+                &packed("{\"time\":1}\n"),
+                "FILE: recorder.jsonl cannot be read: line 1 makes no sense",
+            ),
+        ] {
+            let said = read(bytes).unwrap_err();
+            assert!(said.starts_with(error), "{said}");
+        }
+    }
+
+    /// A megabyte that unpacks to a gigabyte is given up after a quarter of it.
+    #[test]
+    fn a_bomb_is_not_unpacked() {
+        let mut gz = GzEncoder::new(Vec::new(), Compression::default());
+        let mut header = tar::Header::new_gnu();
+        header.set_path(RECORDER).unwrap();
+        header.set_size(1 << 30);
+        header.set_cksum();
+        gz.write_all(header.as_bytes()).unwrap();
+        let zeros = vec![b' '; 1 << 20];
+        for _ in 0..64 {
+            gz.write_all(&zeros).unwrap();
+        }
+        let said = read(&gz.finish().unwrap()).unwrap_err();
+        assert!(said.contains("line 1 has no end"), "{said}");
+    }
+
+    #[test]
+    fn a_file_is_replaced_only_when_told_to_and_is_ours_alone() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("b.tar.gz");
+        std::fs::write(&path, "old").unwrap();
+        let error = write(&path, b"new", false).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .ends_with("is there already: choose another name with -o, or add --force")
+        );
+        assert_eq!(std::fs::read(&path).unwrap(), b"old");
+        write(&path, b"new", true).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+        assert!(write(&dir.path().join("no/where"), b"new", false).is_err());
+    }
+}

@@ -1,0 +1,313 @@
+//! What usually lies behind what we see, and what to type next: one text for health, the log, the node's condition and `pleg doctor`.
+//!
+//! Pure: it knows names and words, not how a trouble is recognised. The issues cited are those in which people met it.
+
+mod next;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+pub use next::About;
+
+/// A kind of trouble that nodes are known to have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Trouble {
+    /// Nobody answers at the runtime's socket.
+    RuntimeDown,
+    /// The runtime accepts connections and answers nothing.
+    RuntimeStuck,
+    /// `ListContainers` hangs while `ListPodSandbox` and `Version` answer.
+    LockedContainer,
+    /// A list or a status hangs, and no shim does.
+    StalledStorage,
+    /// A verbose `PodSandboxStatus` takes seconds on one pod and milliseconds on the others.
+    HungShim,
+    /// The status of one container or sandbox hangs while lists and other statuses answer.
+    StuckInspection,
+    /// A listed container or sandbox whose status is refused.
+    NotInspectable,
+    /// The runtime answers a list with an error.
+    ListFails,
+    /// A list is larger than a kubelet takes.
+    ListOverLimit,
+    /// A list is more than half as large as a kubelet takes.
+    ListNearLimit,
+    /// Far more dead containers than running ones.
+    ManyDeadContainers,
+    /// Asking about every pod one after the other takes minutes.
+    LongRelist,
+    /// Every call takes long.
+    RuntimeSlow,
+    /// The runtime says of itself that it is not ready.
+    RuntimeNotReady,
+    /// The runtime says that its network is not ready.
+    NetworkNotReady,
+    /// The runtime refuses or ends its event stream.
+    StreamDown,
+    /// Each event goes to one subscriber only.
+    SplitEvents,
+    /// Containers whose sandbox is not there.
+    OrphanContainers,
+    /// Objects that Kubernetes did not make, or whose description is broken.
+    OddObjects,
+    /// Everybody on the machine may open the runtime's socket.
+    OpenSocket,
+}
+
+impl Trouble {
+    /// All of them, the gravest first.
+    pub const ALL: [Self; 20] = [
+        Self::RuntimeDown,
+        Self::RuntimeStuck,
+        Self::LockedContainer,
+        Self::StalledStorage,
+        Self::HungShim,
+        Self::StuckInspection,
+        Self::NotInspectable,
+        Self::ListFails,
+        Self::ListOverLimit,
+        Self::ListNearLimit,
+        Self::ManyDeadContainers,
+        Self::LongRelist,
+        Self::RuntimeSlow,
+        Self::RuntimeNotReady,
+        Self::NetworkNotReady,
+        Self::StreamDown,
+        Self::SplitEvents,
+        Self::OrphanContainers,
+        Self::OddObjects,
+        Self::OpenSocket,
+    ];
+
+    /// The name in JSON, and as the value of a metric's label.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::RuntimeDown => "runtime-down",
+            Self::RuntimeStuck => "runtime-stuck",
+            Self::LockedContainer => "locked-container",
+            Self::StalledStorage => "stalled-storage",
+            Self::HungShim => "hung-shim",
+            Self::StuckInspection => "stuck-inspection",
+            Self::NotInspectable => "not-inspectable",
+            Self::ListFails => "list-fails",
+            Self::ListOverLimit => "list-over-limit",
+            Self::ListNearLimit => "list-near-limit",
+            Self::ManyDeadContainers => "many-dead-containers",
+            Self::LongRelist => "long-relist",
+            Self::RuntimeSlow => "runtime-slow",
+            Self::RuntimeNotReady => "runtime-not-ready",
+            Self::NetworkNotReady => "network-not-ready",
+            Self::StreamDown => "stream-down",
+            Self::SplitEvents => "split-events",
+            Self::OrphanContainers => "orphan-containers",
+            Self::OddObjects => "odd-objects",
+            Self::OpenSocket => "open-socket",
+        }
+    }
+
+    /// Reads a name back.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|trouble| trouble.name() == name)
+    }
+
+    /// What it usually means, in one sentence.
+    pub fn means(self) -> &'static str {
+        match self {
+            Self::RuntimeDown => "The runtime is not running, or it is starting and does not serve its socket yet.",
+            Self::RuntimeStuck => {
+                "The runtime's process is stopped, deadlocked, or waits for a disk: it accepts connections and \
+                 answers nothing."
+            }
+            Self::LockedContainer => {
+                "One container's lock is held inside the runtime, usually by a call into a hung shim, and every list \
+                 of containers waits for it; the statuses of all others still answer by id."
+            }
+            Self::StalledStorage => {
+                "No shim hangs, so the runtime itself waits: for a full, frozen or failing disk, or for network \
+                 storage that does not answer."
+            }
+            Self::HungShim => {
+                "The pod's shim is stopped or stuck in the kernel: the pod is listed as running whatever its \
+                 processes do, and stop, remove and exec hang."
+            }
+            Self::StuckInspection => {
+                "The runtime waits for something that only this container has: a volume on a dead NFS server, its \
+                 storage, or its shim; a kubelet waits with it, 2 minutes a call."
+            }
+            Self::NotInspectable => {
+                "The runtime still lists it but has lost its state, as after an unclean stop; a kubelet meets the \
+                 same error in every look."
+            }
+            Self::ListFails => {
+                "The runtime cannot say what it runs, so that every look of a kubelet fails in the same way and the \
+                 node is NotReady."
+            }
+            Self::ListOverLimit => {
+                "A list is larger than the 16 MiB a kubelet accepts, so that every look of the kubelet fails and the \
+                 node is NotReady."
+            }
+            Self::ListNearLimit => {
+                "A list is more than half of the 16 MiB a kubelet accepts; beyond that every look of the kubelet \
+                 fails."
+            }
+            Self::ManyDeadContainers => {
+                "Dead containers are not collected: a crash loop makes more than garbage collection removes, and \
+                 every look carries them all."
+            }
+            Self::LongRelist => {
+                "A kubelet asks about changed pods one call after the other, so when many change at once a look \
+                 takes longer than the 3 minutes it is allowed."
+            }
+            Self::RuntimeSlow => {
+                "Every call is slow, so it is no single pod: the machine is short of CPU, memory or disk, or too \
+                 many clients ask at once."
+            }
+            Self::RuntimeNotReady => "The runtime itself reports that it cannot run containers.",
+            Self::NetworkNotReady => {
+                "The runtime has no usable network configuration: pods on the host's network work, all others cannot \
+                 start."
+            }
+            Self::StreamDown => {
+                "The runtime refuses or ends its event stream, so that changes are found by looking only, within the \
+                 period of looks."
+            }
+            Self::SplitEvents => {
+                "This runtime hands each event to one subscriber only, so that a second subscriber takes events away \
+                 from the first."
+            }
+            Self::OrphanContainers => {
+                "A sandbox was removed without its containers, as after an unclean stop; nobody will collect what is \
+                 left."
+            }
+            Self::OddObjects => {
+                "The runtime holds objects that Kubernetes did not make, or whose description is broken; they are in \
+                 nobody's way but no kubelet will clean them up."
+            }
+            Self::OpenSocket => "Whoever may open the runtime's socket can run anything as root on this machine.",
+        }
+    }
+
+    /// Where people met it: issues upstream, as `project#number`.
+    pub fn seen_in(self) -> &'static [&'static str] {
+        match self {
+            Self::LockedContainer => &[
+                "containerd#9770",
+                "containerd#12680",
+                "containerd#10583",
+                "Azure/AKS#4507",
+            ],
+            Self::HungShim => &[
+                "containerd#8167",
+                "containerd#2438",
+                "containerd#3529",
+                "containerd#13814",
+                "cri-o#9406",
+            ],
+            Self::StalledStorage => &["kubernetes#94829"],
+            Self::StuckInspection => &[
+                "kubernetes#94829",
+                "kubernetes#97362",
+                "kubernetes#98044",
+                "cri-o#2584",
+                "amazon-eks-ami#1228",
+            ],
+            Self::NotInspectable => &["moby#44300"],
+            Self::ListOverLimit | Self::ListNearLimit => &["kubernetes#131407", "talos#10801"],
+            Self::ManyDeadContainers => &["kubernetes#64507", "kubernetes#45419"],
+            Self::LongRelist => &["kubernetes#93886", "kubernetes#139788"],
+            Self::StreamDown => &["kubernetes#129827"],
+            Self::SplitEvents => &["containerd#7318", "containerd#8892", "cri-o#7210"],
+            Self::RuntimeDown
+            | Self::RuntimeStuck
+            | Self::RuntimeSlow
+            | Self::ListFails
+            | Self::RuntimeNotReady
+            | Self::NetworkNotReady
+            | Self::OrphanContainers
+            | Self::OddObjects
+            | Self::OpenSocket => &[],
+        }
+    }
+}
+
+impl std::fmt::Display for Trouble {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl Serialize for Trouble {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+impl<'de> Deserialize<'de> for Trouble {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        Self::parse(&name).ok_or_else(|| serde::de::Error::custom(format_args!("no trouble is called {name:?}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::de::IntoDeserializer as _;
+    use serde::de::value::{Error, StrDeserializer};
+
+    use super::*;
+
+    /// A `Formatter` is the smallest serializer there is.
+    struct Shown(Trouble);
+    impl std::fmt::Display for Shown {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            self.0.serialize(f)
+        }
+    }
+
+    #[test]
+    fn every_trouble_has_a_name_and_a_sentence_of_its_own() {
+        for (place, trouble) in Trouble::ALL.into_iter().enumerate() {
+            let name = trouble.name();
+            assert!(name.chars().all(|c| c.is_ascii_lowercase() || c == '-'), "{name}");
+            assert_eq!(Trouble::parse(name), Some(trouble));
+            let means = trouble.means();
+            assert!(
+                means.ends_with('.') && !means.contains(". "),
+                "{trouble}: one sentence: {means}"
+            );
+            // `ALL` is in the order of the enum, so it has each exactly once.
+            assert_eq!(trouble as usize, place);
+        }
+        assert_eq!(Trouble::parse("nope"), None);
+    }
+
+    /// The causes that the field has reported most; health and doctor name each by one of these.
+    #[test]
+    fn the_known_causes_are_cited() {
+        for issue in [
+            "kubernetes#94829",
+            "kubernetes#97362",
+            "kubernetes#98044",
+            "containerd#9770",
+            "containerd#8167",
+            "cri-o#2584",
+            "kubernetes#64507",
+            "kubernetes#131407",
+            "kubernetes#93886",
+            "moby#44300",
+        ] {
+            let cited = Trouble::ALL.iter().any(|trouble| trouble.seen_in().contains(&issue));
+            assert!(cited, "{issue}");
+        }
+    }
+
+    #[test]
+    fn it_is_written_and_read_by_name() {
+        let read = |name: &'static str| {
+            let text: StrDeserializer<'_, Error> = name.into_deserializer();
+            Trouble::deserialize(text)
+        };
+        assert_eq!(read("hung-shim"), Ok(Trouble::HungShim));
+        assert!(read("HungShim").is_err());
+        assert_eq!(Shown(Trouble::HungShim).to_string(), "hung-shim");
+    }
+}
