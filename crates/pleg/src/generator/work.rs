@@ -55,6 +55,8 @@ enum Phase {
 pub(super) struct Trouble {
     pub(super) since: Instant,
     attempts: u32,
+    /// It was logged, and so its end will be.
+    pub(super) told: bool,
 }
 
 /// Pods whose inspection waits for its turn, in the order in which they came.
@@ -257,6 +259,7 @@ impl<R: Runtime> Generator<R> {
         let trouble = work.trouble.get_or_insert(Trouble {
             since: now,
             attempts: 0,
+            told: false,
         });
         trouble.attempts += 1;
         let doubled = self
@@ -288,7 +291,8 @@ impl<R: Runtime> Generator<R> {
         };
         self.health.quarantine(pod, cause);
         // A runtime that is gone is reported once, not for each pod.
-        if trouble.attempts == 1 && !error.kind.is_unreachable() {
+        if !trouble.told && !error.kind.is_unreachable() {
+            trouble.told = true;
             tracing::warn!(
                 "pod {pod} is in quarantine: {error}; other pods are not affected; next attempt in {}",
                 seconds(pause)
@@ -296,6 +300,8 @@ impl<R: Runtime> Generator<R> {
         }
         if error.kind.is_unreachable() {
             self.restarted = self.cache.reader().token();
+            // The next look tells whether it is the runtime, and says so; why wait for it?
+            self.hints.all(Source::Relist);
         }
         if again.is_some() {
             self.queue.push_back(key);
