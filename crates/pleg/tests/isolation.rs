@@ -29,9 +29,12 @@ const CONTAINERS: usize = 2;
 /// Long enough for a machine under load; no test waits it out.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// What a busy machine may add to a measurement by itself.
-const NOISE: Duration = Duration::from_millis(150);
+const NOISE: Duration = Duration::from_millis(250);
 /// Nobody's event is later, whoever hangs.
 const LATEST: Duration = Duration::from_secs(1);
+
+/// One test at a time: each measures, and the machine is small.
+static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 struct Node {
     sim: Sim,
@@ -135,6 +138,7 @@ fn pods(pods: usize) -> SimConfig {
 
 /// So many containers do not answer, for good, and everything dies at once.
 async fn hung(count: usize) {
+    let _turn = TURN.lock().await;
     let mut node = Node::start(pods(PODS), Config::default(), true).await;
     let nobody = BTreeSet::new();
     // The first storm warms up; the second one is what it takes.
@@ -238,6 +242,7 @@ impl Log {
 
 /// The runtime goes away in the middle of a storm: half of it is dead before, half dies meanwhile.
 async fn outage(length: Duration, own_thread: bool) {
+    let _turn = TURN.lock().await;
     let log = Log::default();
     let _captured = log.capture();
     let mut node = Node::start(pods(PODS), Config::default(), own_thread).await;
@@ -313,6 +318,7 @@ fn gauge(pleg: &Pleg, name: &str) -> usize {
 /// Everything takes ten times as long: we ask for less at once, and what we ask for still gets done.
 #[tokio::test]
 async fn a_slow_runtime_is_asked_for_less_at_once() {
+    let _turn = TURN.lock().await;
     let usual = Duration::from_millis(10);
     let mut config = Config::default();
     config.inspections.start = 64;
