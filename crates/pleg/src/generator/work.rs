@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::Generator;
 use crate::cache::{PodError, Token};
 use crate::event::Source;
+use crate::health::of_inspection;
 use crate::inspect::{Inspected, inspect};
 use crate::model::PodView;
 use crate::recorder::line::Turn;
@@ -269,6 +270,7 @@ impl<R: Runtime> Generator<R> {
         let pause = doubled.min(self.config.retry_most);
         let cause = PodError {
             message: error.to_string().into(),
+            trouble: of_inspection(&error.kind),
             rpc: error.rpc.name(),
             container: error.subject.container.clone(),
             id: error.subject.id.clone(),
@@ -290,6 +292,9 @@ impl<R: Runtime> Generator<R> {
             None => Phase::Waiting { until: now + pause },
         };
         self.health.quarantine(pod, cause);
+        if error.kind.is_deadline() {
+            self.prober.suspect(&pod.uid);
+        }
         // A runtime that is gone is reported once, not for each pod.
         if !trouble.told && !error.kind.is_unreachable() {
             trouble.told = true;
