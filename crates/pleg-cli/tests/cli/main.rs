@@ -16,3 +16,4 @@ mod doctor;
 mod ending;
 mod metrics;
 mod node;
+mod proxy;
