@@ -433,7 +433,7 @@ impl Judge<'_> {
     }
 
     fn place(&self, object: &Arc<Object>, detail: String) -> Place {
-        let shim = self.facts.shims.iter().find(|shim| shim.sandbox == object.sandbox);
+        let shim = self.facts.shims.get(&object.sandbox);
         Place {
             pod: object.pod.clone(),
             container: object.container.clone(),
