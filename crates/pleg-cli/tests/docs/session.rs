@@ -14,7 +14,7 @@ use crate::document::Command;
 /// Nothing takes longer, unless it hangs.
 const LONG: Duration = Duration::from_secs(25);
 /// Commands that ask a daemon if there is one, else the runtime.
-const OBSERVING: [&str; 4] = ["watch", "pods", "inspect", "health"];
+const OBSERVING: [&str; 5] = ["watch", "pods", "inspect", "health", "debug bundle"];
 
 pub(crate) struct Session {
     // Before the directory: what runs ends before its sockets go.

@@ -48,7 +48,9 @@ pub enum Level {
 pub struct Report {
     /// How well.
     pub level: Level,
-    /// In one line; in the kubelet's words where they are its own.
+    /// How well, in a few words; in the kubelet's where they are its own.
+    pub headline: String,
+    /// The headline and the first cause with its meaning and the next step: the text that log, event and node condition have.
     pub message: String,
     /// Why not better; the longest-standing first.
     pub causes: Vec<Cause>,
@@ -190,11 +192,13 @@ impl Health {
             Some(_) if troubled || !causes.is_empty() => Level::Degraded,
             Some(_) => Level::Healthy,
         };
-        let message = self.message(level, last_seen, &causes);
+        let headline = self.headline(level, last_seen);
+        let message = message(&headline, &causes);
         let more_causes = causes.len().saturating_sub(MOST_CAUSES);
         causes.truncate(MOST_CAUSES);
         Report {
             level,
+            headline,
             message,
             causes,
             more_causes,
@@ -205,9 +209,9 @@ impl Health {
         }
     }
 
-    fn message(&self, level: Level, last_seen: Option<Duration>, causes: &[Cause]) -> String {
-        let mut message = match (level, last_seen) {
-            (Level::Healthy, _) => return "PLEG is healthy".to_owned(),
+    fn headline(&self, level: Level, last_seen: Option<Duration>) -> String {
+        match (level, last_seen) {
+            (Level::Healthy, _) => "PLEG is healthy".to_owned(),
             (Level::Degraded, _) => "PLEG is degraded".to_owned(),
             (Level::Unhealthy, None) => "PLEG is not healthy: pleg has yet to be successful".to_owned(),
             (Level::Unhealthy, Some(age)) => format!(
@@ -215,15 +219,7 @@ impl Health {
                 seconds(Duration::from_secs(age.as_secs())),
                 seconds(self.threshold)
             ),
-        };
-        // Writing to a string cannot fail.
-        if let Some(first) = causes.first() {
-            let _ = write!(message, ": {first}. {} {}", first.means, first.next);
         }
-        if causes.len() > 1 {
-            let _ = write!(message, " And {} more.", causes.len() - 1);
-        }
-        message
     }
 
     fn causes(&self, state: &State, now: Instant) -> Vec<Cause> {
@@ -413,6 +409,18 @@ impl Health {
     pub(crate) fn release(&self, uid: &PodUid) {
         self.shared.lock().quarantine.remove(uid);
     }
+}
+
+fn message(headline: &str, causes: &[Cause]) -> String {
+    let mut message = headline.to_owned();
+    // Writing to a string cannot fail.
+    if let Some(first) = causes.first() {
+        let _ = write!(message, ": {first}. {} {}", first.means, first.next);
+    }
+    if causes.len() > 1 {
+        let _ = write!(message, " And {} more.", causes.len() - 1);
+    }
+    message
 }
 
 #[cfg(test)]
