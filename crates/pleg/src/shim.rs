@@ -17,14 +17,40 @@ pub struct Shim {
 }
 
 impl Shim {
-    /// The shim of a sandbox. Reads all of `/proc`: some milliseconds, so not for a task that others wait for.
+    /// The shim of a sandbox: the process named `…shim…` with the sandbox's id among its arguments. Reads all of `/proc`: some
+    /// milliseconds, so not for a task that others wait for.
     pub fn of(sandbox: &str) -> Option<Self> {
-        Self::of_each(&[sandbox]).pop().map(|(_, shim)| shim)
+        Self::find(Path::new("/proc"), sandbox)
     }
 
-    /// The shims of sandboxes, each with the sandbox's place; those that are found.
-    pub fn of_each(sandboxes: &[&str]) -> Vec<(usize, Self)> {
-        find(Path::new("/proc"), sandboxes)
+    fn find(proc: &Path, sandbox: &str) -> Option<Self> {
+        if sandbox.is_empty() {
+            return None;
+        }
+        let processes = std::fs::read_dir(proc).ok()?.flatten().take(MOST);
+        processes
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+            .find_map(|pid: u32| {
+                // The name first: to show the arguments the kernel waits for a lock that a process in trouble may hold.
+                let (name, state) = Self::name_and_state(proc, pid)?;
+                if !name.contains("shim") {
+                    return None;
+                }
+                let arguments = std::fs::read(proc.join(pid.to_string()).join("cmdline")).ok()?;
+                // In front of it stands `-id`, with containerd; conmon has its own flag.
+                let mut arguments = arguments.split(|&byte| byte == 0).skip(1);
+                let is = arguments.any(|argument| argument == sandbox.as_bytes());
+                is.then_some(Self { pid, state })
+            })
+    }
+
+    /// The name is the program's, cut to 15 bytes.
+    fn name_and_state(proc: &Path, pid: u32) -> Option<(String, char)> {
+        let stat = std::fs::read_to_string(proc.join(pid.to_string()).join("stat")).ok()?;
+        // The name stands in parentheses and may hold anything; the state follows the last of them.
+        let (head, tail) = stat.rsplit_once(')')?;
+        let (_, name) = head.split_once('(')?;
+        Some((name.to_owned(), tail.trim_start().chars().next()?))
     }
 
     /// The state in a word.
@@ -37,45 +63,6 @@ impl Shim {
             _ => "sleeping",
         }
     }
-}
-
-fn find(proc: &Path, sandboxes: &[&str]) -> Vec<(usize, Shim)> {
-    let Ok(processes) = std::fs::read_dir(proc) else {
-        return Vec::new();
-    };
-    let mut shims = Vec::new();
-    for entry in processes.flatten().take(MOST) {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
-            continue;
-        };
-        // The name first: unlike the arguments it is shown at once whatever the process waits for.
-        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        let Some((name, state)) = name_and_state(&stat) else {
-            continue;
-        };
-        if !name.starts_with("containerd-shim") {
-            continue;
-        }
-        let arguments = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        if let Some(place) = sandboxes.iter().position(|id| has_id(&arguments, id)) {
-            shims.push((place, Shim { pid, state }));
-        }
-    }
-    shims.sort_by_key(|(_, shim)| shim.pid);
-    shims
-}
-
-/// Out of `1234 (containerd-shim) S 1 …`; the name may hold anything, so the last bracket counts.
-fn name_and_state(stat: &str) -> Option<(&str, char)> {
-    let (head, tail) = stat.rsplit_once(')')?;
-    let (_, name) = head.split_once('(')?;
-    Some((name, tail.trim_start().chars().next()?))
-}
-
-/// Whether `-id ID` is among the arguments.
-fn has_id(arguments: &[u8], id: &str) -> bool {
-    let mut arguments = arguments.split(|byte| *byte == 0);
-    arguments.any(|argument| argument == b"-id") && arguments.next() == Some(id.as_bytes())
 }
 
 #[cfg(test)]
@@ -93,15 +80,21 @@ mod tests {
     fn a_shim_is_found_by_the_sandbox_among_its_arguments() {
         let proc = tempfile::tempdir().unwrap();
         std::fs::create_dir(proc.path().join("self")).unwrap();
-        process(proc.path(), 7, &["/usr/bin/crictl", "-id", "abc"], "7 (crictl) S 1");
-        let arguments = ["/usr/bin/containerd-shim-runc-v2", "-namespace", "k8s.io", "-id", "abc"];
-        process(proc.path(), 8, &arguments, "8 (containerd-shim) T 1");
-        process(proc.path(), 9, &arguments[..4], "9 (containerd-shim) S 1");
-        process(proc.path(), 10, &arguments, "nonsense");
-        let stopped = Shim { pid: 8, state: 'T' };
-        assert_eq!(find(proc.path(), &["x", "abc"]), [(1, stopped)]);
-        assert_eq!(stopped.word(), "stopped");
-        assert_eq!(find(proc.path(), &["abcd"]), []);
-        assert_eq!(find(&proc.path().join("none"), &["abc"]), []);
+        process(
+            proc.path(),
+            7,
+            &["/usr/bin/crictl", "inspectp", "abc"],
+            "7 (crictl) S 1",
+        );
+        process(
+            proc.path(),
+            8,
+            &["/usr/bin/containerd-shim-runc-v2", "-namespace", "k8s.io", "-id", "abc"],
+            "8 (cont) ainerd-shim) T 1",
+        );
+        let shim = Shim::find(proc.path(), "abc").unwrap();
+        assert_eq!((shim.pid, shim.state, shim.word()), (8, 'T', "stopped"));
+        assert_eq!(Shim::find(proc.path(), "abcd"), None);
+        assert_eq!(Shim::find(proc.path(), ""), None);
     }
 }

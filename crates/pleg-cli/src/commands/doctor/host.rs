@@ -1,13 +1,17 @@
 //! What this machine tells without asking the runtime: its socket, and the processes of shims.
 
+use std::collections::HashMap;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 use std::time::Duration;
 
+use pleg::shim::Shim;
 use tokio::time::timeout;
 
-use super::facts::{Shim, Socket};
+use super::facts::Socket;
 
+/// Shims that are searched for.
+const MOST_SHIMS: usize = 20;
 /// The kernel waits for a lock of a process before it shows its arguments, and a hung one may hold that.
 const PROC_ANSWERS: Duration = Duration::from_secs(2);
 
@@ -33,27 +37,20 @@ pub(super) fn socket(path: &Path) -> Option<Socket> {
 }
 
 /// The shims of these sandboxes, as far as they are on this machine and to be seen.
-pub(super) async fn shims(sandboxes: Vec<String>) -> Vec<Shim> {
+pub(super) async fn shims(mut sandboxes: Vec<String>) -> HashMap<String, Shim> {
+    sandboxes.truncate(MOST_SHIMS);
     if sandboxes.is_empty() {
-        return Vec::new();
+        return HashMap::new();
     }
-    let search = tokio::task::spawn_blocking(move || find(&sandboxes));
+    let search = tokio::task::spawn_blocking(move || {
+        let found = sandboxes.into_iter().filter_map(|id| Some((Shim::of(&id)?, id)));
+        found.map(|(shim, id)| (id, shim)).collect()
+    });
     // A search that hangs is left to itself; the report does not wait for it.
     match timeout(PROC_ANSWERS, search).await {
         Ok(Ok(shims)) => shims,
-        _ => Vec::new(),
+        _ => HashMap::new(),
     }
-}
-
-fn find(sandboxes: &[String]) -> Vec<Shim> {
-    let ids: Vec<&str> = sandboxes.iter().map(String::as_str).collect();
-    let found = pleg::shim::Shim::of_each(&ids);
-    let shim = |(place, shim): (usize, pleg::shim::Shim)| Shim {
-        sandbox: sandboxes[place].clone(),
-        pid: shim.pid,
-        state: shim.state,
-    };
-    found.into_iter().map(shim).collect()
 }
 
 #[cfg(test)]

@@ -11,13 +11,15 @@ use super::facts::{DeadOf, Inventory, Object};
 
 /// Takes stock. A list that was not answered has to be empty.
 pub(super) fn take(snapshot: &mut Snapshot) -> Inventory {
+    let mut inventory = by_name(snapshot);
     let mut records = Records::default();
     let (_, odd) = records.observe(snapshot, Coverage::Full);
-    let mut inventory = Inventory {
-        pods: records.len(),
-        odd,
-        ..Inventory::default()
-    };
+    (inventory.pods, inventory.odd) = (records.len(), odd);
+    inventory
+}
+
+fn by_name(snapshot: &Snapshot) -> Inventory {
+    let mut inventory = Inventory::default();
 
     let mut sandboxes: HashMap<&[u8], Arc<Object>> = HashMap::new();
     for i in 0..snapshot.sandboxes.len() {
