@@ -170,6 +170,7 @@ pub(crate) struct Report {
     pub(crate) causes: Vec<Cause>,
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) more_causes: usize,
+    pub(crate) warnings: Vec<Warning>,
     pub(crate) last_seen_seconds: Option<f64>,
     pub(crate) threshold_seconds: u64,
     pub(crate) looks: u64,
@@ -253,6 +254,14 @@ pub(crate) struct Cause {
     pub(crate) attempts: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) last_error: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Warning {
+    pub(crate) trouble: String,
+    pub(crate) text: String,
+    pub(crate) means: String,
+    pub(crate) next: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -55,6 +55,14 @@ pub(crate) fn text(report: &Report) -> String {
     if report.more_causes > 0 {
         let _ = writeln!(text, "  - and {} more", report.more_causes);
     }
+    if !report.warnings.is_empty() {
+        text.push_str("Warnings (no trouble to us, but to a kubelet):\n");
+    }
+    for warning in &report.warnings {
+        let _ = writeln!(text, "  - {}", clean(&warning.text));
+        let _ = writeln!(text, "    Usually: {}", clean(&warning.means));
+        let _ = writeln!(text, "    Next: {}", clean(&warning.next));
+    }
     let odd: Vec<_> = report.odd_objects.iter().filter(|(_, n)| **n > 0).collect();
     if !odd.is_empty() {
         text.push_str("Odd objects in the runtime (counted, never in the way):\n");

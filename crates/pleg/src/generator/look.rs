@@ -13,8 +13,9 @@ use tokio::time::Instant;
 use super::Generator;
 use crate::cache::Token;
 use crate::event::Source;
+use crate::health::Load;
 use crate::hints::Dirty;
-use crate::model::PodUid;
+use crate::model::{ContainerState, PodUid};
 use crate::recorder::line::{self, Turn};
 use crate::records::{Coverage, PodKey};
 use crate::runtime::Runtime;
@@ -40,8 +41,15 @@ pub(super) struct Listed {
     started: Instant,
     /// The runtime was away and has not said yet what it is now.
     lost: bool,
-    /// One snapshot for everything, or one for each pod; and the bytes of the answers.
-    outcome: Result<(Vec<Snapshot>, usize), Failed>,
+    /// One snapshot for everything, or one for each pod; and how large the answers were.
+    outcome: Result<(Vec<Snapshot>, Size), Failed>,
+}
+
+/// How large the answers were, in bytes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Size {
+    both: usize,
+    larger: usize,
 }
 
 /// Why there is no snapshot.
@@ -111,7 +119,12 @@ impl<R: Runtime> Generator<R> {
                 let listed = try_join_all(lists).await;
                 (
                     Scope::Pods(pods),
-                    listed.map(|lists| (lists.into_iter().map(|(snapshot, _)| snapshot).collect(), 0)),
+                    listed.map(|lists| {
+                        (
+                            lists.into_iter().map(|(snapshot, _)| snapshot).collect(),
+                            Size::default(),
+                        )
+                    }),
                 )
             };
             Listed {
@@ -144,14 +157,14 @@ impl<R: Runtime> Generator<R> {
             // The next list will hang as this one did.
             Err(_) => {}
         }
-        let (mut snapshots, bytes) = match outcome {
+        let (mut snapshots, size) = match outcome {
             Ok(lists) => lists,
             Err(failed) => return self.look_failed(&scope, asked, started, failed),
         };
         match scope {
             Scope::Full => {
                 let Some(mut snapshot) = snapshots.pop() else { return };
-                self.take_in_full(&mut snapshot, token, &asked, started, bytes);
+                self.take_in_full(&mut snapshot, token, &asked, started, size);
                 self.spare = snapshot;
             }
             Scope::Pods(pods) => {
@@ -178,17 +191,24 @@ impl<R: Runtime> Generator<R> {
         }
     }
 
-    fn take_in_full(&mut self, snapshot: &mut Snapshot, token: Token, asked: &Dirty, started: Instant, bytes: usize) {
+    fn take_in_full(&mut self, snapshot: &mut Snapshot, token: Token, asked: &Dirty, started: Instant, size: Size) {
         let (touched, odd) = self.records.observe(snapshot, Coverage::Full);
         let why = (line::Scope::Full, asked.all.unwrap_or(Source::Relist));
         self.recorder
-            .look(&mut self.records, &touched, why, started.elapsed(), bytes);
+            .look(&mut self.records, &touched, why, started.elapsed(), size.both);
         let odd_changed = self.health.odd(odd);
         if self.first || self.uncounted || !touched.is_empty() || odd_changed {
             let (states, pods) = self.records.census();
             self.metrics.census(states, pods, &odd);
             self.uncounted = false;
+            self.dead = states[ContainerState::Exited as usize];
         }
+        self.health.load(Load {
+            list: size.larger,
+            dead: self.dead,
+            objects: self.records.objects(),
+            call: self.prober.latency(),
+        });
         for &key in &touched {
             let asked_by = self.records.pod(key).and_then(|pod| asked.pods.get(&pod.uid).copied());
             self.evaluate(key, token, asked_by.or(asked.all).unwrap_or(Source::Relist), false);
@@ -216,7 +236,7 @@ impl<R: Runtime> Generator<R> {
         self.check_recovery();
         self.settling = Some(Settling {
             started,
-            bytes,
+            bytes: size.both,
             moved: Instant::now(),
             waiting,
         });
@@ -295,14 +315,20 @@ async fn list<R: Runtime>(
     runtime: &R,
     filter: &ListFilter,
     mut snapshot: Snapshot,
-) -> Result<(Snapshot, usize), Failed> {
+) -> Result<(Snapshot, Size), Failed> {
     let Snapshot { sandboxes, containers } = &mut snapshot;
     let lists = join(
         runtime.list_sandboxes(filter, sandboxes),
         runtime.list_containers(filter, containers),
     );
     match lists.await {
-        (Ok(a), Ok(b)) => Ok((snapshot, a.bytes + b.bytes)),
+        (Ok(a), Ok(b)) => Ok((
+            snapshot,
+            Size {
+                both: a.bytes + b.bytes,
+                larger: a.bytes.max(b.bytes),
+            },
+        )),
         (Err(error), other) => Err(Failed {
             error,
             alone: other.is_ok(),

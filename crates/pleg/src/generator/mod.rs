@@ -132,6 +132,8 @@ pub struct Generator<R> {
     first: bool,
     /// Looks at single pods brought news that is not in the gauges.
     uncounted: bool,
+    /// Containers that were listed as exited when they were last counted.
+    dead: usize,
     /// The runtime was gone and has not said since what it is: it may have come back as another one.
     lost: bool,
     /// Statuses inspected up to this look may be of an earlier life of the runtime.
@@ -179,6 +181,7 @@ impl<R: Runtime> Generator<R> {
             spare: Snapshot::default(),
             first: true,
             uncounted: false,
+            dead: 0,
             lost: false,
             restarted: Token::default(),
             unhealthy_since: None,

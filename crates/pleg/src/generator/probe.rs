@@ -53,6 +53,8 @@ const MOST_PROBES: usize = 4;
 const MOST_SUSPECTS: usize = 64;
 /// From one probe of a shim that hangs to the next.
 const AGAIN: Duration = Duration::from_secs(10);
+/// So many probes tell what a call takes.
+const LAST: usize = 5;
 /// Hung shims that are followed. More than this at once is no matter of shims.
 const MOST_HUNG: usize = 256;
 
@@ -86,6 +88,8 @@ pub(super) struct Prober {
     pub(super) suspects: Suspects,
     /// Hung shims, and when to probe them again.
     hung: HashMap<PodUid, Instant>,
+    /// What the last calls took that were made one at a time.
+    took: VecDeque<Duration>,
 }
 
 impl Prober {
@@ -97,12 +101,26 @@ impl Prober {
             cursor: None,
             suspects: Suspects::default(),
             hung: HashMap::new(),
+            took: VecDeque::new(),
         }
     }
 
     /// Probes the pod before all others.
     pub(super) fn suspect(&self, uid: &PodUid) {
         self.suspects.add(uid);
+    }
+
+    /// What a call takes when nobody else asks, as far as probes tell; none before enough were made. The quickest of the last few:
+    /// what is busy for a moment is not slow.
+    pub(super) fn latency(&self) -> Option<Duration> {
+        self.took.iter().min().copied().filter(|_| self.took.len() == LAST)
+    }
+
+    fn learn(&mut self, took: Duration) {
+        if self.took.len() == LAST {
+            self.took.pop_front();
+        }
+        self.took.push_back(took);
     }
 
     /// The next probe that ends; never resolves where there is none.
@@ -121,6 +139,8 @@ pub(super) struct Probed {
     pod: PodRef,
     sandbox: SandboxId,
     verdict: Verdict,
+    /// What a call took that no shim held up.
+    took: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -154,8 +174,13 @@ impl<R: Runtime> Generator<R> {
             let runtime = Arc::clone(&self.runtime);
             self.prober.in_flight.push(pod.uid.clone());
             let call = async move {
-                let verdict = probe(&*runtime, &pod, &sandbox, config.slow).await;
-                Probed { pod, sandbox, verdict }
+                let (verdict, took) = probe(&*runtime, &pod, &sandbox, config.slow).await;
+                Probed {
+                    pod,
+                    sandbox,
+                    verdict,
+                    took,
+                }
             };
             self.prober.calls.push(call.boxed());
         }
@@ -196,7 +221,13 @@ impl<R: Runtime> Generator<R> {
 
     /// Takes in a probe.
     pub(super) fn probed(&mut self, probed: Probed) {
-        let Probed { pod, sandbox, verdict } = probed;
+        let Probed {
+            pod,
+            sandbox,
+            verdict,
+            took,
+        } = probed;
+        took.into_iter().for_each(|took| self.prober.learn(took));
         self.prober.in_flight.retain(|uid| *uid != pod.uid);
         match verdict {
             Verdict::Unknown => {}
@@ -245,30 +276,39 @@ impl<R: Runtime> Generator<R> {
     }
 }
 
-async fn probe<R: Runtime>(runtime: &R, pod: &PodRef, sandbox: &SandboxId, slow: Duration) -> Verdict {
+/// Asks through the shim, and around it if that took long.
+async fn probe<R: Runtime>(
+    runtime: &R,
+    pod: &PodRef,
+    sandbox: &SandboxId,
+    slow: Duration,
+) -> (Verdict, Option<Duration>) {
     let subject = Subject::sandbox(pod.full_name(), sandbox.shared());
     let started = Instant::now();
     let answer: Result<(), Error> = runtime.probe_sandbox(&subject, sandbox).await;
     let through = started.elapsed();
-    if let Err(error) = &answer
-        && !error.kind.is_deadline()
-    {
-        return Verdict::Unknown;
+    if answer.is_err_and(|error| !error.kind.is_deadline()) {
+        return (Verdict::Unknown, None);
     }
     if through < slow {
-        return Verdict::Lives;
+        return (Verdict::Lives, Some(through));
     }
     let started = Instant::now();
     let plain = runtime.sandbox_status(&subject, sandbox).await;
     let around = started.elapsed();
-    // Everything is slow, or the sandbox is gone.
-    if plain.is_err() || around * 2 >= through {
-        return Verdict::Unknown;
+    if plain.is_err() {
+        // Gone meanwhile, or the runtime does not answer at all.
+        return (Verdict::Unknown, None);
+    }
+    if around * 2 >= through {
+        // Everything is slow.
+        return (Verdict::Unknown, Some(around));
     }
     let id = sandbox.clone();
     let shim = tokio::task::spawn_blocking(move || Shim::of(id.as_str())).await;
-    Verdict::Hangs {
+    let verdict = Verdict::Hangs {
         took: [through, around],
         shim: shim.ok().flatten(),
-    }
+    };
+    (verdict, Some(around))
 }

@@ -4,6 +4,7 @@
 //! quarantine makes the generator [`Level::Degraded`], which hurts nobody but that pod. Every level below healthy has a cause with names.
 
 mod cause;
+mod warning;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -24,6 +25,8 @@ use crate::trouble::Trouble;
 pub(crate) use cause::of_inspection;
 pub use cause::{Cause, Stage, Who};
 use cause::{Seen, of_list};
+pub(crate) use warning::Load;
+pub use warning::Warning;
 
 /// The kubelet's threshold.
 pub const THRESHOLD: Duration = Duration::from_mins(3);
@@ -57,6 +60,8 @@ pub struct Report {
     /// Causes that are not listed because there are too many.
     #[serde(skip_serializing_if = "is_zero")]
     pub more_causes: usize,
+    /// What may become a trouble, though it is none to us: list sizes, dead containers, slow calls.
+    pub warnings: Vec<Warning>,
     /// Seconds since the last complete look; none before the first.
     pub last_seen_seconds: Option<f64>,
     /// The threshold, in seconds.
@@ -86,6 +91,8 @@ struct State {
     hung_shims: BTreeMap<PodUid, HungShim>,
     /// What made no sense in the last complete look.
     odd: Oddities,
+    /// How much there was in it.
+    load: Load,
 }
 
 /// A pod whose shim does not answer, while the runtime does.
@@ -183,7 +190,7 @@ impl Health {
         let last_seen = state.last_complete.map(age);
 
         let mut causes = self.causes(&state, now);
-        let (looks, odd_objects) = (state.looks, state.odd);
+        let (looks, odd_objects, load) = (state.looks, state.odd, state.load);
         let troubled = state.failure.is_some() || !state.quarantine.is_empty();
         drop(state);
         causes.sort_by_key(|cause| (cause.stage, std::cmp::Reverse(cause.age_seconds)));
@@ -204,6 +211,7 @@ impl Health {
             message,
             causes,
             more_causes,
+            warnings: load.warnings(self.endpoint.as_deref()),
             last_seen_seconds: last_seen.map(|age| (age.as_secs_f64() * 1e3).round() / 1e3),
             threshold_seconds: self.threshold.as_secs(),
             looks,
@@ -379,6 +387,11 @@ impl Health {
             alone,
         });
         true
+    }
+
+    /// How much there was in a complete look.
+    pub(crate) fn load(&self, load: Load) {
+        self.shared.lock().load = load;
     }
 
     /// Who does not answer by id while a list hangs, and whether others do.

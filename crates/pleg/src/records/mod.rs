@@ -513,6 +513,11 @@ impl Records {
         self.by_uid.values().copied()
     }
 
+    /// How many containers and sandboxes are listed.
+    pub fn objects(&self) -> usize {
+        self.sandboxes.listed + self.containers.listed
+    }
+
     /// How many containers are listed in each state, in the order of [`ContainerState::ALL`]; and how many pods have a ready sandbox.
     pub fn census(&self) -> ([usize; 4], usize) {
         let mut states = [0; 4];
