@@ -360,9 +360,9 @@ Examples:
   pleg doctor -o json | jq -r '.findings[].trouble'
   pleg doctor -r unix:///run/crio/crio.sock --budget 15s || echo something is broken
 
-Asks for everything once: version, status, both lists, the status of every container and sandbox, and
-of every ready sandbox whether its shim answers. Only reads. --timeout is the time for one call [default:
-5s for a list, 2s for a status]. Ends with 1 if something is broken, that is, critical.")]
+Asks for everything once: version, status, both lists, the status of every container and sandbox,
+and of every ready sandbox whether its shim answers. Only reads. --timeout is the time for one call
+[default: 5s for a list, 2s for a status]. Ends with 1 if something is broken, that is, critical.")]
 pub(crate) struct Doctor {
     /// Be done within this time, 10s at least; what did not fit is said
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_budget)]

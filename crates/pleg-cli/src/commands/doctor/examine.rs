@@ -16,7 +16,7 @@ use super::facts::{Answer, Condition, Facts, Object, Runtime, SHIM_ANSWERS, SLOW
 use super::{events, host, inventory, known};
 use crate::text::clean;
 
-/// Calls in flight. A sick runtime should not be asked by more than a busy kubelet would.
+/// Calls in flight: enough to be quick, few enough for a sick runtime.
 const WIDTH: usize = 16;
 /// Statuses that are asked for one after the other, as a kubelet does, to learn what one takes.
 const ALONE: usize = 16;
@@ -170,8 +170,9 @@ impl Examination<'_> {
     /// Both lists, at once; again if that is cheap. Never a second time behind one that hangs.
     async fn list(&mut self) {
         let mut snapshot = Snapshot::default();
-        for _ in 0..MOST_LISTS {
-            if !self.room(self.plan.list) {
+        for n in 0..MOST_LISTS {
+            // For the first there is time: nothing before it takes more than its share.
+            if n > 0 && !self.room(self.plan.list) {
                 break;
             }
             self.progress.tell("the runtime to list pods and containers".to_owned());
@@ -190,7 +191,9 @@ impl Examination<'_> {
         if let (Some(runtime), Some(list)) = (&mut self.facts.runtime, answered) {
             runtime.streaming_lists = Some(list.streamed);
         }
-        if matches!(self.facts.containers.answer, Answer::None(_)) && self.facts.sandboxes.answer == Answer::Ok {
+        let hangs =
+            matches!(self.facts.containers.answer, Answer::None(_)) && self.facts.sandboxes.answer == Answer::Ok;
+        if hangs && self.room(known::DAEMON_ANSWERS) {
             self.progress
                 .tell("the daemon to tell which containers it knows".to_owned());
             let known = known::to_daemon(self.plan.daemon.as_ref()).await;
@@ -296,8 +299,12 @@ impl Examination<'_> {
         }
         let mut again = Snapshot::default();
         let lists = [&self.facts.sandboxes, &self.facts.containers];
-        if lists.iter().all(|list| list.answer == Answer::Ok) && self.room(self.plan.list) {
-            self.list_once(&mut again).await;
+        if lists.iter().all(|list| list.answer == Answer::Ok) {
+            if self.room(self.plan.list) {
+                self.list_once(&mut again).await;
+            } else {
+                self.leave_out("whether what is not found by its id is still listed".to_owned());
+            }
         }
         let listed = inventory::take(&mut again);
         let listed: HashSet<&str> = listed
@@ -345,7 +352,8 @@ impl Examination<'_> {
             .iter()
             .filter(|sample| sample.verbose && sample.took >= SHIM_ANSWERS);
         let hung = hung.filter_map(|sample| sample.object.as_ref().map(|object| object.sandbox.clone()));
-        self.facts.shims = host::shims(hung.collect()).await;
+        let left = self.until.saturating_duration_since(Instant::now());
+        self.facts.shims = host::shims(hung.collect(), left).await;
     }
 
     async fn subscribe(&mut self) {

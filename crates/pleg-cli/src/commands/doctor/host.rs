@@ -36,8 +36,8 @@ pub(super) fn socket(path: &Path) -> Option<Socket> {
     })
 }
 
-/// The shims of these sandboxes, as far as they are on this machine and to be seen.
-pub(super) async fn shims(mut sandboxes: Vec<String>) -> HashMap<String, Shim> {
+/// The shims of these sandboxes, as far as they are on this machine, to be seen, and found within this time.
+pub(super) async fn shims(mut sandboxes: Vec<String>, within: Duration) -> HashMap<String, Shim> {
     sandboxes.truncate(MOST_SHIMS);
     if sandboxes.is_empty() {
         return HashMap::new();
@@ -47,7 +47,7 @@ pub(super) async fn shims(mut sandboxes: Vec<String>) -> HashMap<String, Shim> {
         found.map(|(shim, id)| (id, shim)).collect()
     });
     // A search that hangs is left to itself; the report does not wait for it.
-    match timeout(PROC_ANSWERS, search).await {
+    match timeout(PROC_ANSWERS.min(within), search).await {
         Ok(Ok(shims)) => shims,
         _ => HashMap::new(),
     }

@@ -285,7 +285,7 @@ impl Judge<'_> {
         if refused.is_empty() {
             return;
         }
-        let evidence = format!("{} of {} statuses are refused", refused.len(), plain.len());
+        let evidence = format!("{} of {} statuses refused", refused.len(), plain.len());
         // Where most are refused it is the runtime that needs a repair, not each of them.
         let most = refused.len() > 2 && refused.len() > plain.len() / 2;
         let first = refused.first().filter(|_| !most).cloned().unwrap_or_default();
@@ -415,16 +415,12 @@ impl Judge<'_> {
         places
     }
 
-    /// Sandboxes whose shim does not answer, unless none does.
+    /// Sandboxes whose shim does not answer; where everything is slow that says nothing.
     fn hung_shims(&self) -> Vec<Place> {
-        let asked: Vec<&Sample> = self.facts.samples.iter().filter(|sample| sample.verbose).collect();
-        let is_hung = |sample: &&&Sample| sample.took >= SHIM_ANSWERS;
-        let hung: Vec<&&Sample> = asked.iter().filter(is_hung).collect();
-        // When most are slow it is no shim's fault. Of one or two pods nothing can be said but what was seen.
-        if asked.len() > 2 && hung.len() > asked.len() / 2 {
-            return Vec::new();
-        }
-        let told = hung.into_iter().filter_map(|sample| {
+        let slow = self.facts.everything_is_slow();
+        let is_hung = |sample: &&Sample| sample.verbose && sample.took >= SHIM_ANSWERS && !slow;
+        let hung = self.facts.samples.iter().filter(is_hung);
+        let told = hung.filter_map(|sample| {
             let detail = match sample.answer {
                 Answer::None(after) => format!("no answer within {}", seconds(after)),
                 _ => format!("answered after {}", rounded(sample.took)),

@@ -11,7 +11,7 @@ use crate::http::client::Daemon;
 use crate::wire;
 
 /// A daemon that is well answers at once.
-const DAEMON_ANSWERS: Duration = Duration::from_secs(2);
+pub(super) const DAEMON_ANSWERS: Duration = Duration::from_secs(2);
 
 /// The containers a daemon knows: the named one, or the one at its usual place. None if no daemon answers. Ids of another runtime do
 /// no harm: this one will not find them.

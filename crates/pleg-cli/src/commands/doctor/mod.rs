@@ -38,8 +38,8 @@ const INSPECT: Duration = Duration::from_secs(2);
 pub(crate) async fn run(global: &Global, args: Doctor) -> anyhow::Result<ExitCode> {
     let start = Instant::now();
     let endpoint = connect::told_endpoint(global)?;
-    // One call may not use up the time of all others.
-    let most = args.budget / 3;
+    // Connecting, the first word, the lists: each gets a share, so that none uses up the time of all others.
+    let most = args.budget / 4;
     let plan = Plan {
         endpoint,
         budget: args.budget,

@@ -181,6 +181,11 @@ const CASES: &[Case] = &[
         )],
     ),
     (
+        "most shims hang, and the statuses are quick all the same",
+        |facts| change(facts, 1..6, shim, hang),
+        &[(Critical, Trouble::HungShim, "in 5 of 6 pods", "default/web-1")],
+    ),
+    (
         "containerd#2438: the status of its container hangs by the same shim",
         |facts| {
             change(facts, 2..3, shim, |sample| sample.took = 4 * S);
@@ -333,7 +338,7 @@ const CASES: &[Case] = &[
         &[(
             Critical,
             Trouble::NotInspectable,
-            "1 of 12 statuses are refused",
+            "1 of 12 statuses refused",
             "default/web-4",
         )],
     ),
