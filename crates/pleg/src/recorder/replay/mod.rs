@@ -39,7 +39,7 @@ pub enum ReplayError {
         /// What does not fit.
         what: String,
     },
-    /// [`MOST_ITEMS`].
+    /// Its lists would keep us busy for too long.
     #[error("the lists of the recording have more than {MOST_ITEMS} items in all: too many to replay")]
     TooLarge,
 }
