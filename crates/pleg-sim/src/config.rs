@@ -6,6 +6,7 @@ use pleg_cri::{ApiVersion, Endpoint};
 
 use crate::clock::Clock;
 use crate::control::Step;
+use crate::flavour::Flavour;
 use crate::world::Script;
 
 /// What a simulator is started with. `SimConfig { pods: 100, ..Default::default() }` reads best.
@@ -29,11 +30,13 @@ pub struct SimConfig {
     pub jitter: Duration,
     /// The API that is served; the other one is UNIMPLEMENTED.
     pub api: ApiVersion,
+    /// Which runtime it takes after.
+    pub flavour: Flavour,
     /// Serve `StreamPodSandboxes` and `StreamContainers`.
     pub streaming_lists: bool,
     /// Events that a subscriber may be behind; then the newest are dropped and counted.
     pub event_queue: usize,
-    /// Events kept for the next subscriber while there is none. containerd 2 keeps five minutes of them.
+    /// Events kept for the next subscriber while there is none, if the flavour does not keep more.
     pub event_backlog: usize,
     /// How long a pull takes, beyond the latency.
     pub pull_time: Duration,
@@ -57,6 +60,7 @@ impl Default for SimConfig {
             latency: Duration::ZERO,
             jitter: Duration::ZERO,
             api: ApiVersion::V1,
+            flavour: Flavour::default(),
             streaming_lists: false,
             event_queue: 4096,
             event_backlog: 0,

@@ -24,13 +24,16 @@
 //! | [`world`] | the state, pure and synchronous |
 //! | `serve` | CRI on the socket |
 //! | [`fault`] | faults as a layer that knows calls and ids only |
+//! | [`proxy`] | the same faults before a real runtime |
 //! | [`control`] | commands: library, HTTP on a second socket, scenario files |
 //! | [`stats`] | counters of every call |
+//! | [`flavour`] | which runtime the simulator takes after |
 //! | [`selector`], [`duration`], [`clock`], [`config`] | names, `400ms`, time, what a simulator starts with |
 //!
 //! # Tasks
 //!
-//! All are spawned on one `TaskTracker` and end with one `CancellationToken`, both owned by [`Sim`].
+//! All are spawned on one `TaskTracker` and end with one `CancellationToken`, both owned by [`Sim`]. A [`Proxy`] has the first two and
+//! the fourth, and one more for its connection to the runtime.
 //!
 //! | task | reads | writes |
 //! |---|---|---|
@@ -45,6 +48,8 @@ pub mod config;
 pub mod control;
 pub mod duration;
 pub mod fault;
+pub mod flavour;
+pub mod proxy;
 pub mod selector;
 mod serve;
 pub mod sim;
@@ -53,11 +58,13 @@ pub mod world;
 
 pub use clock::Clock;
 pub use config::SimConfig;
-pub use control::{Command, ControlClient, Scenario};
+pub use control::{Command, CommandError, ControlClient, Scenario};
 pub use duration::Span;
 pub use fault::{EventFaults, Faults, GrpcCode};
+pub use flavour::Flavour;
+pub use proxy::{Proxy, ProxyConfig, ProxyError};
 pub use selector::{PodRef, Selector};
 pub use serve::socket::BindError;
 pub use sim::{Sim, SimError};
 pub use stats::StatsSnapshot;
-pub use world::{ContainerSpec, Ending, Odd, PodSpec, Script, Truth, World, WorldError};
+pub use world::{ContainerSpec, Ending, EventStats, Odd, PodSpec, Readiness, Script, Truth, World, WorldError};

@@ -84,11 +84,20 @@ impl fmt::Display for Selector {
     }
 }
 
-/// Knows which ids a selector means. The fault layer knows nothing else about the runtime behind it.
-pub trait Directory {
-    /// Why it does not know.
-    type Error;
+/// What a fault is about: a pod or a container by its names, or any object by its id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// By names.
+    Named(Selector),
+    /// By the id that is in requests.
+    Id(Arc<str>),
+}
 
-    /// The ids of the pod's sandboxes and containers, or of all attempts of one container.
-    fn ids(&self, selector: &Selector) -> Result<Vec<Arc<str>>, Self::Error>;
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Named(selector) => selector.fmt(f),
+            Self::Id(id) => f.write_str(id),
+        }
+    }
 }

@@ -6,25 +6,20 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use pleg_cri::{Endpoint, Rpc};
-use tokio::sync::{Notify, mpsc, oneshot, watch};
-use tokio::time::Instant;
+use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::SimConfig;
 use crate::control;
 use crate::fault::Faults;
-use crate::selector::{Directory, Selector};
-use crate::serve::connection::{Protocol, accept};
-use crate::serve::router::Cri;
+use crate::selector::Selector;
+use crate::serve::front::Front;
+use crate::serve::listening::{Listening, Switch};
+use crate::serve::router::Router;
 use crate::serve::socket::{BindError, Bound};
 use crate::stats::{Stats, StatsSnapshot};
 use crate::world::{Truth, World, WorldError};
-
-/// Requests to go down that may wait.
-const DOWN_QUEUE: usize = 16;
-/// After the socket could not be had again.
-const BIND_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why a simulator does not start.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +48,7 @@ pub(crate) struct Shared {
     wake: Notify,
     pub(crate) faults: Faults,
     pub(crate) stats: Stats,
-    downs: mpsc::Sender<Down>,
+    pub(crate) switch: Switch,
 }
 
 /// The world, locked. Don't hold it across an `await`: every call of every client waits for it. Mind that in
@@ -94,9 +89,37 @@ impl Shared {
         }
     }
 
+    pub(crate) fn stats(&self) -> StatsSnapshot {
+        StatsSnapshot {
+            events: Some(self.world().event_stats()),
+            ..self.stats.snapshot()
+        }
+    }
+
+    /// Waits until the world is as asked; it is asked again whenever `changes` says so.
+    pub(crate) async fn wait_until(&self, mut changes: watch::Receiver<()>, is: impl Fn(&mut World) -> bool) {
+        loop {
+            changes.borrow_and_update();
+            if is(&mut self.world()) {
+                return;
+            }
+            // The sender is the world's.
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Waits until the shim of this sandbox or container does its work.
+    pub(crate) async fn shim(&self, id: &str) {
+        let changes = self.world().shims();
+        self.wait_until(changes, |world| !world.shim_hangs(id)).await;
+    }
+
     /// Holds a kind of call, or only those about one pod or container.
     pub(crate) fn hang(&self, rpc: Rpc, about: Option<Selector>) -> Result<(), control::CommandError> {
-        self.faults.hang(rpc, about, &Names(&self.world()))
+        let ids = about.as_ref().map(|about| self.world().ids(about)).transpose()?;
+        Ok(self.faults.hang(rpc, about, ids)?)
     }
 
     /// Locks containers as containerd does.
@@ -104,30 +127,6 @@ impl Shared {
         let ids = self.world().ids(&target)?;
         Ok(self.faults.lock(Some(target), ids)?)
     }
-
-    /// Closes the socket for a while; returns when it is closed. False if the simulator is ending.
-    pub(crate) async fn down(&self, length: Duration) -> bool {
-        let (closed, is_closed) = oneshot::channel();
-        self.downs.send(Down { length, closed }).await.is_ok() && is_closed.await.is_ok()
-    }
-}
-
-/// The world as the fault layer wants to ask it.
-struct Names<'a>(&'a World);
-
-impl Directory for Names<'_> {
-    type Error = control::CommandError;
-
-    fn ids(&self, selector: &Selector) -> Result<Vec<Arc<str>>, control::CommandError> {
-        Ok(self.0.ids(selector)?)
-    }
-}
-
-/// A request to close the socket for a while.
-#[derive(Debug)]
-struct Down {
-    length: Duration,
-    closed: oneshot::Sender<()>,
 }
 
 /// A running simulator. Dropping it ends it without waiting; [`Sim::shutdown`] waits.
@@ -135,7 +134,6 @@ struct Down {
 pub struct Sim {
     shared: Arc<Shared>,
     endpoint: Endpoint,
-    up: watch::Receiver<bool>,
     cancel: CancellationToken,
     tracker: TaskTracker,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -152,32 +150,25 @@ impl Sim {
         };
         let faults = Faults::new(config.seed);
         faults.set_latency(None, config.latency, config.jitter);
-        let (downs, down_requests) = mpsc::channel(DOWN_QUEUE);
+        let (cancel, tracker) = (CancellationToken::new(), TaskTracker::new());
+        let (listening, switch) = Listening::new(listen.clone(), cancel.clone(), tracker.clone());
         let shared = Arc::new(Shared {
             world: Mutex::new(world),
             wake: Notify::new(),
             faults,
             stats: Stats::default(),
-            downs,
+            switch,
             config,
         });
-        let (up_sender, up) = watch::channel(true);
+        let service = Front::new(Router::new(&shared), shared.faults.clone(), shared.stats.clone());
         let sim = Self {
             shared: Arc::clone(&shared),
             endpoint: listen,
-            up,
-            cancel: CancellationToken::new(),
-            tracker: TaskTracker::new(),
+            cancel,
+            tracker,
             thread: None,
         };
-        let socket = Listening {
-            shared: Arc::clone(&shared),
-            endpoint: sim.endpoint.clone(),
-            up: up_sender,
-            cancel: sim.cancel.clone(),
-            tracker: sim.tracker.clone(),
-        };
-        sim.tracker.spawn(socket.run(bound, down_requests));
+        sim.tracker.spawn(listening.run(bound, service));
         sim.tracker.spawn(drive(Arc::clone(&shared), sim.cancel.clone()));
         if let Some(bound) = control {
             let (cancel, tracker) = (sim.cancel.clone(), sim.tracker.clone());
@@ -250,23 +241,22 @@ impl Sim {
 
     /// All counters now.
     pub fn stats(&self) -> StatsSnapshot {
-        self.shared.stats.snapshot()
+        self.shared.stats()
     }
 
     /// Does what `pleg sim ctl` can do.
     pub async fn execute(&self, command: control::Command) -> Result<control::Reply, control::CommandError> {
-        control::execute(&self.shared, command).await
+        control::execute(&*self.shared, command).await
     }
 
     /// Closes and removes the socket and cuts every connection, for `length`; the world goes on. Returns when it is closed.
     pub async fn down(&self, length: Duration) {
-        self.shared.down(length).await;
+        self.shared.switch.down(length).await;
     }
 
     /// Waits until the socket takes connections (again).
     pub async fn wait_up(&self) {
-        // The sender is gone when the simulator ended: then there is nothing to wait for.
-        _ = self.up.clone().wait_for(|&up| up).await;
+        self.shared.switch.wait_up().await;
     }
 
     /// Ends it and waits until all its tasks have ended and its sockets are gone.
@@ -307,61 +297,4 @@ async fn drive(shared: Arc<Shared>, cancel: CancellationToken) {
             }
         })
         .await;
-}
-
-/// The CRI socket: open, or closed for a while.
-struct Listening {
-    shared: Arc<Shared>,
-    endpoint: Endpoint,
-    up: watch::Sender<bool>,
-    cancel: CancellationToken,
-    tracker: TaskTracker,
-}
-
-impl Listening {
-    async fn run(self, mut bound: Bound, mut downs: mpsc::Receiver<Down>) {
-        loop {
-            // All connections of this time of the socket end with it.
-            let cut = self.cancel.child_token();
-            let service = Cri::new(&self.shared);
-            let accepting = accept(
-                &bound.listener,
-                Protocol::Http2,
-                service,
-                cut.clone(),
-                self.tracker.clone(),
-            );
-            let down = tokio::select! {
-                () = accepting => return,
-                Some(down) = downs.recv() => down,
-            };
-            cut.cancel();
-            drop(bound);
-            self.up.send_replace(false);
-            match self.cancel.run_until_cancelled(self.wait(down, &mut downs)).await {
-                Some(again) => bound = again,
-                None => return,
-            }
-            self.up.send_replace(true);
-        }
-    }
-
-    /// Stays closed for as long as asked, then opens the socket again.
-    async fn wait(&self, down: Down, downs: &mut mpsc::Receiver<Down>) -> Bound {
-        let mut until = Instant::now() + down.length;
-        _ = down.closed.send(());
-        while let Ok(Some(down)) = tokio::time::timeout_at(until, downs.recv()).await {
-            until = until.max(Instant::now() + down.length);
-            _ = down.closed.send(());
-        }
-        loop {
-            match Bound::bind(self.endpoint.path()).await {
-                Ok(bound) => return bound,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot open the socket again");
-                    tokio::time::sleep(BIND_PAUSE).await;
-                }
-            }
-        }
-    }
 }

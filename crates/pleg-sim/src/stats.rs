@@ -12,8 +12,10 @@ use pleg_cri::Rpc;
 use serde::{Deserialize, Serialize};
 use tonic::body::Body;
 
+use crate::world::EventStats;
+
 /// The header and trailer that says how a call ended.
-const GRPC_STATUS: &str = "grpc-status";
+pub(crate) const GRPC_STATUS: &str = "grpc-status";
 
 /// Counters of one call, or of all together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +41,9 @@ pub struct StatsSnapshot {
     pub total: RpcStats,
     /// By the call's name; those that were never made are left out.
     pub rpcs: BTreeMap<String, RpcStats>,
+    /// Of the event stream; a proxy has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub events: Option<EventStats>,
 }
 
 impl StatsSnapshot {
@@ -107,6 +112,7 @@ impl Stats {
                 .map(|(rpc, counters)| (rpc.name().to_owned(), counters.snapshot()))
                 .filter(|(_, stats)| stats.calls > 0)
                 .collect(),
+            events: None,
         }
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use common::{PATIENCE, pods};
 use pleg_cri::{Client, Config, Endpoint, ListFilter, Rpc};
-use pleg_sim::control::{Add, ControlError, Down, Exit, Hang, Reply, RpcName, Set, Storm, Unhang};
+use pleg_sim::control::{Add, ControlError, Down, Exit, Hang, Object, Reply, RpcName, Set, Storm, Unhang};
 use pleg_sim::{Command, ControlClient, Scenario, Selector, Sim, SimConfig};
 use tokio::time::timeout;
 
@@ -62,6 +62,7 @@ async fn commands_change_the_world() {
                 rpc: RpcName(Rpc::ContainerStatus),
                 pod: Some(pod()),
                 container: None,
+                id: None,
             }),
             "ContainerStatus about pod default/web-1 hangs until unhang",
         ),
@@ -127,16 +128,28 @@ async fn refusals_say_what_to_do() {
             "no pod default/webx; `pleg sim ctl pods` lists them",
         ),
         (
-            Command::Lock(Selector {
-                pod: "default/web-0".parse().unwrap(),
+            Command::Lock(Object {
+                pod: Some("default/web-0".parse().unwrap()),
                 container: Some("db".into()),
+                id: None,
             }),
             "pod default/web-0 has no container db; it has app, sidecar",
+        ),
+        (
+            Command::Lock(Object {
+                container: Some("app".into()),
+                ..Default::default()
+            }),
+            "a container needs its pod too: add --pod NAMESPACE/NAME",
+        ),
+        (
+            Command::Lock(Object::default()),
+            "name what to lock: --pod and --container, or --id",
         ),
         (Command::Add(Add { pods: 1_000_000 }), "at most 20000 pods at once"),
         (
             Command::Set(Set::default()),
-            "nothing to set: give a latency or a churn",
+            "nothing to set: give a latency, a churn, or what Status says",
         ),
     ] {
         assert_eq!(control.send(&command).await.unwrap_err().to_string(), words);

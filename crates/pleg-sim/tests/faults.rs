@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use common::{PATIENCE, impatient, pods, rig};
 use pleg_cri::{ApiVersion, Client, Config, ErrorKind, ListFilter, Rpc, v1};
-use pleg_sim::{Ending, EventFaults, GrpcCode, Odd, Selector, SimConfig};
+use pleg_sim::control::{Reply, RpcName, Set};
+use pleg_sim::{Command, Ending, EventFaults, GrpcCode, Odd, Selector, SimConfig};
 use tokio::time::{Instant, timeout};
 
 fn selector(pod: &str, container: Option<&str>) -> Selector {
@@ -57,6 +58,51 @@ async fn every_call_takes_the_latency() {
     rig.client.call(v1::StatusRequest { verbose: false }).await.unwrap();
     assert!(took(started) >= Duration::from_millis(120));
     rig.sim.faults().clear();
+}
+
+#[tokio::test]
+async fn one_container_is_slow_and_nothing_else() {
+    let rig = rig(pods(2)).await;
+    let slow = Duration::from_millis(120);
+    let set = |latency: Duration, rpc| {
+        Command::Set(Set {
+            latency: Some(latency.into()),
+            rpc,
+            pod: Some("default/web-1".parse().unwrap()),
+            container: Some("app".into()),
+            ..Default::default()
+        })
+    };
+    let rpc = Some(RpcName(Rpc::ContainerStatus));
+    let reply = rig.sim.execute(set(slow, rpc)).await.unwrap();
+    assert_eq!(
+        reply,
+        Reply::Done("ContainerStatus about container app of pod default/web-1 takes 120ms".into())
+    );
+    let app = rig
+        .sim
+        .world()
+        .select(&"default/web-1".parse().unwrap(), Some("app"))
+        .unwrap();
+    let took = async |id: &str| {
+        let started = Instant::now();
+        rig.client.call(status_of(id)).await.unwrap();
+        started.elapsed()
+    };
+    // The slow call is begun first; all others are answered before it.
+    let (slowest, others) = tokio::join!(took(&app[0]), async {
+        let mut worst = Duration::ZERO;
+        for container in rig.sim.truth().containers.into_iter().filter(|c| c.id != app[0]) {
+            worst = worst.max(took(&container.id).await);
+        }
+        worst
+    });
+    assert!(slowest >= slow, "{slowest:?}");
+    assert!(others < slow, "{others:?}");
+    rig.sim.execute(set(Duration::ZERO, rpc)).await.unwrap();
+    assert!(took(&app[0]).await < slow);
+    let error = rig.sim.execute(set(slow, Some(RpcName(Rpc::ListContainers)))).await;
+    assert!(error.unwrap_err().to_string().contains("about no single pod"));
 }
 
 #[tokio::test]
@@ -120,8 +166,10 @@ async fn one_locked_container_hangs_every_list_of_containers() {
     let impatient = impatient(&rig);
     let uid = rig.sim.truth().sandboxes[0].uid.clone();
     for filter in [ListFilter::All, ListFilter::PodUid(uid)] {
-        let listed = impatient.list_containers(&filter, |_| {}).await;
-        assert!(listed.unwrap_err().kind.is_deadline());
+        let listed = impatient.list_containers(&filter, |_| {}).await.unwrap_err();
+        // The streaming form, which is not served here, is refused all the same.
+        assert_eq!(listed.rpc, Rpc::ListContainers);
+        assert!(listed.kind.is_deadline());
     }
     assert!(impatient.call(status_of(&id)).await.unwrap_err().kind.is_deadline());
     // The others by id, and the sandboxes, answer.

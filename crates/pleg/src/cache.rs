@@ -22,6 +22,7 @@ use tokio::time::Instant;
 
 use crate::model::{PodRef, PodUid};
 use crate::status::PodStatus;
+use crate::trouble::Trouble;
 
 /// A point in the order of looks. See the [module's text](self).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -39,6 +40,8 @@ impl Token {
 pub struct PodError {
     /// The call that failed, with its object and cause.
     pub message: Arc<str>,
+    /// What usually lies behind it.
+    pub trouble: Trouble,
     /// The call, such as `ContainerStatus`.
     pub rpc: &'static str,
     /// The container it was about; none for the sandbox.

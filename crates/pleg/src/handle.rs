@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::cache::{Cache, NotFresh, PodEntry, Token};
 use crate::event::Source;
 use crate::feed::{Feed, Overflow, Start, Subscriber};
+use crate::generator::Suspects;
 use crate::health::Health;
 use crate::hints::Hints;
 use crate::metrics::Metrics;
@@ -26,6 +27,7 @@ pub struct Pleg {
     pub(crate) readiness: Readiness,
     pub(crate) hints: Hints,
     pub(crate) stops: Stops,
+    pub(crate) suspects: Suspects,
     pub(crate) metrics: Metrics,
     pub(crate) recordings: mpsc::Sender<oneshot::Sender<Recording>>,
 }
@@ -87,6 +89,11 @@ impl Pleg {
     /// Announces that the caller is about to stop a container: its death will be preceded by `ContainerStopped`.
     pub fn will_stop(&self, id: &ContainerId) {
         self.stops.announce(id);
+    }
+
+    /// Says that something is wrong with a pod, such as a stop that failed: its shim is probed before those of others.
+    pub fn suspect(&self, uid: &PodUid) {
+        self.suspects.add(uid);
     }
 
     /// The metrics in Prometheus' text format, as of now.

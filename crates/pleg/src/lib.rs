@@ -19,6 +19,7 @@
 //! | `inspect`, `limiter` | asks about one pod; how many at once | | generator |
 //! | [`cache`] | pod statuses, "newer than" | generator | anybody |
 //! | [`feed`] | the events | generator | subscribers |
+//! | [`shim`] | the process behind a pod, as `/proc` shows it | | generator, doctor |
 //! | [`health`] | healthy, degraded, unhealthy, and why | generator | anybody |
 //! | [`trouble`] | what usually lies behind what is seen, and what to type next: words only | | health, doctor |
 //! | [`readiness`], `monitor` | the node's Ready condition; the task that asks the runtime for its status | [`RuntimeMonitor`] | anybody |
@@ -102,6 +103,7 @@ pub mod readiness;
 pub mod recorder;
 pub mod records;
 pub mod runtime;
+pub mod shim;
 pub mod snapshot;
 pub mod status;
 pub mod trouble;
@@ -110,7 +112,7 @@ pub use cache::{Cache, NotFresh, PodEntry, Token};
 pub use connect::{ConnectError, connect};
 pub use event::{Event, EventType, Source};
 pub use feed::{Feed, Item, Overflow, Start, Subscriber};
-pub use generator::{Config, Generator};
+pub use generator::{Config, Generator, ProbeConfig};
 pub use handle::Pleg;
 pub use health::{Health, Level, Report};
 pub use kubelet::{KubeletEvents, kubelet_events};

@@ -44,6 +44,7 @@ struct Inner {
     list_bytes: IntGauge,
     relist_errors: IntCounterVec,
     quarantined: IntGauge,
+    hung_shims: IntGauge,
     oddities: IntGaugeVec,
     inspections_limit: IntGauge,
     cached_pods: IntGauge,
@@ -114,6 +115,7 @@ impl Metrics {
             list_bytes: make.gauge("pleg_list_bytes", "Bytes of both lists in the last complete look; the kubelet fails beyond 16 MiB each.")?,
             relist_errors: make.counters("pleg_relist_errors_total", "Full looks that failed, by cause.", "cause")?,
             quarantined: make.gauge("pleg_quarantined_pods", "Pods whose inspection fails.")?,
+            hung_shims: make.gauge("pleg_hung_shims", "Pods whose shim does not answer while the runtime does.")?,
             oddities: make.gauges("pleg_odd_objects", "Objects in the runtime that make no sense, by what is odd.", "kind")?,
             inspections_limit: make.gauge("pleg_inspections_limit", "How many inspection calls may be in flight at once, now.")?,
             cached_pods: make.gauge("pleg_cached_pods", "Pods in the status cache.")?,
@@ -202,6 +204,10 @@ impl Metrics {
 
     pub(crate) fn node_ready(&self, ready: bool) {
         self.inner.node_ready.set(i64::from(ready));
+    }
+
+    pub(crate) fn hung_shims(&self, hung: usize) {
+        self.inner.hung_shims.set(i64::try_from(hung).unwrap_or(i64::MAX));
     }
 
     pub(crate) fn gauges(&self, quarantined: usize, limit: usize, cached: usize) {

@@ -417,7 +417,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_checks_tell_what_fails_and_for_how_long() {
         let inflight = InFlight::default();
-        let health = Health::new(THRESHOLD, inflight.clone());
+        let health = Health::new(THRESHOLD, inflight.clone(), None);
         let readiness = Readiness::new(health.clone());
         health.look_complete();
         readiness.answered(&status(Some(true), Some(true)));

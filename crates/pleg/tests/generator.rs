@@ -146,14 +146,14 @@ async fn a_hung_pod_keeps_nobody_waiting() {
             report
                 .causes
                 .iter()
-                .any(|cause| cause.pod.as_deref() == Some(&*format!("default/p{hung}")))
+                .any(|cause| cause.who.pod.as_deref() == Some(&*format!("default/p{hung}")))
         );
     }
     assert!(
         report
             .causes
             .iter()
-            .all(|cause| cause.rpc == "ContainerStatus" && cause.container.is_some())
+            .all(|cause| cause.rpc == "ContainerStatus" && cause.who.container.is_some())
     );
     let entry = rig.pleg.cache().get(&uid("p1")).unwrap();
     assert!(entry.error.is_some());

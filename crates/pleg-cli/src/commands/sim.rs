@@ -1,16 +1,18 @@
-//! `pleg sim`: a simulated CRI runtime on a real socket, and `pleg sim ctl` to play with it.
+//! `pleg sim`: a simulated CRI runtime on a real socket, `pleg sim ctl` to play with it, and `pleg sim proxy` for its faults before a
+//! real one.
 
 mod ctl;
+mod proxy;
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum};
 use pleg_cri::{ApiVersion, Endpoint};
-use pleg_sim::{Scenario, Sim, SimConfig, Span};
-use tokio::signal::unix::{SignalKind, signal};
+use pleg_sim::{Flavour, Scenario, Sim, SimConfig, Span};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -36,8 +38,10 @@ pub(crate) struct SimArgs {
 
 #[derive(Debug, Subcommand)]
 enum SimCommand {
-    /// Change a running simulator, or ask it for its counters.
+    /// Change a running simulator or proxy, or ask it for its counters.
     Ctl(ctl::CtlArgs),
+    /// Put the simulator's faults before a real runtime.
+    Proxy(proxy::ProxyArgs),
 }
 
 /// Which API is served.
@@ -76,6 +80,12 @@ struct RunArgs {
     /// The API to serve; the other one is then UNIMPLEMENTED [default: v1].
     #[arg(long, value_enum, value_name = "VERSION")]
     api: Option<Api>,
+    /// Which runtime to take after: sim, containerd-1.6, containerd-1.7, containerd-2.1 or crio [default: sim].
+    ///
+    /// The version it answers with, and its events: 1.6 has none; 1.7 hands each to one subscriber only, keeps 1000 while there
+    /// is none, and tells a sandbox's end without its status; 2.1 keeps five minutes.
+    #[arg(long, value_name = "NAME")]
+    flavour: Option<Flavour>,
     /// Serve the streaming list calls too.
     #[arg(long)]
     streaming_lists: bool,
@@ -100,30 +110,58 @@ impl RunArgs {
         config.churn = self.churn.unwrap_or(config.churn);
         config.latency = self.latency.map_or(config.latency, |span| span.0);
         config.jitter = self.jitter.map_or(config.jitter, |span| span.0);
+        config.flavour = self.flavour.unwrap_or(config.flavour);
         config.streaming_lists |= self.streaming_lists;
         config.api = self.api.map_or(config.api, |api| match api {
             Api::V1 => ApiVersion::V1,
             Api::V1alpha2 => ApiVersion::V1Alpha2,
         });
         config.control.clone_from(&self.control);
-        anyhow::ensure!(
-            config.control.as_ref() != Some(&self.listen),
-            "--control {} is also the socket of --listen: choose two",
-            self.listen
-        );
+        same_socket("--control", config.control.as_ref(), &self.listen)?;
         Ok(config)
+    }
+}
+
+fn same_socket(flag: &str, one: Option<&Endpoint>, other: &Endpoint) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        one != Some(other),
+        "{flag} {other} is also the socket of another flag: choose two"
+    );
+    Ok(())
+}
+
+/// Ctrl-C or SIGTERM, from now on an orderly end.
+struct Ending {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Ending {
+    fn new() -> anyhow::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt()).context("cannot wait for Ctrl-C")?,
+            terminate: signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?,
+        })
+    }
+
+    async fn come(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
     }
 }
 
 /// Runs `pleg sim`.
 pub(crate) async fn run(args: SimArgs) -> anyhow::Result<ExitCode> {
-    if let Some(SimCommand::Ctl(ctl)) = args.command {
-        return ctl::run(ctl).await;
+    match args.command {
+        Some(SimCommand::Ctl(ctl)) => return ctl::run(ctl).await,
+        Some(SimCommand::Proxy(proxy)) => return proxy::run(proxy).await,
+        None => {}
     }
     let config = args.run.config()?;
-    // Before the socket is there: a signal from now on is an orderly end.
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for Ctrl-C")?;
-    let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
+    // Before the socket is there.
+    let mut ending = Ending::new()?;
     let control = config.control.clone();
     let sim = Sim::start(config, args.run.listen).await?;
     let counts = sim.world().counts();
@@ -135,10 +173,7 @@ pub(crate) async fn run(args: SimArgs) -> anyhow::Result<ExitCode> {
         counts.pods,
         counts.containers
     )?;
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-    }
+    ending.come().await;
     sim.shutdown().await;
     Ok(ExitCode::SUCCESS)
 }

@@ -68,7 +68,7 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
         .block_on(future)
 }
 
-fn bare() -> Command {
+pub(crate) fn bare() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pleg"));
     for variable in [
         "CONTAINER_RUNTIME_ENDPOINT",

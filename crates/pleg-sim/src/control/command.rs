@@ -1,19 +1,16 @@
-//! The commands and what they do.
+//! The commands: what can be asked of a simulator or a proxy, and what it answers.
 
 use std::fmt;
+use std::sync::Arc;
 
-use pleg_cri::Rpc;
+use pleg_cri::{Rpc, v1};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::duration::Span;
 use crate::fault::{EventFaults, FaultError, GrpcCode};
-use crate::selector::{PodRef, Selector};
-use crate::sim::Shared;
+use crate::selector::{PodRef, Selector, Target};
 use crate::stats::StatsSnapshot;
-use crate::world::{Ending, Odd, World, WorldError};
-
-/// Pods that one command may add.
-const MOST_ADDED: usize = 20_000;
+use crate::world::{Odd, WorldError};
 
 /// A call by its name, such as `ListContainers`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +58,23 @@ pub enum CommandError {
     /// No such call.
     #[error("{0:?} is no CRI call: write its name as in ListContainers, ContainerStatus, PodSandboxStatus")]
     NoRpc(String),
+    /// Only a simulator can do it.
+    #[error(
+        "{0} needs a simulated world, and this is a proxy before a real runtime: it takes faults (hang, unhang, lock, \
+             unlock, set --latency, fail, down, events, clear), stats and pods"
+    )]
+    NeedsWorld(&'static str),
+    /// The runtime behind a proxy does not say which ids a name means.
+    #[error("cannot find the ids of {target}: {error}; name the object with --id")]
+    NoIds {
+        /// What was named.
+        target: Target,
+        /// What the runtime said.
+        error: String,
+    },
+    /// The runtime behind a proxy does not list its pods.
+    #[error("cannot list the pods: {0}")]
+    NoPods(String),
     /// Something else is wrong with it.
     #[error("{0}")]
     Invalid(String),
@@ -111,6 +125,9 @@ pub struct Hang {
     /// Only those about this container of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
+    /// Only those about the object of this id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
 }
 
 /// Calls are let go: those of the same selectors, all when there is none.
@@ -126,22 +143,59 @@ pub struct Unhang {
     /// Only those about this container of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
+    /// Only those about the object of this id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
 }
 
-/// Locks end: the one of the same selectors, all when there is none.
+/// A pod, one container of it, or an object by its id.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Unlock {
+pub struct Object {
     /// The pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodRef>,
     /// Its container.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
+    /// The id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
 }
 
-/// Changes latency or churn.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+impl From<Selector> for Object {
+    fn from(Selector { pod, container }: Selector) -> Self {
+        Self {
+            pod: Some(pod),
+            container,
+            id: None,
+        }
+    }
+}
+
+impl Object {
+    /// What is meant, if anything is named at all.
+    pub(crate) fn target(self) -> Result<Option<Target>, CommandError> {
+        let invalid = |words: &str| Err(CommandError::Invalid(words.to_owned()));
+        match self {
+            Self {
+                pod: Some(pod),
+                container,
+                id: None,
+            } => Ok(Some(Target::Named(Selector { pod, container }))),
+            Self {
+                pod: None,
+                container: None,
+                id,
+            } => Ok(id.map(|id| Target::Id(Arc::from(id)))),
+            Self { id: Some(_), .. } => invalid("an id says it all: leave out the pod and the container"),
+            Self { .. } => invalid("a container needs its pod too: add --pod NAMESPACE/NAME"),
+        }
+    }
+}
+
+/// Changes latency, churn, and how the runtime does.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Set {
     /// How long calls take.
@@ -153,9 +207,27 @@ pub struct Set {
     /// Latency of this call only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rpc: Option<RpcName>,
+    /// Latency of calls about this pod only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<PodRef>,
+    /// Latency of calls about this container of it only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
+    /// Latency of calls about the object of this id only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
     /// Changes a second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub churn: Option<f64>,
+    /// What `Status` says of the runtime.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runtime_ready: Option<bool>,
+    /// What `Status` says of the network.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network_ready: Option<bool>,
+    /// A subscriber that does not read holds up whoever makes something.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub block_on_subscribers: Option<bool>,
 }
 
 /// A share of the calls fails.
@@ -182,6 +254,23 @@ pub struct Down {
     /// For so long.
     #[serde(rename = "for")]
     pub length: Span,
+}
+
+/// A pod's shim hangs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shim {
+    /// The pod.
+    pub pod: PodRef,
+}
+
+/// Shims go on: that of the pod, all when there is none.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Shims {
+    /// The pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<PodRef>,
 }
 
 /// Odd objects appear.
@@ -215,13 +304,17 @@ pub enum Command {
     Hang(Hang),
     Unhang(Unhang),
     /// Every `ListContainers` and every call about this container is held, as containerd does.
-    Lock(Selector),
-    Unlock(Unlock),
+    Lock(Object),
+    /// Locks end: those of the same object, all when there is none.
+    Unlock(Object),
     Set(Set),
     Fail(Fail),
     Down(Down),
     /// Faults of the event stream.
     Events(EventFaults),
+    /// The lists stay as they are, and what happens in the pod is not seen.
+    HangShim(Shim),
+    UnhangShim(Shims),
     Odd(OddObject),
     Pad(Pad),
     /// Ends every fault, latency too.
@@ -253,147 +346,36 @@ pub enum Reply {
     Pods(Vec<PodState>),
 }
 
-fn selector(pod: Option<PodRef>, container: Option<String>) -> Result<Option<Selector>, CommandError> {
-    match (pod, container) {
-        (Some(pod), container) => Ok(Some(Selector { pod, container })),
-        (None, None) => Ok(None),
-        (None, Some(_)) => Err(CommandError::Invalid(
-            "a container needs its pod too: add --pod NAMESPACE/NAME".into(),
-        )),
-    }
+/// `running`, as people say it.
+pub(crate) fn state_name(state: v1::ContainerState) -> String {
+    let name = state.as_str_name();
+    name.strip_prefix("CONTAINER_").unwrap_or(name).to_ascii_lowercase()
 }
 
-/// `1 pod`, `2 pods`.
-fn counted(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
-}
-
-/// Does a command.
-pub(crate) async fn execute(shared: &Shared, command: Command) -> Result<Reply, CommandError> {
-    let (world, faults) = (|| shared.world(), &shared.faults);
-    let done = match command {
-        Command::Storm(Storm { exit_code }) => {
-            let count = world().storm(Ending::Exit(exit_code));
-            format!("{} exited with {exit_code}", counted(count, "container"))
+impl Command {
+    /// The word people type.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Storm(_) => "storm",
+            Self::Exit(_) => "exit",
+            Self::Restart(_) => "restart",
+            Self::Remove(_) => "remove",
+            Self::Add(_) => "add",
+            Self::Hang(_) => "hang",
+            Self::Unhang(_) => "unhang",
+            Self::Lock(_) => "lock",
+            Self::Unlock(_) => "unlock",
+            Self::Set(_) => "set",
+            Self::Fail(_) => "fail",
+            Self::Down(_) => "down",
+            Self::Events(_) => "events",
+            Self::HangShim(_) => "hang-shim",
+            Self::UnhangShim(_) => "unhang-shim",
+            Self::Odd(_) => "odd",
+            Self::Pad(_) => "pad",
+            Self::Clear {} => "clear",
+            Self::Stats {} => "stats",
+            Self::Pods {} => "pods",
         }
-        Command::Exit(Exit {
-            pod,
-            container,
-            exit_code,
-            oom,
-        }) => {
-            let ending = if oom { Ending::Oom } else { Ending::Exit(exit_code) };
-            let count = world().exit(&pod, container.as_deref(), ending)?;
-            format!(
-                "{} of pod {pod} exited with {}",
-                counted(count, "container"),
-                ending.code()
-            )
-        }
-        Command::Restart(Selector { pod, container }) => {
-            let count = world().restart(&pod, container.as_deref())?;
-            format!("{} of pod {pod} restarted", counted(count, "container"))
-        }
-        Command::Remove(target) => {
-            let gone = world().remove(&target.pod, target.container.as_deref())?;
-            faults.forget(&gone);
-            format!("{target} removed")
-        }
-        Command::Add(Add { pods }) => {
-            if pods > MOST_ADDED {
-                return Err(CommandError::Invalid(format!("at most {MOST_ADDED} pods at once")));
-            }
-            world().add_pods(pods)?;
-            format!("{} added", counted(pods, "pod"))
-        }
-        Command::Hang(Hang { rpc, pod, container }) => {
-            let target = selector(pod, container)?;
-            let about = target
-                .as_ref()
-                .map_or(String::new(), |target| format!(" about {target}"));
-            shared.hang(rpc.0, target)?;
-            format!("{rpc}{about} hangs until unhang")
-        }
-        Command::Unhang(Unhang { rpc, pod, container }) => {
-            let count = faults.unhang(rpc.map(|rpc| rpc.0), selector(pod, container)?.as_ref());
-            format!("{} ended", counted(count, "hang"))
-        }
-        Command::Lock(target) => {
-            let done = format!("{target} is locked: ListContainers hangs until unlock");
-            shared.lock_containers(target)?;
-            done
-        }
-        Command::Unlock(Unlock { pod, container }) => {
-            let count = faults.unlock(selector(pod, container)?.as_ref());
-            format!("{} ended", counted(count, "lock"))
-        }
-        Command::Set(set) => apply(shared, set)?,
-        Command::Fail(Fail { rpc, code, rate }) => {
-            faults.fail(rpc.0, code, rate)?;
-            format!("{rpc} fails with {code} at a rate of {rate}")
-        }
-        Command::Down(Down { length }) => {
-            if !shared.down(length.0).await {
-                return Err(CommandError::Invalid("the simulator is ending".into()));
-            }
-            format!("down for {length}")
-        }
-        Command::Events(events) => {
-            faults.set_events(events)?;
-            "event faults set".to_owned()
-        }
-        Command::Odd(OddObject { kind }) => {
-            world().add_odd(kind)?;
-            "odd objects added".to_owned()
-        }
-        Command::Pad(Pad { bytes }) => {
-            world().pad_lists(bytes);
-            format!("lists padded with {bytes} bytes")
-        }
-        Command::Clear {} => {
-            faults.clear();
-            "all faults ended".to_owned()
-        }
-        Command::Stats {} => return Ok(Reply::Stats(shared.stats.snapshot())),
-        Command::Pods {} => return Ok(Reply::Pods(pods(&world()))),
-    };
-    Ok(Reply::Done(done))
-}
-
-fn pods(world: &World) -> Vec<PodState> {
-    let state = |state: pleg_cri::v1::ContainerState| {
-        let name = state.as_str_name();
-        name.strip_prefix("CONTAINER_").unwrap_or(name).to_ascii_lowercase()
-    };
-    let pods = world.pod_names().into_iter();
-    pods.map(|(pod, containers)| PodState {
-        pod,
-        containers: containers.into_iter().map(|(name, s)| (name, state(s))).collect(),
-    })
-    .collect()
-}
-
-fn apply(shared: &Shared, set: Set) -> Result<String, CommandError> {
-    if set.latency.is_none() && set.churn.is_none() {
-        return Err(CommandError::Invalid(
-            "nothing to set: give a latency or a churn".into(),
-        ));
     }
-    let mut done = Vec::new();
-    if let Some(latency) = set.latency {
-        let jitter = set.jitter.unwrap_or_default();
-        shared.faults.set_latency(set.rpc.map(|rpc| rpc.0), latency.0, jitter.0);
-        let calls = set.rpc.map_or_else(|| "every call".to_owned(), |rpc| rpc.to_string());
-        done.push(format!("{calls} takes {latency}"));
-    }
-    if let Some(churn) = set.churn {
-        if !(0.0..=1e6).contains(&churn) {
-            return Err(CommandError::Invalid(format!(
-                "{churn} is no churn: write changes a second, up to 1000000"
-            )));
-        }
-        shared.world().set_churn(churn);
-        done.push(format!("{churn} changes a second"));
-    }
-    Ok(done.join(", "))
 }

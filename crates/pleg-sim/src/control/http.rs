@@ -12,10 +12,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
-use super::command::{Command, CommandError, Reply, execute};
+use super::command::{Command, CommandError, Reply};
+use super::execute::{Commanded, execute};
 use crate::serve::connection::{Protocol, accept};
 use crate::serve::socket::Bound;
-use crate::sim::Shared;
 use crate::world::WorldError;
 
 /// A command is a few words.
@@ -46,11 +46,16 @@ impl From<CommandError> for Failure {
 }
 
 /// Serves the control API until cancelled.
-pub(crate) async fn serve(shared: Arc<Shared>, bound: Bound, cancel: CancellationToken, tracker: TaskTracker) {
+pub(crate) async fn serve<C: Commanded>(
+    commanded: Arc<C>,
+    bound: Bound,
+    cancel: CancellationToken,
+    tracker: TaskTracker,
+) {
     let router = Router::new()
-        .route("/v1/command", post(command))
-        .route("/v1/stats", get(stats))
-        .route("/v1/pods", get(pods))
+        .route("/v1/command", post(command::<C>))
+        .route("/v1/stats", get(stats::<C>))
+        .route("/v1/pods", get(pods::<C>))
         .fallback(|| async {
             Failure(
                 StatusCode::NOT_FOUND,
@@ -58,22 +63,22 @@ pub(crate) async fn serve(shared: Arc<Shared>, bound: Bound, cancel: Cancellatio
             )
         })
         .layer(DefaultBodyLimit::max(BODY_LIMIT))
-        .with_state(shared);
+        .with_state(commanded);
     let service = router.map_request(|request: ::http::Request<tonic::body::Body>| request.map(axum::body::Body::new));
     let service = service.map_response(|response: Response| response.map(tonic::body::Body::new));
     accept(&bound.listener, Protocol::Http1, service, cancel, tracker).await;
 }
 
-async fn command(State(shared): State<Arc<Shared>>, body: axum::body::Bytes) -> Result<Json<Reply>, Failure> {
+async fn command<C: Commanded>(State(on): State<Arc<C>>, body: axum::body::Bytes) -> Result<Json<Reply>, Failure> {
     let command: Command = serde_json::from_slice(&body)
         .map_err(|error| Failure(StatusCode::BAD_REQUEST, format!("the command cannot be read: {error}")))?;
-    Ok(Json(execute(&shared, command).await?))
+    Ok(Json(execute(&*on, command).await?))
 }
 
-async fn stats(State(shared): State<Arc<Shared>>) -> Result<Json<Reply>, Failure> {
-    Ok(Json(execute(&shared, Command::Stats {}).await?))
+async fn stats<C: Commanded>(State(on): State<Arc<C>>) -> Result<Json<Reply>, Failure> {
+    Ok(Json(execute(&*on, Command::Stats {}).await?))
 }
 
-async fn pods(State(shared): State<Arc<Shared>>) -> Result<Json<Reply>, Failure> {
-    Ok(Json(execute(&shared, Command::Pods {}).await?))
+async fn pods<C: Commanded>(State(on): State<Arc<C>>) -> Result<Json<Reply>, Failure> {
+    Ok(Json(execute(&*on, Command::Pods {}).await?))
 }

@@ -10,10 +10,12 @@ use serde_saphyr::Spanned;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::command::{Add, Command, Down, Exit, Fail, Hang, OddObject, Pad, Set, Storm, Unhang, Unlock, execute};
+use super::command::{Add, Command, Down, Exit, Fail, Hang, Object, OddObject, Pad, Set, Shim, Shims, Storm, Unhang};
+use super::execute::execute;
 use crate::config::SimConfig;
 use crate::duration::Span;
 use crate::fault::EventFaults;
+use crate::flavour::Flavour;
 use crate::selector::Selector;
 use crate::sim::Shared;
 use crate::world::Script;
@@ -82,6 +84,8 @@ pub struct Scenario {
     /// `v1` or `v1alpha2`.
     #[serde(deserialize_with = "api")]
     pub api: Option<ApiVersion>,
+    /// Which runtime it takes after, as in `containerd-1.7`.
+    pub flavour: Option<Flavour>,
     /// Serve the streaming lists.
     pub streaming_lists: Option<bool>,
     /// Events that a subscriber may be behind.
@@ -119,12 +123,14 @@ struct StepFile {
     add: Option<Add>,
     hang: Option<Hang>,
     unhang: Option<Unhang>,
-    lock: Option<Selector>,
-    unlock: Option<Unlock>,
+    lock: Option<Object>,
+    unlock: Option<Object>,
     set: Option<Set>,
     fail: Option<Fail>,
     down: Option<Down>,
     events: Option<EventFaults>,
+    hang_shim: Option<Shim>,
+    unhang_shim: Option<Shims>,
     odd: Option<OddObject>,
     pad: Option<Pad>,
     clear: Option<Nothing>,
@@ -151,6 +157,8 @@ impl StepFile {
             self.fail.map(Command::Fail),
             self.down.map(Command::Down),
             self.events.map(Command::Events),
+            self.hang_shim.map(Command::HangShim),
+            self.unhang_shim.map(Command::UnhangShim),
             self.odd.map(Command::Odd),
             self.pad.map(Command::Pad),
             self.clear.map(|Nothing {}| Command::Clear {}),
@@ -224,6 +232,7 @@ impl Scenario {
         set(&mut config.jitter, self.jitter.map(|span| span.0));
         set(&mut config.pull_time, self.pull_time.map(|span| span.0));
         set(&mut config.api, self.api);
+        set(&mut config.flavour, self.flavour);
         set(&mut config.streaming_lists, self.streaming_lists);
         set(&mut config.event_queue, self.event_queue);
         set(&mut config.event_backlog, self.event_backlog);
@@ -242,7 +251,7 @@ pub(crate) async fn run_steps(shared: Arc<Shared>, cancel: CancellationToken) {
         .run_until_cancelled(async {
             for step in &shared.config.steps {
                 tokio::time::sleep_until(start + step.at).await;
-                match execute(&shared, step.command.clone()).await {
+                match execute(&*shared, step.command.clone()).await {
                     Ok(reply) => tracing::info!(at = %Span(step.at), ?reply, "scenario step"),
                     // The next steps may still make sense; a run that stops halfway is harder to understand.
                     Err(error) => tracing::error!(at = %Span(step.at), %error, "scenario step failed"),

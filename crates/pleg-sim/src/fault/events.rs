@@ -1,6 +1,7 @@
-//! Faults of the event stream: its messages are dropped, doubled, emptied or held back on their way.
+//! Faults of the event stream: its messages are dropped, doubled, emptied, exchanged or held back on their way.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use futures_util::stream;
@@ -9,6 +10,7 @@ use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use pleg_cri::v1;
 use prost::Message;
+use tokio::time::timeout;
 use tonic::Status;
 use tonic::body::Body;
 
@@ -18,12 +20,17 @@ const PREFIX: usize = 5;
 /// A longer message is none that we can hold.
 const LONGEST: usize = 64 << 20;
 
+/// How long an event is held back for another to go before it.
+const HELD: Duration = Duration::from_millis(200);
+
 /// A stream on its way through.
 struct Passing {
     inner: Body,
     faults: Faults,
     /// Bytes that are no whole message yet.
     partial: BytesMut,
+    /// To be sent after the next message.
+    held: Option<Frame<Bytes>>,
     /// Ready to be sent on.
     ready: VecDeque<Frame<Bytes>>,
 }
@@ -35,6 +42,7 @@ pub(super) fn with_faults(response: Response<Body>, faults: Faults) -> Response<
             inner,
             faults,
             partial: BytesMut::new(),
+            held: None,
             ready: VecDeque::new(),
         };
         Body::new(StreamBody::new(stream::try_unfold(passing, |mut passing| async move {
@@ -56,8 +64,17 @@ impl Passing {
                 self.faults.unlocked().await;
                 return Ok(Some(frame));
             }
-            let Some(frame) = self.inner.frame().await.transpose()? else {
-                return Ok(None);
+            let received = if self.held.is_none() {
+                self.inner.frame().await
+            } else if let Ok(received) = timeout(HELD, self.inner.frame()).await {
+                received
+            } else {
+                // No message came to go before it.
+                self.ready.extend(self.held.take());
+                continue;
+            };
+            let Some(frame) = received.transpose()? else {
+                return Ok(self.held.take());
             };
             match frame.into_data() {
                 Ok(data) => {
@@ -66,7 +83,10 @@ impl Passing {
                         self.pass(&message);
                     }
                 }
-                Err(trailers) => self.ready.push_back(trailers),
+                Err(trailers) => {
+                    self.ready.extend(self.held.take());
+                    self.ready.push_back(trailers);
+                }
             }
         }
     }
@@ -99,7 +119,12 @@ impl Passing {
         if self.faults.happens(rates.double) {
             self.ready.push_back(Frame::data(message.clone()));
         }
+        if self.held.is_none() && self.faults.happens(rates.reorder) {
+            self.held = Some(Frame::data(message));
+            return;
+        }
         self.ready.push_back(Frame::data(message));
+        self.ready.extend(self.held.take());
     }
 }
 

@@ -10,9 +10,10 @@ use http_body_util::{BodyExt, Full, Limited};
 use pleg_cri::Rpc;
 use tonic::Status;
 use tonic::body::Body;
-use tower::Service;
+use tower::{Service, ServiceExt};
 
 use super::{Faults, events};
+use crate::stats::GRPC_STATUS;
 
 /// A request is read this far to find its id; containerd takes no larger ones either.
 const REQUEST_LIMIT: usize = 16 << 20;
@@ -40,9 +41,11 @@ impl<S> FaultService<S> {
     }
 }
 
-/// The call that a path means, such as `/runtime.v1.RuntimeService/ListContainers`.
+/// The call that a path means, such as `/runtime.v1.RuntimeService/ListContainers`. containerd has services of its own on the
+/// same socket, with a `Version` too: those are none of CRI's.
 pub(crate) fn rpc_of(path: &str) -> Option<Rpc> {
-    path.rsplit('/').next().and_then(Rpc::from_name)
+    let (_, method) = path.strip_prefix("/runtime.v1")?.split_once('/')?;
+    Rpc::from_name(method)
 }
 
 impl<S> Service<Request<Body>> for FaultService<S>
@@ -67,7 +70,15 @@ where
         };
         let faults = self.faults.clone();
         Box::pin(async move {
-            let plan = faults.plan(rpc);
+            let (request, id) = if faults.by_id(rpc) {
+                match with_id(request).await {
+                    Ok(found) => found,
+                    Err(status) => return Ok(status.into_http()),
+                }
+            } else {
+                (request, None)
+            };
+            let plan = faults.plan(rpc, id.as_deref());
             if !plan.latency.is_zero() {
                 tokio::time::sleep(plan.latency).await;
             }
@@ -75,13 +86,13 @@ where
                 let status = Status::new(code.0, format!("{rpc} fails because it was told to"));
                 return Ok(status.into_http());
             }
-            let (request, id) = if plan.by_id {
-                match with_id(request).await {
-                    Ok(found) => found,
-                    Err(status) => return Ok(status.into_http()),
+            let request = if rpc == Rpc::StreamContainers && faults.locked() {
+                match refused(inner.clone(), request).await? {
+                    Ok(refusal) => return Ok(refusal),
+                    Err(request) => request,
                 }
             } else {
-                (request, None)
+                request
             };
             faults.pass(rpc, id.as_deref()).await;
             let response = inner.call(request).await?;
@@ -96,14 +107,37 @@ where
     }
 }
 
+/// A runtime that does not have a call says so whatever is locked: the refusal, or the request again.
+async fn refused<S>(inner: S, request: Request<Body>) -> Result<Result<Response<Body>, Request<Body>>, Infallible>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+{
+    let (head, body) = request.into_parts();
+    let bytes = match read(body).await {
+        Ok(bytes) => bytes,
+        Err(status) => return Ok(Ok(status.into_http())),
+    };
+    let whole = || Request::from_parts(head.clone(), Body::new(Full::new(bytes.clone())));
+    let response = inner.oneshot(whole()).await?;
+    if response.headers().contains_key(GRPC_STATUS) {
+        return Ok(Ok(response));
+    }
+    Ok(Err(whole()))
+}
+
+async fn read(body: Body) -> Result<Bytes, Status> {
+    match Limited::new(body, REQUEST_LIMIT).collect().await {
+        Ok(read) => Ok(read.to_bytes()),
+        Err(_) => Err(Status::resource_exhausted(format!(
+            "a request may have {REQUEST_LIMIT} bytes"
+        ))),
+    }
+}
+
 /// Reads the request's id, and makes the request whole again.
 async fn with_id(request: Request<Body>) -> Result<(Request<Body>, Option<String>), Status> {
     let (head, body) = request.into_parts();
-    let bytes = Limited::new(body, REQUEST_LIMIT)
-        .collect()
-        .await
-        .map_err(|_| Status::resource_exhausted(format!("a request may have {REQUEST_LIMIT} bytes")))?
-        .to_bytes();
+    let bytes = read(body).await?;
     let id = object_id(&bytes);
     Ok((Request::from_parts(head, Body::new(Full::new(bytes))), id))
 }

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use super::code::GrpcCode;
 use crate::duration::Span;
-use crate::selector::{Directory, Selector};
+use crate::selector::Selector;
 
 /// Rules of one kind at most.
 const MOST_RULES: usize = 1000;
@@ -41,22 +41,25 @@ pub struct EventFaults {
     pub double: f64,
     /// Events without the pod's and the containers' statuses.
     pub half: f64,
+    /// Events that arrive after the one that follows them.
+    pub reorder: f64,
     /// How late each event is.
     pub delay: Span,
+}
+
+/// What a rule is about: the ids that its names meant when it was made.
+#[derive(Debug)]
+struct Objects {
+    /// `None` for an object that was named by its id.
+    selector: Option<Selector>,
+    ids: FxHashSet<Arc<str>>,
 }
 
 #[derive(Debug)]
 struct Hang {
     rpc: Rpc,
-    selector: Option<Selector>,
-    /// The ids that the selector meant when the rule was made; all calls if `None`.
-    ids: Option<FxHashSet<Arc<str>>>,
-}
-
-#[derive(Debug)]
-struct Lock {
-    selector: Option<Selector>,
-    ids: FxHashSet<Arc<str>>,
+    /// All calls if `None`.
+    about: Option<Objects>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -65,12 +68,22 @@ struct Latency {
     jitter: Duration,
 }
 
+/// Latency of the calls about some objects.
+#[derive(Debug)]
+struct Slow {
+    /// Every call about them if `None`.
+    rpc: Option<Rpc>,
+    about: Objects,
+    latency: Latency,
+}
+
 #[derive(Debug, Default)]
 struct Rules {
     latency: Latency,
     latency_of: FxHashMap<Rpc, Latency>,
+    slow: Vec<Slow>,
     hangs: Vec<Hang>,
-    locks: Vec<Lock>,
+    locks: Vec<Objects>,
     fails: FxHashMap<Rpc, (GrpcCode, f64)>,
     events: EventFaults,
 }
@@ -93,8 +106,6 @@ struct Inner {
 pub(super) struct Plan {
     pub(super) latency: Duration,
     pub(super) fail: Option<GrpcCode>,
-    /// Some rule may hold this call, depending on the id in it.
-    pub(super) by_id: bool,
 }
 
 impl Faults {
@@ -113,7 +124,7 @@ impl Faults {
         result
     }
 
-    /// How long every call takes, or one kind of call; up to `jitter` is added.
+    /// How long every call takes, or one kind of call; up to `jitter` is added. Without a kind it replaces all latencies.
     pub fn set_latency(&self, rpc: Option<Rpc>, base: Duration, jitter: Duration) {
         let latency = Latency { base, jitter };
         self.change(|rules| {
@@ -122,76 +133,90 @@ impl Faults {
             } else {
                 rules.latency = latency;
                 rules.latency_of.clear();
+                rules.slow.clear();
             }
         });
     }
 
-    /// Holds a kind of call, or only those about one pod or container.
-    pub fn hang<D: Directory>(&self, rpc: Rpc, selector: Option<Selector>, directory: &D) -> Result<(), D::Error>
-    where
-        D::Error: From<FaultError>,
-    {
-        if selector.is_some() && !has_object(rpc) {
-            return Err(FaultError::NoObject(rpc).into());
+    /// How long calls about these objects take, or one kind of them, before what every call takes; zero ends it.
+    pub fn set_latency_of(
+        &self,
+        rpc: Option<Rpc>,
+        selector: Option<Selector>,
+        ids: Vec<Arc<str>>,
+        base: Duration,
+        jitter: Duration,
+    ) -> Result<(), FaultError> {
+        check_object(rpc)?;
+        let about = Objects::new(selector, ids);
+        self.change(|rules| {
+            rules.slow.retain(|slow| !(slow.rpc == rpc && slow.about.same(&about)));
+            if base.is_zero() && jitter.is_zero() {
+                return Ok(());
+            }
+            let latency = Latency { base, jitter };
+            push(&mut rules.slow, Slow { rpc, about, latency })
+        })
+    }
+
+    /// Holds a kind of call, or only those about some objects: `ids` are what the selector means now.
+    pub fn hang(&self, rpc: Rpc, selector: Option<Selector>, ids: Option<Vec<Arc<str>>>) -> Result<(), FaultError> {
+        if ids.is_some() {
+            check_object(Some(rpc))?;
         }
-        let ids = selector.as_ref().map(|selector| directory.ids(selector)).transpose()?;
-        let ids = ids.map(|ids| ids.into_iter().collect());
-        Ok(self.add_hang(Hang { rpc, selector, ids })?)
+        let about = ids.map(|ids| Objects::new(selector, ids));
+        self.change(|rules| push(&mut rules.hangs, Hang { rpc, about }))
     }
 
     /// Holds calls about one object by its id.
     pub fn hang_id(&self, rpc: Rpc, id: &str) -> Result<(), FaultError> {
-        let ids = Some(FxHashSet::from_iter([Arc::from(id)]));
-        self.add_hang(Hang {
-            rpc,
-            selector: None,
-            ids,
-        })
-    }
-
-    fn add_hang(&self, hang: Hang) -> Result<(), FaultError> {
-        self.change(|rules| {
-            if rules.hangs.len() >= MOST_RULES {
-                return Err(FaultError::TooMany);
-            }
-            rules.hangs.push(hang);
-            Ok(())
-        })
+        self.hang(rpc, None, Some(vec![id.into()]))
     }
 
     /// Lets go what [`Faults::hang`] holds: the rules that have this call and this selector; what is `None` is not compared.
     /// Returns how many rules ended.
     pub fn unhang(&self, rpc: Option<Rpc>, selector: Option<&Selector>) -> usize {
+        self.end_hangs(rpc, |about| {
+            selector.is_none_or(|selector| about.is_some_and(|about| about.within(selector)))
+        })
+    }
+
+    /// Lets go what [`Faults::hang_id`] holds. Returns how many rules ended.
+    pub fn unhang_id(&self, rpc: Option<Rpc>, id: &str) -> usize {
+        self.end_hangs(rpc, |about| about.is_some_and(|about| about.is(id)))
+    }
+
+    fn end_hangs(&self, rpc: Option<Rpc>, ends: impl Fn(Option<&Objects>) -> bool) -> usize {
         self.change(|rules| {
             let before = rules.hangs.len();
-            rules.hangs.retain(|hang| {
-                let same_rpc = rpc.is_none_or(|rpc| rpc == hang.rpc);
-                let same_object = selector.is_none_or(|selector| covers(selector, hang.selector.as_ref()));
-                !(same_rpc && same_object)
-            });
+            let same = |of: Rpc| rpc.is_none_or(|rpc| rpc == of);
+            rules
+                .hangs
+                .retain(|hang| !(same(hang.rpc) && ends(hang.about.as_ref())));
             before - rules.hangs.len()
         })
     }
 
     /// Locks containers as containerd does: every `ListContainers` hangs, and every call about them.
     pub fn lock(&self, selector: Option<Selector>, ids: impl IntoIterator<Item = Arc<str>>) -> Result<(), FaultError> {
-        let ids = ids.into_iter().collect();
-        self.change(|rules| {
-            if rules.locks.len() >= MOST_RULES {
-                return Err(FaultError::TooMany);
-            }
-            rules.locks.push(Lock { selector, ids });
-            Ok(())
-        })
+        let lock = Objects::new(selector, ids);
+        self.change(|rules| push(&mut rules.locks, lock))
     }
 
     /// Ends the locks of this selector, or all. Returns how many ended.
     pub fn unlock(&self, selector: Option<&Selector>) -> usize {
+        self.end_locks(|lock| selector.is_none_or(|selector| lock.within(selector)))
+    }
+
+    /// Ends the locks of a container that was named by its id. Returns how many ended.
+    pub fn unlock_id(&self, id: &str) -> usize {
+        self.end_locks(|lock| lock.is(id))
+    }
+
+    fn end_locks(&self, ends: impl Fn(&Objects) -> bool) -> usize {
         self.change(|rules| {
             let before = rules.locks.len();
-            rules
-                .locks
-                .retain(|lock| selector.is_some_and(|selector| !covers(selector, lock.selector.as_ref())));
+            rules.locks.retain(|lock| !ends(lock));
             before - rules.locks.len()
         })
     }
@@ -211,7 +236,7 @@ impl Faults {
 
     /// Faults of the event stream, also of those that are open.
     pub fn set_events(&self, events: EventFaults) -> Result<(), FaultError> {
-        [events.drop, events.double, events.half]
+        [events.drop, events.double, events.half, events.reorder]
             .into_iter()
             .try_for_each(check_rate)?;
         self.change(|rules| rules.events = events);
@@ -221,16 +246,11 @@ impl Faults {
     /// These objects are gone: nothing is held for them any more.
     pub fn forget(&self, gone: &[Arc<str>]) {
         self.change(|rules| {
-            for ids in rules.hangs.iter_mut().filter_map(|hang| hang.ids.as_mut()) {
-                ids.retain(|id| !gone.contains(id));
-            }
-            for lock in &mut rules.locks {
-                lock.ids.retain(|id| !gone.contains(id));
-            }
             rules
                 .hangs
-                .retain(|hang| hang.ids.as_ref().is_none_or(|ids| !ids.is_empty()));
-            rules.locks.retain(|lock| !lock.ids.is_empty());
+                .retain_mut(|hang| hang.about.as_mut().is_none_or(|about| about.keep(gone)));
+            rules.locks.retain_mut(|lock| lock.keep(gone));
+            rules.slow.retain_mut(|slow| slow.about.keep(gone));
         });
     }
 
@@ -239,12 +259,25 @@ impl Faults {
         self.change(|rules| *rules = Rules::default());
     }
 
-    pub(super) fn plan(&self, rpc: Rpc) -> Plan {
+    /// Some rule is about the object of such a call: its id has to be read.
+    pub(super) fn by_id(&self, rpc: Rpc) -> bool {
         let rules = self.0.rules.lock();
-        let latency = *rules.latency_of.get(&rpc).unwrap_or(&rules.latency);
+        has_object(rpc)
+            && (!rules.locks.is_empty()
+                || rules.hangs.iter().any(|hang| hang.rpc == rpc && hang.about.is_some())
+                || rules.slow.iter().any(|slow| slow.rpc.is_none_or(|of| of == rpc)))
+    }
+
+    pub(super) fn plan(&self, rpc: Rpc, id: Option<&str>) -> Plan {
+        let rules = self.0.rules.lock();
+        let slow = rules
+            .slow
+            .iter()
+            .rev()
+            .find(|slow| slow.rpc.is_none_or(|of| of == rpc) && slow.about.has(id));
+        let general = || *rules.latency_of.get(&rpc).unwrap_or(&rules.latency);
+        let latency = slow.map_or_else(general, |slow| slow.latency);
         let fail = rules.fails.get(&rpc).copied();
-        let by_id = has_object(rpc)
-            && (!rules.locks.is_empty() || rules.hangs.iter().any(|hang| hang.rpc == rpc && hang.ids.is_some()));
         drop(rules);
         let jitter = match latency.jitter {
             Duration::ZERO => Duration::ZERO,
@@ -253,7 +286,6 @@ impl Faults {
         Plan {
             latency: latency.base + jitter,
             fail: fail.filter(|&(_, rate)| self.happens(rate)).map(|(code, _)| code),
-            by_id,
         }
     }
 
@@ -269,6 +301,11 @@ impl Faults {
     /// Waits until nothing holds a call about `id`.
     pub(super) async fn pass(&self, rpc: Rpc, id: Option<&str>) {
         self.wait_until(|rules| !rules.holds(rpc, id)).await;
+    }
+
+    /// Some container is locked.
+    pub(super) fn locked(&self) -> bool {
+        !self.0.rules.lock().locks.is_empty()
     }
 
     /// Waits until no container is locked.
@@ -296,23 +333,65 @@ impl Faults {
 
 impl Rules {
     fn holds(&self, rpc: Rpc, id: Option<&str>) -> bool {
-        let hangs = |hang: &Hang| {
-            let of_object = |ids: &FxHashSet<Arc<str>>| id.is_some_and(|id| ids.contains(id));
-            hang.rpc == rpc && hang.ids.as_ref().is_none_or(of_object)
-        };
-        let locks = |lock: &Lock| match rpc {
+        let hangs = |hang: &Hang| hang.rpc == rpc && hang.about.as_ref().is_none_or(|about| about.has(id));
+        let locks = |lock: &Objects| match rpc {
             Rpc::ListContainers | Rpc::StreamContainers => true,
-            _ => id.is_some_and(|id| lock.ids.contains(id)),
+            _ => lock.has(id),
         };
         self.hangs.iter().any(hangs) || self.locks.iter().any(locks)
     }
 }
 
-/// True if a rule's selector is `selector`, or a container of the pod that it names.
-fn covers(selector: &Selector, rule: Option<&Selector>) -> bool {
-    rule.is_some_and(|rule| {
-        rule.pod == selector.pod && (selector.container.is_none() || rule.container == selector.container)
-    })
+impl Objects {
+    fn new(selector: Option<Selector>, ids: impl IntoIterator<Item = Arc<str>>) -> Self {
+        Self {
+            selector,
+            ids: ids.into_iter().collect(),
+        }
+    }
+
+    fn has(&self, id: Option<&str>) -> bool {
+        id.is_some_and(|id| self.ids.contains(id))
+    }
+
+    /// Named by this id.
+    fn is(&self, id: &str) -> bool {
+        self.selector.is_none() && self.ids.len() == 1 && self.has(Some(id))
+    }
+
+    /// Named in the same way.
+    fn same(&self, other: &Self) -> bool {
+        self.selector == other.selector && (self.selector.is_some() || self.ids == other.ids)
+    }
+
+    /// Named by `selector`, or a container of the pod that it names.
+    fn within(&self, selector: &Selector) -> bool {
+        let same = |own: &Selector| {
+            own.pod == selector.pod && (selector.container.is_none() || own.container == selector.container)
+        };
+        self.selector.as_ref().is_some_and(same)
+    }
+
+    /// Without those that are gone; false if none is left.
+    fn keep(&mut self, gone: &[Arc<str>]) -> bool {
+        self.ids.retain(|id| !gone.contains(id));
+        !self.ids.is_empty()
+    }
+}
+
+fn push<T>(rules: &mut Vec<T>, rule: T) -> Result<(), FaultError> {
+    if rules.len() >= MOST_RULES {
+        return Err(FaultError::TooMany);
+    }
+    rules.push(rule);
+    Ok(())
+}
+
+fn check_object(rpc: Option<Rpc>) -> Result<(), FaultError> {
+    match rpc.filter(|&rpc| !has_object(rpc)) {
+        Some(rpc) => Err(FaultError::NoObject(rpc)),
+        None => Ok(()),
+    }
 }
 
 fn check_rate(rate: f64) -> Result<(), FaultError> {

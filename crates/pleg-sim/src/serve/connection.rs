@@ -36,10 +36,10 @@ pub(crate) enum Protocol {
 }
 
 /// Runs what hyper starts beside a connection as tasks of ours.
-#[derive(Clone)]
-struct Tracked {
-    tracker: TaskTracker,
-    cut: CancellationToken,
+#[derive(Debug, Clone)]
+pub(crate) struct Tracked {
+    pub(crate) tracker: TaskTracker,
+    pub(crate) cut: CancellationToken,
 }
 
 impl<F: Future<Output: Send> + Send + 'static> Executor<F> for Tracked {

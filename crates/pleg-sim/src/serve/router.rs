@@ -1,4 +1,4 @@
-//! From a path to its handler: counters, then faults, then lists made of bytes, then the rest.
+//! From a path to its handler: lists made of bytes, then the rest.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -17,57 +17,23 @@ use tower::Service;
 use super::image::Image;
 use super::lists;
 use super::runtime::Runtime;
-use crate::fault::{FaultService, rpc_of};
 use crate::sim::Shared;
-use crate::stats::Stats;
 
 /// Requests are no larger than containerd takes them.
 const REQUEST_LIMIT: usize = 16 << 20;
 
 type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
-/// The whole CRI server as one service.
+/// The simulated CRI server, without faults.
 #[derive(Clone)]
-pub(crate) struct Cri {
-    behind: FaultService<Router>,
-    stats: Stats,
-}
-
-impl Cri {
-    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
-        Self {
-            behind: FaultService::new(Router::new(shared), shared.faults.clone()),
-            stats: shared.stats.clone(),
-        }
-    }
-}
-
-impl Service<Request<Body>> for Cri {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = Answer;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.behind.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Answer {
-        let flight = self.stats.begin(rpc_of(request.uri().path()));
-        let answer = self.behind.call(request);
-        Box::pin(async move { Ok(flight.answer(answer.await?)) })
-    }
-}
-
-/// The server without faults.
-#[derive(Clone)]
-struct Router {
+pub(crate) struct Router {
     shared: Arc<Shared>,
     runtime: RuntimeServiceServer<Runtime>,
     image: ImageServiceServer<Image>,
 }
 
 impl Router {
-    fn new(shared: &Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
         let runtime = Runtime::new(Arc::clone(shared));
         let image = Image::new(Arc::clone(shared));
         Self {

@@ -6,14 +6,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use futures_util::stream::BoxStream;
-use pleg_cri::v1;
+use futures_util::stream::{self, BoxStream};
 use pleg_cri::v1::runtime_service_server::RuntimeService;
-use tokio_stream::wrappers::ReceiverStream;
+use pleg_cri::{Rpc, v1};
+use tokio::time::timeout;
 use tonic::{Code, Request, Response, Status};
 
+use super::answers::{conditions, exec, sandbox_info};
 use crate::sim::Shared;
-use crate::world::{Stopping, WorldError};
+use crate::world::{Stopping, Subscription, WorldError};
+
+/// How long containerd waits for a shim that does not say how its sandbox does.
+const SHIM_PATIENCE: Duration = Duration::from_secs(4);
+/// How long containerd waits for a shim to start a container.
+const START_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The runtime service over the shared world.
 #[derive(Debug)]
@@ -48,6 +54,33 @@ fn ok<T>(message: T) -> Result<Response<T>, Status> {
     Ok(Response::new(message))
 }
 
+impl Runtime {
+    /// To end a sandbox or container, or to run something in it, its shim is needed.
+    async fn ending(&self, id: &str) {
+        let changes = self.shared.world().shims();
+        self.shared.wait_until(changes, |world| !world.waits_for_shim(id)).await;
+    }
+
+    /// Where a subscriber that does not read holds up the runtime, this is where.
+    async fn events_sent(&self) {
+        let changes = self.shared.world().subscribers_read();
+        self.shared.wait_until(changes, |world| !world.blocked()).await;
+    }
+}
+
+/// Ends the lock that `UpdateContainerResources` holds, also when the client gives up.
+struct Unlock<'a>(&'a Shared, &'a str);
+
+impl Drop for Unlock<'_> {
+    fn drop(&mut self) {
+        self.0.faults.unlock_id(self.1);
+    }
+}
+
+fn unimplemented(rpc: Rpc) -> Status {
+    Status::unimplemented(format!("unknown method {rpc} for service runtime.v1.RuntimeService"))
+}
+
 #[tonic::async_trait]
 impl RuntimeService for Runtime {
     type StreamPodSandboxesStream =
@@ -56,21 +89,17 @@ impl RuntimeService for Runtime {
     type GetContainerEventsStream = BoxStream<'static, Result<v1::ContainerEventResponse, Status>>;
 
     async fn version(&self, _: Request<v1::VersionRequest>) -> Result<Response<v1::VersionResponse>, Status> {
+        let (name, version) = self.shared.config.flavour.runtime();
         ok(v1::VersionResponse {
             version: "0.1.0".to_owned(),
-            runtime_name: "pleg-sim".to_owned(),
-            runtime_version: env!("CARGO_PKG_VERSION").to_owned(),
+            runtime_name: name.to_owned(),
+            runtime_version: version.to_owned(),
             runtime_api_version: self.shared.config.api.to_string(),
         })
     }
 
     async fn status(&self, request: Request<v1::StatusRequest>) -> Result<Response<v1::StatusResponse>, Status> {
-        let condition = |kind: &str| v1::RuntimeCondition {
-            r#type: kind.to_owned(),
-            status: true,
-            reason: String::new(),
-            message: String::new(),
-        };
+        let readiness = self.shared.world().readiness();
         let mut info = HashMap::new();
         if request.into_inner().verbose {
             let counts = self.shared.world().counts();
@@ -79,7 +108,7 @@ impl RuntimeService for Runtime {
         }
         ok(v1::StatusResponse {
             status: Some(v1::RuntimeStatus {
-                conditions: vec![condition("RuntimeReady"), condition("NetworkReady")],
+                conditions: conditions(readiness),
             }),
             info,
             runtime_handlers: vec![v1::RuntimeHandler::default()],
@@ -91,6 +120,9 @@ impl RuntimeService for Runtime {
         &self,
         _: Request<v1::RuntimeConfigRequest>,
     ) -> Result<Response<v1::RuntimeConfigResponse>, Status> {
+        if !self.shared.config.flavour.has_runtime_config() {
+            return Err(unimplemented(Rpc::RuntimeConfig));
+        }
         ok(v1::RuntimeConfigResponse {
             linux: Some(v1::LinuxRuntimeConfiguration {
                 cgroup_driver: v1::CgroupDriver::Cgroupfs.into(),
@@ -117,6 +149,7 @@ impl RuntimeService for Runtime {
             .world()
             .run_sandbox(config, &runtime_handler)
             .map_err(|e| status(&e))?;
+        self.events_sent().await;
         ok(v1::RunPodSandboxResponse {
             pod_sandbox_id: id.to_string(),
         })
@@ -126,7 +159,9 @@ impl RuntimeService for Runtime {
         &self,
         request: Request<v1::StopPodSandboxRequest>,
     ) -> Result<Response<v1::StopPodSandboxResponse>, Status> {
-        self.shared.world().stop_sandbox(&request.into_inner().pod_sandbox_id);
+        let id = request.into_inner().pod_sandbox_id;
+        self.ending(&id).await;
+        self.shared.world().stop_sandbox(&id);
         ok(v1::StopPodSandboxResponse {})
     }
 
@@ -134,7 +169,9 @@ impl RuntimeService for Runtime {
         &self,
         request: Request<v1::RemovePodSandboxRequest>,
     ) -> Result<Response<v1::RemovePodSandboxResponse>, Status> {
-        self.shared.world().remove_sandbox(&request.into_inner().pod_sandbox_id);
+        let id = request.into_inner().pod_sandbox_id;
+        self.ending(&id).await;
+        self.shared.world().remove_sandbox(&id);
         ok(v1::RemovePodSandboxResponse {})
     }
 
@@ -146,16 +183,18 @@ impl RuntimeService for Runtime {
             pod_sandbox_id,
             verbose,
         } = request.into_inner();
+        // containerd asks the shim for this, and gives up after a while without an error.
+        let silent = verbose && timeout(SHIM_PATIENCE, self.shared.shim(&pod_sandbox_id)).await.is_err();
         let world = self.shared.world();
         let found = world.sandbox_status(&pod_sandbox_id).map_err(|e| status(&e))?;
         let mut info = HashMap::new();
         if verbose {
-            let process = if found.state == 0 { "running" } else { "deleted" };
-            let text = format!(
-                r#"{{"pid":{},"processStatus":"{process}","runtimeType":"pleg-sim"}}"#,
-                4242
-            );
-            info.insert("info".to_owned(), text);
+            let process = match found.state {
+                _ if silent => "unknown",
+                0 => "running",
+                _ => "deleted",
+            };
+            info.insert("info".to_owned(), sandbox_info(&pod_sandbox_id, process));
         }
         ok(v1::PodSandboxStatusResponse {
             containers_statuses: world.statuses_of(&pod_sandbox_id),
@@ -187,6 +226,7 @@ impl RuntimeService for Runtime {
         let config = request.config.unwrap_or_default();
         let created = self.shared.world().create_container(&request.pod_sandbox_id, config);
         let container_id = created.map_err(|e| status(&e))?.to_string();
+        self.events_sent().await;
         ok(v1::CreateContainerResponse { container_id })
     }
 
@@ -195,7 +235,12 @@ impl RuntimeService for Runtime {
         request: Request<v1::StartContainerRequest>,
     ) -> Result<Response<v1::StartContainerResponse>, Status> {
         let id = request.into_inner().container_id;
+        if timeout(START_PATIENCE, self.shared.shim(&id)).await.is_err() {
+            let error = self.shared.world().fail_start(&id, "context deadline exceeded");
+            return Err(status(&error));
+        }
         self.shared.world().start_container(&id).map_err(|e| status(&e))?;
+        self.events_sent().await;
         ok(v1::StartContainerResponse {})
     }
 
@@ -205,6 +250,7 @@ impl RuntimeService for Runtime {
     ) -> Result<Response<v1::StopContainerResponse>, Status> {
         let v1::StopContainerRequest { container_id, timeout } = request.into_inner();
         let grace = Duration::from_secs(u64::try_from(timeout).unwrap_or(0));
+        self.ending(&container_id).await;
         let stopping = self.shared.world().stop_container(&container_id, grace);
         if let Stopping::KillAfter(grace) = stopping {
             // A client that goes away here leaves the container running, as containerd does.
@@ -218,7 +264,9 @@ impl RuntimeService for Runtime {
         &self,
         request: Request<v1::RemoveContainerRequest>,
     ) -> Result<Response<v1::RemoveContainerResponse>, Status> {
-        self.shared.world().remove_container(&request.into_inner().container_id);
+        let id = request.into_inner().container_id;
+        self.ending(&id).await;
+        self.shared.world().remove_container(&id);
         ok(v1::RemoveContainerResponse {})
     }
 
@@ -263,6 +311,13 @@ impl RuntimeService for Runtime {
         let v1::UpdateContainerResourcesRequest {
             container_id, linux, ..
         } = request.into_inner();
+        if self.shared.world().waits_for_shim(&container_id) {
+            // containerd holds the container's lock while it asks the shim.
+            let lock = self.shared.faults.lock(None, [container_id.as_str().into()]);
+            lock.map_err(|e| Status::resource_exhausted(e.to_string()))?;
+            let _lock = Unlock(&self.shared, &container_id);
+            self.shared.shim(&container_id).await;
+        }
         let updated = self.shared.world().update_resources(&container_id, linux);
         updated.map_err(|e| status(&e))?;
         ok(v1::UpdateContainerResourcesResponse {})
@@ -287,6 +342,7 @@ impl RuntimeService for Runtime {
             .world()
             .check_running(&container_id)
             .map_err(|e| status(&e))?;
+        self.ending(&container_id).await;
         let run = exec(&cmd);
         let limit = u64::try_from(timeout)
             .ok()
@@ -308,28 +364,12 @@ impl RuntimeService for Runtime {
         &self,
         _: Request<v1::GetEventsRequest>,
     ) -> Result<Response<Self::GetContainerEventsStream>, Status> {
+        if !self.shared.config.flavour.has_events() {
+            return Err(unimplemented(Rpc::GetContainerEvents));
+        }
         let subscription = self.shared.world().subscribe();
         let events = subscription.ok_or_else(|| Status::resource_exhausted("too many subscribers"))?;
-        ok(ReceiverStream::new(events).map(Ok).boxed())
+        let next = |mut events: Subscription| async move { Some((Ok(events.recv().await), events)) };
+        ok(stream::unfold(events, next).boxed())
     }
-}
-
-/// What a command in a container does.
-struct Exec {
-    takes: Duration,
-    answer: v1::ExecSyncResponse,
-}
-
-/// `echo` answers its words; otherwise the command is a script, and one that never ends is a program that says yes.
-fn exec(cmd: &[String]) -> Exec {
-    let mut answer = v1::ExecSyncResponse::default();
-    if let Some(("echo", words)) = cmd.split_first().map(|(name, words)| (name.as_str(), words)) {
-        answer.stdout = format!("{}\n", words.join(" ")).into_bytes();
-    }
-    let script = crate::world::Script::parse(cmd.iter().map(String::as_str));
-    let takes = script.ends.map_or(Duration::ZERO, |(takes, ending)| {
-        answer.exit_code = ending.code();
-        takes
-    });
-    Exec { takes, answer }
 }

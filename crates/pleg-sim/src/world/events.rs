@@ -1,63 +1,148 @@
-//! The event stream: every subscriber gets every event, as on containerd 2.
+//! The event stream: who listens, what is kept for the next listener, and who gets what.
 
 use std::collections::VecDeque;
 
 use pleg_cri::v1::{self, ContainerEventType};
-use tokio::sync::mpsc;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 
 use super::World;
+use super::queue::{Queue, Subscription};
+use crate::clock::nanos;
+use crate::config::SimConfig;
+use crate::flavour::{Backlog, Flavour};
 
 /// Subscribers at most.
 const MOST_SUBSCRIBERS: usize = 64;
 /// A queue is never longer than this.
 const LONGEST_QUEUE: usize = 1 << 20;
 
+/// Counters of the event stream.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventStats {
+    /// Subscribers now.
+    pub subscribers: usize,
+    /// Events handed to a subscriber's queue, once for each.
+    pub sent: u64,
+    /// Events that found no room.
+    pub dropped: u64,
+    /// Events that wait to be read now, or for the next subscriber.
+    pub waiting: usize,
+    /// The longest that an event had to wait for its subscriber, in milliseconds: how long a send was blocked.
+    pub longest_wait_ms: u64,
+}
+
 /// Who listens, and what waits for the next listener.
 #[derive(Debug)]
 pub(crate) struct Events {
-    subscribers: Vec<mpsc::Sender<v1::ContainerEventResponse>>,
-    queue: usize,
-    backlog: VecDeque<v1::ContainerEventResponse>,
-    backlog_limit: usize,
+    flavour: Flavour,
+    subscribers: Vec<Queue>,
+    /// Events that a subscriber may be behind.
+    room: usize,
+    /// With the time at which each came.
+    backlog: VecDeque<(i64, v1::ContainerEventResponse)>,
+    keeps: Backlog,
+    /// A subscriber without room holds up whoever makes something, instead of losing events.
+    blocks: bool,
+    taken: watch::Sender<()>,
+    /// Whose turn it is where each event goes to one subscriber only.
+    turn: usize,
     sent: u64,
     dropped: u64,
+    /// Of subscribers that left.
+    longest_wait: i64,
 }
 
-/// A subscriber's end of the stream.
-pub type Subscription = mpsc::Receiver<v1::ContainerEventResponse>;
-
 impl Events {
-    pub(crate) fn new(queue: usize, backlog_limit: usize) -> Self {
+    pub(crate) fn new(config: &SimConfig) -> Self {
+        let mut keeps = config.flavour.backlog();
+        keeps.events = keeps.events.max(config.event_backlog).min(LONGEST_QUEUE);
         Self {
+            flavour: config.flavour,
             subscribers: Vec::new(),
-            queue: queue.clamp(1, LONGEST_QUEUE),
+            room: config.event_queue.clamp(1, LONGEST_QUEUE),
             backlog: VecDeque::new(),
-            backlog_limit: backlog_limit.min(LONGEST_QUEUE),
+            keeps,
+            blocks: false,
+            taken: watch::Sender::new(()),
+            turn: 0,
             sent: 0,
             dropped: 0,
+            longest_wait: 0,
         }
+    }
+
+    /// Forgets those who left.
+    fn sweep(&mut self, now: i64) {
+        let longest = &mut self.longest_wait;
+        self.subscribers.retain(|queue| {
+            let stays = !queue.left();
+            if !stays {
+                *longest = (*longest).max(queue.longest_wait(now));
+            }
+            stays
+        });
     }
 
     /// Nobody listens and nothing is kept: no need to make events.
-    fn idle(&mut self) -> bool {
-        self.subscribers.retain(|subscriber| !subscriber.is_closed());
-        self.subscribers.is_empty() && self.backlog_limit == 0
+    fn idle(&mut self, now: i64) -> bool {
+        self.sweep(now);
+        self.subscribers.is_empty() && self.keeps.events == 0
     }
 
-    fn send(&mut self, event: &v1::ContainerEventResponse) {
+    fn send(&mut self, now: i64, event: v1::ContainerEventResponse) {
         if self.subscribers.is_empty() {
-            if self.backlog.len() >= self.backlog_limit {
+            self.forget_old(now);
+            if self.backlog.len() >= self.keeps.events {
                 self.dropped += 1;
             } else {
-                self.backlog.push_back(event.clone());
+                self.backlog.push_back((now, event));
             }
             return;
         }
-        for subscriber in &self.subscribers {
-            match subscriber.try_send(event.clone()) {
-                Ok(()) => self.sent += 1,
-                Err(_) => self.dropped += 1,
+        let room = if self.blocks { LONGEST_QUEUE } else { self.room };
+        if self.flavour.splits_events() {
+            // Whoever has room next; with none, it is nobody's.
+            let count = self.subscribers.len();
+            let free = (0..count).map(|step| (self.turn + step) % count);
+            match { free }.find(|&place| self.subscribers[place].len() < room) {
+                Some(place) => {
+                    self.subscribers[place].push(now, event);
+                    self.turn = place + 1;
+                    self.sent += 1;
+                }
+                None => self.dropped += 1,
             }
+            return;
+        }
+        for queue in &self.subscribers {
+            if queue.len() < room {
+                queue.push(now, event.clone());
+                self.sent += 1;
+            } else {
+                self.dropped += 1;
+            }
+        }
+    }
+
+    fn forget_old(&mut self, now: i64) {
+        let Some(age) = self.keeps.age else { return };
+        let old = |at: i64| now.saturating_sub(at) > nanos(age);
+        while self.backlog.front().is_some_and(|&(at, _)| old(at)) {
+            self.backlog.pop_front();
+            self.dropped += 1;
+        }
+    }
+
+    fn stats(&self, now: i64) -> EventStats {
+        let waits = self.subscribers.iter().map(|queue| queue.longest_wait(now));
+        let longest = waits.fold(self.longest_wait, i64::max);
+        EventStats {
+            subscribers: self.subscribers.len(),
+            sent: self.sent,
+            dropped: self.dropped,
+            waiting: self.backlog.len() + self.subscribers.iter().map(Queue::len).sum::<usize>(),
+            longest_wait_ms: u64::try_from(longest / 1_000_000).unwrap_or(0),
         }
     }
 }
@@ -66,30 +151,55 @@ impl World {
     /// Subscribes to all events from now on; the first subscriber after a time without any also gets the backlog.
     /// `None` if there are too many.
     pub fn subscribe(&mut self) -> Option<Subscription> {
-        self.events.idle();
+        let now = self.clock.now();
+        self.events.sweep(now);
         if self.events.subscribers.len() >= MOST_SUBSCRIBERS {
             return None;
         }
-        let backlog = std::mem::take(&mut self.events.backlog);
-        let (sender, receiver) = mpsc::channel(self.events.queue.max(backlog.len()));
-        for event in backlog {
-            match sender.try_send(event) {
-                Ok(()) => self.events.sent += 1,
-                Err(_) => self.events.dropped += 1,
-            }
+        self.events.forget_old(now);
+        let (queue, subscription) = Queue::new(self.clock.clone(), self.events.taken.clone());
+        // The wait for a subscriber is nobody's fault.
+        for (_, event) in std::mem::take(&mut self.events.backlog) {
+            queue.push(now, event);
+            self.events.sent += 1;
         }
-        self.events.subscribers.push(sender);
-        Some(receiver)
+        self.events.subscribers.push(queue);
+        Some(subscription)
     }
 
-    /// Events sent (once for each subscriber) and dropped.
-    pub fn event_counts(&self) -> (u64, u64) {
-        (self.events.sent, self.events.dropped)
+    /// Counters of the event stream.
+    pub fn event_stats(&mut self) -> EventStats {
+        let now = self.clock.now();
+        self.events.sweep(now);
+        self.events.stats(now)
+    }
+
+    /// From now on a subscriber that does not read holds up `RunPodSandbox`, `CreateContainer` and `StartContainer` once its
+    /// queue is full, as on containerd 2.1; otherwise the newest events are dropped.
+    pub fn block_on_subscribers(&mut self, blocks: bool) {
+        self.events.blocks = blocks;
+        self.events.taken.send_replace(());
+    }
+
+    /// Some subscriber has no room, and whoever makes something has to wait for it.
+    pub(crate) fn blocked(&mut self) -> bool {
+        if !self.events.blocks {
+            return false;
+        }
+        let now = self.clock.now();
+        self.events.sweep(now);
+        let room = self.events.room;
+        self.events.subscribers.iter().any(|queue| queue.len() >= room)
+    }
+
+    /// Changes when [`World::blocked`] may have.
+    pub(crate) fn subscribers_read(&self) -> watch::Receiver<()> {
+        self.events.taken.subscribe()
     }
 
     /// Tells the subscribers about a sandbox or container. `id` is the one it is about, `sandbox` the sandbox of its pod.
     pub(super) fn emit(&mut self, kind: ContainerEventType, id: &str, sandbox: &str) {
-        if self.events.idle() {
+        if self.events.idle(self.clock.now()) {
             return;
         }
         let created_at = self.stamp();
@@ -97,7 +207,14 @@ impl World {
         self.emit_with(kind, id, sandbox, created_at, status);
     }
 
-    pub(super) fn emit_with(
+    /// Tells that a sandbox is gone, whose last status this was.
+    pub(super) fn emit_deleted(&mut self, id: &str, status: Option<v1::PodSandboxStatus>) {
+        let created_at = self.stamp();
+        let status = status.filter(|_| self.events.flavour.tells_deleted_status());
+        self.emit_with(ContainerEventType::ContainerDeletedEvent, id, id, created_at, status);
+    }
+
+    fn emit_with(
         &mut self,
         kind: ContainerEventType,
         id: &str,
@@ -105,7 +222,8 @@ impl World {
         created_at: i64,
         status: Option<v1::PodSandboxStatus>,
     ) {
-        if self.events.idle() {
+        let now = self.clock.now();
+        if self.events.idle(now) {
             return;
         }
         let event = v1::ContainerEventResponse {
@@ -115,6 +233,6 @@ impl World {
             pod_sandbox_status: status,
             containers_statuses: self.statuses_of(sandbox),
         };
-        self.events.send(&event);
+        self.events.send(now, event);
     }
 }

@@ -77,6 +77,7 @@ impl World {
             sandboxes: Vec::new(),
             containers: Vec::new(),
             own: None,
+            shim: super::shim::Shim::default(),
         });
         pod.sandboxes.push(Arc::clone(&id));
         self.names
@@ -127,8 +128,7 @@ impl World {
         let status = self.sandboxes.get(id).map(Sandbox::status);
         if status.is_some() {
             self.forget_sandbox(id);
-            let created_at = self.stamp();
-            self.emit_with(Event::ContainerDeletedEvent, id, id, created_at, status);
+            self.emit_deleted(id, status);
         }
     }
 
@@ -234,15 +234,7 @@ impl World {
             )));
         }
         if container.script.start_fails {
-            // As on containerd: exited, and no event ever says so.
-            container.state = State::ContainerExited;
-            (container.exit_code, container.reason) = (128, "StartError");
-            container.message = "failed to create containerd task: exec: no such file or directory".into();
-            container.finished_at = now;
-            container.encode(&mut self.shuffle);
-            return Err(WorldError::Refused(format!(
-                "failed to start container {id:?}: exec: no such file or directory"
-            )));
+            return Err(self.fail_start(id, "exec: no such file or directory"));
         }
         container.state = State::ContainerRunning;
         container.started_at = now;
@@ -256,6 +248,19 @@ impl World {
         }
         self.emit(Event::ContainerStartedEvent, id, &sandbox);
         Ok(())
+    }
+
+    /// A created container cannot be started. As on containerd: exited, and no event ever says so.
+    pub(crate) fn fail_start(&mut self, id: &str, why: &str) -> WorldError {
+        let now = self.stamp();
+        if let Some(container) = self.containers.get_mut(id) {
+            container.state = State::ContainerExited;
+            (container.exit_code, container.reason) = (128, "StartError");
+            container.message = format!("failed to create containerd task: {why}");
+            container.finished_at = now;
+            container.encode(&mut self.shuffle);
+        }
+        WorldError::Refused(format!("failed to start container {id:?}: {why}"))
     }
 
     /// `StopContainer`, its first half: SIGTERM.
@@ -279,7 +284,14 @@ impl World {
     /// A running container ends. False if there is none such.
     pub fn finish(&mut self, id: &str, ending: Ending) -> bool {
         let now = self.stamp();
-        let Some(container) = self.containers.get_mut(id).filter(|container| container.running()) else {
+        let Some(container) = self.containers.get(id).filter(|container| container.running()) else {
+            return false;
+        };
+        let pod = Arc::clone(&container.pod);
+        if let Some(ended) = self.end_unseen(&pod, id, ending) {
+            return ended;
+        }
+        let Some(container) = self.containers.get_mut(id) else {
             return false;
         };
         container.state = State::ContainerExited;
@@ -289,7 +301,7 @@ impl World {
         if let Some(due) = container.due.take() {
             self.schedule.cancel(due);
         }
-        let (sandbox, pod) = (Arc::clone(&container.sandbox), Arc::clone(&container.pod));
+        let sandbox = Arc::clone(&container.sandbox);
         let name = container.metadata.name.clone();
         self.emit(Event::ContainerStoppedEvent, id, &sandbox);
         self.crash_loop(&pod, &name);

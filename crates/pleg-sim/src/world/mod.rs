@@ -12,7 +12,9 @@
 //! | [`script`] | what a container does by itself |
 //! | `encode` | list items kept encoded |
 //! | `list` | list answers |
-//! | `events` | the event stream's subscribers |
+//! | `events` | the event stream: who listens, and who gets what |
+//! | `queue` | what waits for one subscriber |
+//! | `shim` | shims that hang |
 //! | `images` | the image store |
 //! | `odd` | objects for hostile-input tests |
 //! | `truth` | everything, for comparison |
@@ -26,8 +28,10 @@ mod list;
 mod object;
 mod odd;
 mod own;
+mod queue;
 mod schedule;
 pub mod script;
+mod shim;
 mod table;
 mod template;
 #[cfg(test)]
@@ -38,12 +42,14 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use rustc_hash::FxHashMap;
+use tokio::sync::watch;
 
-pub use events::Subscription;
+pub use events::EventStats;
 pub use lifecycle::Stopping;
 pub(crate) use list::ListAnswer;
 pub use odd::Odd;
 pub use own::{ContainerSpec, PodSpec};
+pub use queue::Subscription;
 pub use script::{Ending, Script};
 pub use truth::{ContainerTruth, SandboxTruth, Truth};
 
@@ -110,6 +116,7 @@ struct Pod {
     containers: Vec<Arc<str>>,
     /// Set for the simulator's own pods: what to restart.
     own: Option<own::Own>,
+    shim: shim::Shim,
 }
 
 /// How much there is.
@@ -121,6 +128,24 @@ pub struct Counts {
     pub sandboxes: usize,
     /// Containers, in every state.
     pub containers: usize,
+}
+
+/// What `Status` says of the runtime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Readiness {
+    /// `RuntimeReady`.
+    pub runtime: bool,
+    /// `NetworkReady`.
+    pub network: bool,
+}
+
+impl Default for Readiness {
+    fn default() -> Self {
+        Self {
+            runtime: true,
+            network: true,
+        }
+    }
 }
 
 /// The simulated runtime's state.
@@ -144,6 +169,9 @@ pub struct World {
     schedule: Schedule,
     churn: churn::Churn,
     events: Events,
+    /// Told when a shim hangs or goes on.
+    shims: watch::Sender<()>,
+    readiness: Readiness,
     images: Images,
     extra: odd::Extra,
     template: own::Template,
@@ -166,7 +194,9 @@ impl World {
             reserved: FxHashMap::default(),
             schedule: Schedule::default(),
             churn: churn::Churn::default(),
-            events: Events::new(config.event_queue, config.event_backlog),
+            events: Events::new(config),
+            shims: watch::Sender::new(()),
+            readiness: Readiness::default(),
             images: Images::default(),
             extra: odd::Extra::default(),
             template: own::Template::new(config),
@@ -192,6 +222,16 @@ impl World {
             sandboxes: self.sandboxes.len(),
             containers: self.containers.len(),
         }
+    }
+
+    /// What `Status` says.
+    pub fn readiness(&self) -> Readiness {
+        self.readiness
+    }
+
+    /// What `Status` says from now on.
+    pub fn set_readiness(&mut self, readiness: Readiness) {
+        self.readiness = readiness;
     }
 
     /// When something will happen by itself.

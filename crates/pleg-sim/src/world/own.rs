@@ -10,7 +10,7 @@ use super::schedule::DueKey;
 use super::{Due, Ending, Script, World, WorldError, template};
 use crate::clock::nanos;
 use crate::config::SimConfig;
-use crate::selector::{Directory, PodRef, Selector};
+use crate::selector::{PodRef, Selector};
 
 /// Containers of one pod at most.
 const MOST_PER_POD: usize = 1000;
@@ -153,7 +153,7 @@ impl World {
     }
 
     /// The key of the pod of that name.
-    fn find_pod(&self, pod: &PodRef) -> Result<Arc<str>, WorldError> {
+    pub(super) fn find_pod(&self, pod: &PodRef) -> Result<Arc<str>, WorldError> {
         self.names
             .get(pod.as_str())
             .cloned()
@@ -207,6 +207,11 @@ impl World {
             });
         }
         Ok(ids)
+    }
+
+    /// The ids of what a selector names.
+    pub fn ids(&self, selector: &Selector) -> Result<Vec<Arc<str>>, WorldError> {
+        self.select(&selector.pod, selector.container.as_deref())
     }
 
     /// Every container of the pod, or the one named, exits now. Returns how many did.
@@ -271,6 +276,11 @@ impl World {
             return Ok(());
         };
         self.finish(&latest, Ending::Exit(143));
+        if self.shim_hangs(&latest) {
+            return Err(WorldError::Refused(format!(
+                "the shim of container {name} hangs: it cannot be restarted"
+            )));
+        }
         let attempt = self
             .containers
             .get(&latest)
@@ -392,12 +402,4 @@ impl World {
 fn natural(name: &str) -> (&str, usize, &str) {
     let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
     (stem, name.len(), &name[stem.len()..])
-}
-
-impl Directory for World {
-    type Error = WorldError;
-
-    fn ids(&self, selector: &Selector) -> Result<Vec<Arc<str>>, WorldError> {
-        self.select(&selector.pod, selector.container.as_deref())
-    }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use pleg_cri::v1::{ContainerEventType as Event, ContainerState as State};
 
 use super::*;
-use crate::Clock;
 use crate::selector::PodRef;
+use crate::{Clock, Flavour};
 
 const START: i64 = 1_700_000_000_000_000_000;
 
@@ -181,13 +181,17 @@ fn a_full_queue_drops_the_newest_and_counts() {
     })
     .unwrap();
     world.add_pods(1).unwrap();
+    let counts = |world: &mut World| {
+        let stats = world.event_stats();
+        (stats.sent, stats.dropped)
+    };
     let mut events = world.subscribe().unwrap();
     // Of the six events without a subscriber two were kept.
-    assert_eq!(world.event_counts(), (2, 4));
+    assert_eq!(counts(&mut world), (2, 4));
     world.storm(Ending::Exit(0));
-    assert_eq!(world.event_counts(), (3, 5));
+    assert_eq!(counts(&mut world), (3, 5));
     let mut kinds = Vec::new();
-    while let Ok(event) = events.try_recv() {
+    while let Some(event) = events.try_recv() {
         kinds.push(event.container_event_type());
     }
     let expected = [
@@ -206,4 +210,147 @@ fn the_bytes_of_what_is_gone_are_given_back() {
         world.remove(&pod(&format!("default/web-{n}")), None).unwrap();
     }
     assert_eq!((world.bytes, world.reserved.len(), world.names.len()), (0, 0, 0));
+}
+
+/// As containerd 1.7 does: beside a kubelet, whoever listens takes its events away.
+#[test]
+fn events_are_split_where_the_runtime_splits_them() {
+    for (flavour, expected) in [(Flavour::Containerd1_7, (5, 5)), (Flavour::Containerd2_1, (10, 10))] {
+        let clock = Clock::manual(START);
+        let mut world = World::new(&SimConfig {
+            flavour,
+            ..config(5, &clock)
+        })
+        .unwrap();
+        let mut backlog = world.subscribe().unwrap();
+        while backlog.try_recv().is_some() {}
+        drop(backlog);
+        let (mut one, mut other) = (world.subscribe().unwrap(), world.subscribe().unwrap());
+        world.storm(Ending::Exit(1));
+        let mut ids = Vec::new();
+        let mut drain = |events: &mut Subscription| {
+            let before = ids.len();
+            while let Some(event) = events.try_recv() {
+                ids.push(event.container_id);
+            }
+            ids.len() - before
+        };
+        assert_eq!((drain(&mut one), drain(&mut other)), expected, "{flavour}");
+        ids.sort();
+        ids.dedup();
+        assert_eq!(ids.len(), 10, "every death is told");
+        // Who is left gets everything.
+        drop(one);
+        world.remove(&pod("default/web-0"), None).unwrap();
+        let mut deleted = None;
+        while let Some(event) = other.try_recv() {
+            deleted = Some(event);
+        }
+        let deleted = deleted.unwrap();
+        assert_eq!(deleted.container_event_type(), Event::ContainerDeletedEvent);
+        assert_eq!(
+            deleted.pod_sandbox_status.is_some(),
+            flavour == Flavour::Containerd2_1,
+            "{flavour}"
+        );
+    }
+}
+
+#[test]
+fn a_backlog_waits_for_the_next_subscriber_and_grows_old() {
+    let clock = Clock::manual(START);
+    let mut world = World::new(&SimConfig {
+        flavour: Flavour::Containerd2_1,
+        ..config(0, &clock)
+    })
+    .unwrap();
+    let churn = |world: &mut World, rounds: usize| {
+        for _ in 0..rounds {
+            world.restart(&pod("default/web-0"), None).unwrap();
+        }
+    };
+    world.add_pods(1).unwrap();
+    churn(&mut world, 10);
+    clock.advance(Duration::from_mins(6));
+    churn(&mut world, 1000);
+    let waiting = world.event_stats().waiting;
+    assert!(waiting > 5000, "{waiting}");
+    let mut events = world.subscribe().unwrap();
+    let mut count = 0;
+    while let Some(event) = events.try_recv() {
+        assert!(
+            event.created_at >= START + 6 * 60 * 1_000_000_000,
+            "older than five minutes"
+        );
+        count += 1;
+    }
+    assert_eq!(count, waiting);
+    assert_eq!(world.event_stats().longest_wait_ms, 0, "nobody was slow");
+    drop(events);
+
+    // 1.7 keeps the oldest thousand.
+    let mut world = World::new(&SimConfig {
+        flavour: Flavour::Containerd1_7,
+        ..config(0, &clock)
+    })
+    .unwrap();
+    world.add_pods(1).unwrap();
+    churn(&mut world, 1000);
+    assert_eq!(world.event_stats().waiting, 1000);
+}
+
+#[test]
+fn a_slow_subscriber_is_told_by_its_longest_wait() {
+    let clock = Clock::manual(START);
+    let mut world = World::new(&config(2, &clock)).unwrap();
+    let mut events = world.subscribe().unwrap();
+    world.exit(&pod("default/web-0"), Some("app"), Ending::Exit(1)).unwrap();
+    clock.advance(Duration::from_millis(70));
+    assert_eq!(world.event_stats().longest_wait_ms, 70, "still waiting");
+    events.try_recv().unwrap();
+    world.exit(&pod("default/web-1"), Some("app"), Ending::Exit(1)).unwrap();
+    clock.advance(Duration::from_millis(20));
+    events.try_recv().unwrap();
+    assert_eq!(world.event_stats().longest_wait_ms, 70);
+    drop(events);
+    assert_eq!(world.event_stats().longest_wait_ms, 70, "also after it left");
+}
+
+#[test]
+fn what_happens_under_a_hung_shim_is_seen_when_it_goes_on() {
+    let clock = Clock::manual(START);
+    let mut world = World::new(&config(2, &clock)).unwrap();
+    let mut events = world.subscribe().unwrap();
+    world.hang_shim(&pod("default/web-0")).unwrap();
+    let before = world.truth();
+    assert_eq!(
+        world.exit(&pod("default/web-0"), Some("app"), Ending::Exit(7)).unwrap(),
+        1
+    );
+    assert_eq!(
+        world.exit(&pod("default/web-0"), None, Ending::Exit(1)).unwrap(),
+        1,
+        "nobody dies twice"
+    );
+    assert_eq!(world.truth(), before);
+    assert!(events.try_recv().is_none());
+    assert!(world.restart(&pod("default/web-0"), None).is_err());
+    clock.advance(Duration::from_secs(5));
+    assert_eq!(world.unhang_shim(Some(&pod("default/web-1"))), Ok(0));
+    assert_eq!(world.unhang_shim(None), Ok(1));
+    let truth = world.truth();
+    let mut codes: Vec<i32> = truth
+        .containers
+        .iter()
+        .filter(|c| c.finished_at > 0)
+        .map(|c| c.exit_code)
+        .collect();
+    codes.sort_unstable();
+    assert_eq!(codes, [1, 7], "each as it ended");
+    let finished = truth.containers.iter().map(|c| c.finished_at).max().unwrap();
+    assert!(
+        finished >= START + 5_000_000_000,
+        "containerd takes the time of its own noticing"
+    );
+    assert!(events.try_recv().is_some());
 }

@@ -32,7 +32,9 @@ impl<R: Runtime> Generator<R> {
             self.health.release(&pod.uid);
             let lasted = trouble.since.elapsed();
             self.recorder.transition(Turn::Released, Some(&pod), None, Some(lasted));
-            tracing::info!("pod {pod} left quarantine after {}", seconds(lasted));
+            if trouble.told {
+                tracing::info!("pod {pod} left quarantine after {}", seconds(lasted));
+            }
         }
         // What was listed again since the runtime denied it may be back: the next inspection tells.
         if work.again.is_none() {

@@ -129,6 +129,13 @@ impl<R: Runtime> Generator<R> {
             outcome,
         } = listed;
         self.lost |= lost;
+        self.listing_since = None;
+        match &outcome {
+            Ok(_) => self.end_by_id(true),
+            Err(error) if error.kind.is_unreachable() => self.end_by_id(false),
+            // The next list will hang as this one did.
+            Err(_) => {}
+        }
         let (mut snapshots, bytes) = match outcome {
             Ok(lists) => lists,
             Err(error) => return self.look_failed(&scope, asked, started, error),

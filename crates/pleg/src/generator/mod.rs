@@ -10,8 +10,10 @@
 //! quarantine, or when none of those left has moved for [`Config::grace`], or after a third of the threshold: many changes at once
 //! are not ill health. The next one starts a period after that.
 
+mod by_id;
 mod commit;
 mod look;
+mod probe;
 mod work;
 
 use std::sync::Arc;
@@ -42,7 +44,11 @@ use crate::recorder::{Recorder, RecorderConfig, Recording};
 use crate::records::{PodKey, Records};
 use crate::runtime::Runtime;
 use crate::snapshot::Snapshot;
+use by_id::ById;
 use look::{Listed, Settling};
+pub use probe::ProbeConfig;
+use probe::Prober;
+pub(crate) use probe::Suspects;
 use work::{Done, Queue, Work};
 
 /// How many may wait for a recording.
@@ -57,6 +63,10 @@ pub struct Config {
     pub threshold: Duration,
     /// A full look waits no longer than this for inspections that do not move.
     pub grace: Duration,
+    /// A list that has not answered for this long is waited for, but what is known is asked for by id meanwhile.
+    pub list_patience: Duration,
+    /// How pods are probed for hung shims.
+    pub probe: ProbeConfig,
     /// The first pause before a failed inspection is tried again; it doubles with each failure.
     pub retry_first: Duration,
     /// The longest pause before a failed inspection is tried again.
@@ -75,6 +85,8 @@ impl Default for Config {
             period: Duration::from_secs(1),
             threshold: THRESHOLD,
             grace: Duration::from_millis(250),
+            list_patience: Duration::from_secs(5),
+            probe: ProbeConfig::default(),
             retry_first: Duration::from_secs(1),
             retry_most: Duration::from_mins(1),
             inspections: LimiterConfig::default(),
@@ -133,6 +145,11 @@ pub struct Generator<R> {
     queue: Queue,
     inspections: FuturesUnordered<BoxFuture<'static, Done>>,
     next_inspection: u64,
+
+    /// Since when the list in flight is.
+    listing_since: Option<Instant>,
+    by_id: ById,
+    prober: Prober,
 }
 
 impl<R: Runtime> Generator<R> {
@@ -140,7 +157,7 @@ impl<R: Runtime> Generator<R> {
     pub fn new(runtime: R, config: Config, metrics: Metrics) -> Self {
         let cache = CacheWriter::default();
         let now = Instant::now();
-        let health = Health::new(config.threshold, runtime.inflight());
+        let health = Health::new(config.threshold, runtime.inflight(), runtime.endpoint().map(Into::into));
         Self {
             readiness: Readiness::new(health.clone()),
             health,
@@ -170,6 +187,9 @@ impl<R: Runtime> Generator<R> {
             queue: Queue::default(),
             inspections: FuturesUnordered::new(),
             next_inspection: 0,
+            listing_since: None,
+            by_id: ById::default(),
+            prober: Prober::new(now),
         }
     }
 
@@ -182,6 +202,7 @@ impl<R: Runtime> Generator<R> {
             readiness: self.readiness.clone(),
             hints: self.hints.clone(),
             stops: self.stops.clone(),
+            suspects: self.prober.suspects.clone(),
             metrics: self.metrics.clone(),
             recordings: self.recordings.0.clone(),
         }
@@ -207,8 +228,13 @@ impl<R: Runtime> Generator<R> {
             self.start_inspections();
             if listing.is_none() {
                 listing = self.plan();
+                self.listing_since = listing.as_ref().map(|_| Instant::now());
             }
-            let wake = self.next_wake(listing.is_some());
+            let asides = [self.ask_by_id(), self.probe()];
+            let wake = asides
+                .into_iter()
+                .flatten()
+                .fold(self.next_wake(listing.is_some()), Instant::min);
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return,
@@ -217,6 +243,8 @@ impl<R: Runtime> Generator<R> {
                     listing = None;
                     self.listed(listed);
                 }
+                answered = self.by_id.next() => self.answered_by_id(answered),
+                probed = self.prober.next() => self.probed(probed),
                 Some(reply) = self.recordings.1.recv() => {
                     // Who asked may have left.
                     let _ = reply.send(self.recorder.recording(&self.records, self.feed.reader().newest()));

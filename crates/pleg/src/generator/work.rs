@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::Generator;
 use crate::cache::{PodError, Token};
 use crate::event::Source;
+use crate::health::of_inspection;
 use crate::inspect::{Inspected, inspect};
 use crate::model::PodView;
 use crate::recorder::line::Turn;
@@ -55,6 +56,8 @@ enum Phase {
 pub(super) struct Trouble {
     pub(super) since: Instant,
     attempts: u32,
+    /// It was logged, and so its end will be.
+    pub(super) told: bool,
 }
 
 /// Pods whose inspection waits for its turn, in the order in which they came.
@@ -257,6 +260,7 @@ impl<R: Runtime> Generator<R> {
         let trouble = work.trouble.get_or_insert(Trouble {
             since: now,
             attempts: 0,
+            told: false,
         });
         trouble.attempts += 1;
         let doubled = self
@@ -266,6 +270,7 @@ impl<R: Runtime> Generator<R> {
         let pause = doubled.min(self.config.retry_most);
         let cause = PodError {
             message: error.to_string().into(),
+            trouble: of_inspection(&error.kind),
             rpc: error.rpc.name(),
             container: error.subject.container.clone(),
             id: error.subject.id.clone(),
@@ -287,8 +292,12 @@ impl<R: Runtime> Generator<R> {
             None => Phase::Waiting { until: now + pause },
         };
         self.health.quarantine(pod, cause);
+        if error.kind.is_deadline() {
+            self.prober.suspect(&pod.uid);
+        }
         // A runtime that is gone is reported once, not for each pod.
-        if trouble.attempts == 1 && !error.kind.is_unreachable() {
+        if !trouble.told && !error.kind.is_unreachable() {
+            trouble.told = true;
             tracing::warn!(
                 "pod {pod} is in quarantine: {error}; other pods are not affected; next attempt in {}",
                 seconds(pause)
@@ -296,6 +305,8 @@ impl<R: Runtime> Generator<R> {
         }
         if error.kind.is_unreachable() {
             self.restarted = self.cache.reader().token();
+            // The next look tells whether it is the runtime, and says so; why wait for it?
+            self.hints.all(Source::Relist);
         }
         if again.is_some() {
             self.queue.push_back(key);

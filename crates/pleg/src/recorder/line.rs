@@ -318,6 +318,10 @@ pub enum Turn {
     Unhealthy,
     /// There is one again.
     Healthy,
+    /// A pod's shim does not answer.
+    ShimHangs,
+    /// It does again, or is gone.
+    ShimAnswers,
     /// What only a newer version knows.
     #[serde(other)]
     Other,

@@ -53,6 +53,32 @@ pub enum Coverage {
     Pod(PodKey),
 }
 
+/// A container or sandbox that may still change: one to ask for by id when lists do not answer.
+#[derive(Debug, Clone)]
+pub(crate) struct Alive {
+    pub(crate) pod: PodKey,
+    pub(crate) sandbox: SandboxId,
+    /// None: it is about the sandbox.
+    pub(crate) container: Option<ContainerRef>,
+}
+
+impl Alive {
+    /// The id to ask for.
+    pub(crate) fn id(&self) -> Arc<str> {
+        match &self.container {
+            Some(container) => container.id.shared(),
+            None => self.sandbox.shared(),
+        }
+    }
+}
+
+/// A state that was told by id.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Saw {
+    Sandbox(SandboxState),
+    Container(ContainerState),
+}
+
 impl Records {
     /// Empties the snapshot for a look, and lets it recognise what will be unchanged.
     pub fn prepare(&self, snapshot: &mut Snapshot) {
@@ -100,6 +126,8 @@ impl Records {
             Coverage::Full => self.vanish_unseen(&seen_sandboxes, &seen_containers),
             Coverage::Pod(pod) => self.vanish_unseen_of(pod, &seen_sandboxes, &seen_containers),
         }
+        self.sandboxes.forget_notes();
+        self.containers.forget_notes();
         let denied = self.sandboxes.denied + self.containers.denied;
         odd.listed_not_found = u32::try_from(denied).unwrap_or(u32::MAX);
         // Their room is used again.
@@ -266,6 +294,69 @@ impl Records {
         self.by_uid.get(uid).copied()
     }
 
+    /// Whatever may still change: containers that have not ended, and ready sandboxes.
+    pub(crate) fn alive(&self) -> impl Iterator<Item = Alive> {
+        let pods = (0u32..).zip(&self.pods);
+        pods.filter_map(|(n, pod)| Some((PodKey(n), pod.as_ref()?)))
+            .flat_map(|(key, pod)| {
+                let newest = self.newest_sandbox(pod);
+                let sandbox = newest.filter(|item| item.visible() == Some(SandboxState::Ready));
+                let sandbox_id = SandboxId::from(newest.map_or_else(Arc::default, |item| Arc::clone(&item.id)));
+                let containers = pod.containers.iter().filter_map(|&slot| self.containers.get(slot));
+                let containers =
+                    containers.filter(|item| !matches!(item.visible(), None | Some(ContainerState::Exited)));
+                let sandbox = sandbox.map(|_| Alive {
+                    pod: key,
+                    sandbox: sandbox_id.clone(),
+                    container: None,
+                });
+                let of_container = move |item: &Item<ContainerState>| Alive {
+                    pod: key,
+                    sandbox: sandbox_id.clone(),
+                    container: Some(item.reference()),
+                };
+                sandbox.into_iter().chain(containers.map(of_container))
+            })
+    }
+
+    fn newest_sandbox(&self, pod: &Pod) -> Option<&Item<SandboxState>> {
+        let sandboxes = pod.sandboxes.iter().filter_map(|&slot| self.sandboxes.get(slot));
+        sandboxes.filter(|item| item.visible().is_some()).max_by_key(|item| {
+            (
+                item.visible() == Some(SandboxState::Ready),
+                item.created_at,
+                item.attempt,
+            )
+        })
+    }
+
+    /// The ready sandbox of a pod.
+    pub(crate) fn ready_sandbox(&self, key: PodKey) -> Option<(PodRef, SandboxId)> {
+        let pod = self.pods.get(key.0 as usize)?.as_ref()?;
+        let sandbox = self.newest_sandbox(pod)?;
+        let ready = sandbox.visible() == Some(SandboxState::Ready);
+        ready.then(|| (pod.names.clone(), SandboxId::from(Arc::clone(&sandbox.id))))
+    }
+
+    /// The first pod with a ready sandbox after the given one, round and round.
+    pub(crate) fn next_ready(&self, after: Option<PodKey>) -> Option<(PodKey, (PodRef, SandboxId))> {
+        let len = u32::try_from(self.pods.len()).unwrap_or(u32::MAX);
+        let first = after.map_or(0, |key| key.0.saturating_add(1));
+        (first..len)
+            .chain(0..first.min(len))
+            .map(PodKey)
+            .find_map(|key| Some((key, self.ready_sandbox(key)?)))
+    }
+
+    /// Takes in what the runtime said when asked by id while a list is in flight. Returns the pod if that is news.
+    pub(crate) fn note(&mut self, who: &Alive, saw: Saw) -> Option<PodKey> {
+        let id = who.id();
+        match saw {
+            Saw::Sandbox(state) => self.sandboxes.note(self.sandboxes.find(id.as_bytes())?, state),
+            Saw::Container(state) => self.containers.note(self.containers.find(id.as_bytes())?, state),
+        }
+    }
+
     /// The names of a pod.
     pub fn pod(&self, key: PodKey) -> Option<&PodRef> {
         self.pods.get(key.0 as usize)?.as_ref().map(|record| &record.names)
@@ -347,14 +438,7 @@ impl Records {
             .containers
             .iter()
             .filter_map(|&slot| self.containers.get(slot))
-            .filter_map(|c| {
-                let reference = ContainerRef {
-                    id: ContainerId::from(Arc::clone(&c.id)),
-                    name: Arc::clone(&c.name),
-                    attempt: c.attempt,
-                };
-                Some((c.created_at, reference, container_state(c)?))
-            })
+            .filter_map(|c| Some((c.created_at, c.reference(), container_state(c)?)))
             .collect();
         containers.sort_by(|a, b| (a.0, a.1.attempt, &a.1.name, &a.1.id).cmp(&(b.0, b.1.attempt, &b.1.name, &b.1.id)));
         PodView {
@@ -447,6 +531,16 @@ impl Records {
             .filter(|pod| pod.sandboxes.iter().any(ready))
             .count();
         (states, pods)
+    }
+}
+
+impl Item<ContainerState> {
+    fn reference(&self) -> ContainerRef {
+        ContainerRef {
+            id: ContainerId::from(Arc::clone(&self.id)),
+            name: Arc::clone(&self.name),
+            attempt: self.attempt,
+        }
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use hashbrown::HashSet;
+
 use super::PodKey;
 use super::known::{Known, Seen};
 use crate::snapshot::Oddities;
@@ -65,6 +67,8 @@ pub(super) struct Table<S> {
     pub(super) listed: usize,
     /// How many of those the runtime denied when asked by id.
     pub(super) denied: usize,
+    /// Slots whose state was told by id since the last look: a list that was sent before may be older.
+    noted: HashSet<u32>,
 }
 
 impl<S> Default for Table<S> {
@@ -75,6 +79,7 @@ impl<S> Default for Table<S> {
             free: Vec::new(),
             listed: 0,
             denied: 0,
+            noted: HashSet::new(),
         }
     }
 }
@@ -141,6 +146,10 @@ impl<S: State> Table<S> {
                 return None;
             }
         }
+        // States only ever move on.
+        if !self.noted.is_empty() && self.noted.contains(&slot) && item.listed.is_some_and(|it| it >= shown.state) {
+            return None;
+        }
         let known = Some(shown.state.to_wire()).filter(|_| shown.clean);
         Arc::make_mut(&mut self.known).set(slot, item.id.as_bytes(), known);
         if item.listed == Some(shown.state) {
@@ -160,6 +169,26 @@ impl<S: State> Table<S> {
         self.listed -= 1;
         Arc::make_mut(&mut self.known).set(slot, item.id.as_bytes(), None);
         Some(item.pod)
+    }
+
+    /// Notes what the runtime said when asked by id, of an item that is listed. Returns its pod if that is news.
+    pub(super) fn note(&mut self, slot: u32, state: S) -> Option<PodKey> {
+        let item = self.slots.get_mut(slot as usize)?.as_mut()?;
+        if item.listed.is_none_or(|listed| listed == state) {
+            return None;
+        }
+        item.listed = Some(state);
+        self.denied -= usize::from(std::mem::take(&mut item.not_found));
+        Arc::make_mut(&mut self.known).set(slot, item.id.as_bytes(), None);
+        self.noted.insert(slot);
+        Some(item.pod)
+    }
+
+    /// A look was taken in: it is newer than what was noted.
+    pub(super) fn forget_notes(&mut self) {
+        if !self.noted.is_empty() {
+            self.noted = HashSet::new();
+        }
     }
 
     /// Notes that the runtime knows nothing of an item that it lists.

@@ -60,6 +60,14 @@ impl Runtime for CriRuntime {
         Ok(SandboxStatus::from_cri(id, &status))
     }
 
+    async fn probe_sandbox(&self, subject: &Subject, id: &SandboxId) -> Result<(), Error> {
+        let request = v1::PodSandboxStatusRequest {
+            pod_sandbox_id: id.as_str().to_owned(),
+            verbose: true,
+        };
+        self.client.call_for(subject, request).await.map(drop)
+    }
+
     async fn container_status(
         &self,
         subject: &Subject,
@@ -106,6 +114,10 @@ impl Runtime for CriRuntime {
             runtime: condition("RuntimeReady"),
             network: condition("NetworkReady"),
         })
+    }
+
+    fn endpoint(&self) -> Option<String> {
+        Some(self.client.endpoint().to_string())
     }
 
     fn inflight(&self) -> InFlight {

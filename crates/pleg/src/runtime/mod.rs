@@ -90,12 +90,23 @@ pub trait Runtime: Send + Sync + 'static {
         name: &Arc<str>,
     ) -> impl Future<Output = Result<ContainerStatus, Error>> + Send;
 
+    /// Asks for something about a sandbox that its shim has to answer, without changing anything. The answer does not matter, only
+    /// that there is one. A runtime without shims has nothing to ask.
+    fn probe_sandbox(&self, _subject: &Subject, _id: &SandboxId) -> impl Future<Output = Result<(), Error>> + Send {
+        std::future::ready(Ok(()))
+    }
+
     /// Asks which runtime this is. Called whenever the runtime was away or did not know a call, until it answers: it may have
     /// become another one.
     fn version(&self) -> impl Future<Output = Result<RuntimeVersion, Error>> + Send;
 
     /// Asks how the runtime is.
     fn status(&self) -> impl Future<Output = Result<RuntimeStatus, Error>> + Send;
+
+    /// Where the runtime is, for the commands that health suggests.
+    fn endpoint(&self) -> Option<String> {
+        None
+    }
 
     /// The calls in flight, for health and metrics.
     fn inflight(&self) -> InFlight {

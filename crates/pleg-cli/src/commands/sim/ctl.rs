@@ -1,4 +1,4 @@
-//! `pleg sim ctl`: commands to a running simulator.
+//! `pleg sim ctl`: commands to a running simulator or proxy.
 #![expect(clippy::doc_markdown, reason = "the comments on arguments are the text of --help")]
 
 use std::io::Write;
@@ -7,9 +7,11 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand, ValueEnum};
 use comfy_table::{CellAlignment, Table, presets};
 use pleg_cri::Endpoint;
-use pleg_sim::control::{Add, Down, Exit, Fail, Hang, PodState, Reply, RpcName, Set, Storm, Unhang, Unlock};
+use pleg_sim::control::{
+    Add, Down, Exit, Fail, Hang, Object, PodState, Reply, RpcName, Set, Shim, Shims, Storm, Unhang,
+};
 use pleg_sim::stats::RpcStats;
-use pleg_sim::{Command, ControlClient, GrpcCode, PodRef, Selector, Span, StatsSnapshot};
+use pleg_sim::{Command, ControlClient, EventFaults, EventStats, GrpcCode, PodRef, Selector, Span, StatsSnapshot};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -23,7 +25,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(super) struct CtlArgs {
-    /// The control socket of the simulator.
+    /// The control socket of the simulator or proxy.
     #[arg(
         long,
         value_name = "ENDPOINT",
@@ -55,6 +57,9 @@ struct MaybeTarget {
     /// Only for this container of the pod.
     #[arg(long, value_name = "NAME", requires = "pod")]
     container: Option<String>,
+    /// Only for the pod sandbox or container of this id.
+    #[arg(long, value_name = "ID", conflicts_with = "pod")]
+    id: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -122,16 +127,17 @@ enum Verb {
         target: MaybeTarget,
     },
     /// Lock a container as containerd does: every ListContainers hangs, and every call about it.
+    #[command(group = clap::ArgGroup::new("object").required(true).args(["pod", "id"]))]
     Lock {
         #[command(flatten)]
-        target: Target,
+        target: MaybeTarget,
     },
     /// End locks: those of the same selectors, all when there is none.
     Unlock {
         #[command(flatten)]
         target: MaybeTarget,
     },
-    /// Change latency or churn.
+    /// Change latency, churn, or what Status says.
     #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
     Set {
         /// How long calls take, as in 5ms.
@@ -143,9 +149,20 @@ enum Verb {
         /// Add up to this much to the latency.
         #[arg(long, value_name = "DURATION", requires = "latency")]
         jitter: Option<Span>,
+        #[command(flatten)]
+        target: MaybeTarget,
         /// Changes a second.
         #[arg(long, value_name = "PER_SECOND", group = "what")]
         churn: Option<f64>,
+        /// What Status says of the runtime.
+        #[arg(long, value_name = "BOOL", group = "what", action = clap::ArgAction::Set)]
+        runtime_ready: Option<bool>,
+        /// What Status says of the network.
+        #[arg(long, value_name = "BOOL", group = "what", action = clap::ArgAction::Set)]
+        network_ready: Option<bool>,
+        /// A subscriber of events that does not read holds up whoever makes something.
+        #[arg(long, value_name = "BOOL", group = "what", action = clap::ArgAction::Set)]
+        block_on_subscribers: Option<bool>,
     },
     /// Answer a share of the calls with an error.
     Fail {
@@ -165,6 +182,38 @@ enum Verb {
         #[arg(long = "for", value_name = "DURATION")]
         length: Span,
     },
+    /// Change what happens to events on their way; what is left out is as it should be.
+    Events {
+        /// The share that never arrives, from 0 to 1.
+        #[arg(long, value_name = "R", default_value_t = 0.0)]
+        drop: f64,
+        /// The share that arrives twice.
+        #[arg(long, value_name = "R", default_value_t = 0.0)]
+        double: f64,
+        /// The share without statuses.
+        #[arg(long, value_name = "R", default_value_t = 0.0)]
+        half: f64,
+        /// The share that arrives after the one that follows it.
+        #[arg(long, value_name = "R", default_value_t = 0.0)]
+        reorder: f64,
+        /// How late each is.
+        #[arg(long, value_name = "DURATION", default_value = "0s")]
+        delay: Span,
+    },
+    /// Hang a pod's shim: lists and statuses stay as they are, and what happens in the pod is not seen.
+    HangShim {
+        /// The pod, as NAMESPACE/NAME.
+        #[arg(long, value_name = "NS/NAME")]
+        pod: PodRef,
+    },
+    /// Let a shim go on, or all: what happened meanwhile is seen now.
+    UnhangShim {
+        /// Only that of this pod, as NAMESPACE/NAME.
+        #[arg(long, value_name = "NS/NAME")]
+        pod: Option<PodRef>,
+    },
+    /// End every fault, latency too.
+    Clear,
     /// Show what every call was asked for, and what it cost.
     Stats {
         #[command(flatten)]
@@ -180,6 +229,12 @@ enum Verb {
 impl From<Target> for Selector {
     fn from(Target { pod, container }: Target) -> Self {
         Self { pod, container }
+    }
+}
+
+impl From<MaybeTarget> for Object {
+    fn from(MaybeTarget { pod, container, id }: MaybeTarget) -> Self {
+        Self { pod, container, id }
     }
 }
 
@@ -205,27 +260,61 @@ impl Verb {
             Self::Add { pods } => Command::Add(Add { pods }),
             Self::Hang {
                 rpc,
-                target: MaybeTarget { pod, container },
-            } => Command::Hang(Hang { rpc, pod, container }),
+                target: MaybeTarget { pod, container, id },
+            } => Command::Hang(Hang {
+                rpc,
+                pod,
+                container,
+                id,
+            }),
             Self::Unhang {
                 rpc,
-                target: MaybeTarget { pod, container },
-            } => Command::Unhang(Unhang { rpc, pod, container }),
+                target: MaybeTarget { pod, container, id },
+            } => Command::Unhang(Unhang {
+                rpc,
+                pod,
+                container,
+                id,
+            }),
             Self::Lock { target } => Command::Lock(target.into()),
-            Self::Unlock {
-                target: MaybeTarget { pod, container },
-            } => Command::Unlock(Unlock { pod, container }),
+            Self::Unlock { target } => Command::Unlock(target.into()),
             Self::Set {
                 latency,
                 rpc,
                 jitter,
+                target: MaybeTarget { pod, container, id },
                 churn,
+                runtime_ready,
+                network_ready,
+                block_on_subscribers,
             } => Command::Set(Set {
                 latency,
                 jitter,
                 rpc,
+                pod,
+                container,
+                id,
                 churn,
+                runtime_ready,
+                network_ready,
+                block_on_subscribers,
             }),
+            Self::Events {
+                drop,
+                double,
+                half,
+                reorder,
+                delay,
+            } => Command::Events(EventFaults {
+                drop,
+                double,
+                half,
+                reorder,
+                delay,
+            }),
+            Self::HangShim { pod } => Command::HangShim(Shim { pod }),
+            Self::UnhangShim { pod } => Command::UnhangShim(Shims { pod }),
+            Self::Clear => Command::Clear {},
             Self::Fail { rpc, code, rate } => Command::Fail(Fail { rpc, code, rate }),
             Self::Down { length } => Command::Down(Down { length }),
         };
@@ -242,7 +331,23 @@ pub(super) async fn run(args: CtlArgs) -> anyhow::Result<ExitCode> {
         (Reply::Done(words), _) => writeln!(out, "{words}")?,
         (Reply::Stats(stats), Format::Json) => writeln!(out, "{}", serde_json::to_string_pretty(&stats)?)?,
         (Reply::Pods(pods), Format::Json) => writeln!(out, "{}", serde_json::to_string_pretty(&pods)?)?,
-        (Reply::Stats(stats), Format::Table) => writeln!(out, "{}", stats_table(&stats).trim_fmt())?,
+        (Reply::Stats(stats), Format::Table) => {
+            writeln!(out, "{}", stats_table(&stats).trim_fmt())?;
+            if let Some(events) = stats.events.filter(|&events| events != EventStats::default()) {
+                let EventStats {
+                    subscribers,
+                    sent,
+                    dropped,
+                    waiting,
+                    longest_wait_ms,
+                } = events;
+                writeln!(
+                    out,
+                    "events: {sent} sent, {dropped} dropped, {waiting} waiting, {subscribers} subscribers, \
+                     longest wait {longest_wait_ms}ms"
+                )?;
+            }
+        }
         (Reply::Pods(pods), Format::Table) => writeln!(out, "{}", pods_table(&pods).trim_fmt())?,
     }
     Ok(ExitCode::SUCCESS)

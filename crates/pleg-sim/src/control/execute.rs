@@ -1,0 +1,168 @@
+//! What the commands do. Faults are the same for a simulator and a proxy; the rest is each one's own.
+
+use std::sync::Arc;
+
+use super::command::{Command, CommandError, Down, Fail, Hang, Object, Reply, Set, Unhang};
+use crate::fault::Faults;
+use crate::selector::{Selector, Target};
+use crate::serve::listening::Switch;
+use crate::stats::StatsSnapshot;
+
+/// What takes commands: a simulator, or a proxy before a real runtime.
+pub(crate) trait Commanded: Send + Sync + 'static {
+    fn faults(&self) -> &Faults;
+    fn stats(&self) -> StatsSnapshot;
+    fn switch(&self) -> &Switch;
+
+    /// The ids of the pod's sandboxes and containers, or of all attempts of one container.
+    fn ids(&self, selector: &Selector) -> impl Future<Output = Result<Vec<Arc<str>>, CommandError>> + Send;
+
+    /// Ends every fault.
+    fn clear(&self) {
+        self.faults().clear();
+    }
+
+    /// Does a command that is no fault of the layer.
+    fn own(&self, command: Command) -> impl Future<Output = Result<Reply, CommandError>> + Send;
+}
+
+/// `1 pod`, `2 pods`.
+pub(crate) fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// The names, for a rule to be ended by, and the ids that they mean now.
+async fn resolve(on: &impl Commanded, target: Target) -> Result<(Option<Selector>, Vec<Arc<str>>), CommandError> {
+    match target {
+        Target::Named(selector) => {
+            let ids = on.ids(&selector).await?;
+            Ok((Some(selector), ids))
+        }
+        Target::Id(id) => Ok((None, vec![id])),
+    }
+}
+
+/// Does a command.
+pub(crate) async fn execute(on: &impl Commanded, command: Command) -> Result<Reply, CommandError> {
+    let faults = on.faults();
+    let done = match command {
+        Command::Hang(Hang {
+            rpc,
+            pod,
+            container,
+            id,
+        }) => {
+            if let Some(target) = (Object { pod, container, id }).target()? {
+                let done = format!("{rpc} about {target} hangs until unhang");
+                let (selector, ids) = resolve(on, target).await?;
+                faults.hang(rpc.0, selector, Some(ids))?;
+                done
+            } else {
+                faults.hang(rpc.0, None, None)?;
+                format!("{rpc} hangs until unhang")
+            }
+        }
+        Command::Unhang(Unhang {
+            rpc,
+            pod,
+            container,
+            id,
+        }) => {
+            let rpc = rpc.map(|rpc| rpc.0);
+            let count = match (Object { pod, container, id }).target()? {
+                Some(Target::Id(id)) => faults.unhang_id(rpc, &id),
+                Some(Target::Named(selector)) => faults.unhang(rpc, Some(&selector)),
+                None => faults.unhang(rpc, None),
+            };
+            format!("{} ended", counted(count, "hang"))
+        }
+        Command::Lock(object) => {
+            let target = object
+                .target()?
+                .ok_or_else(|| CommandError::Invalid("name what to lock: --pod and --container, or --id".into()))?;
+            let done = format!("{target} is locked: ListContainers hangs until unlock");
+            let (selector, ids) = resolve(on, target).await?;
+            faults.lock(selector, ids)?;
+            done
+        }
+        Command::Unlock(object) => {
+            let count = match object.target()? {
+                Some(Target::Id(id)) => faults.unlock_id(&id),
+                Some(Target::Named(selector)) => faults.unlock(Some(&selector)),
+                None => faults.unlock(None),
+            };
+            format!("{} ended", counted(count, "lock"))
+        }
+        Command::Set(set) => apply(on, set).await?,
+        Command::Fail(Fail { rpc, code, rate }) => {
+            faults.fail(rpc.0, code, rate)?;
+            format!("{rpc} fails with {code} at a rate of {rate}")
+        }
+        Command::Down(Down { length }) => {
+            if !on.switch().down(length.0).await {
+                return Err(CommandError::Invalid("it is ending".into()));
+            }
+            format!("down for {length}")
+        }
+        Command::Events(events) => {
+            faults.set_events(events)?;
+            "event faults set".to_owned()
+        }
+        Command::Clear {} => {
+            on.clear();
+            "all faults ended".to_owned()
+        }
+        Command::Stats {} => return Ok(Reply::Stats(on.stats())),
+        command => return on.own(command).await,
+    };
+    Ok(Reply::Done(done))
+}
+
+/// Latency is a fault like others; the rest belongs to a world.
+async fn apply(on: &impl Commanded, set: Set) -> Result<String, CommandError> {
+    let Set {
+        latency,
+        jitter,
+        rpc,
+        pod,
+        container,
+        id,
+        ..
+    } = set;
+    let own = Set {
+        latency: None,
+        jitter: None,
+        rpc: None,
+        pod: None,
+        container: None,
+        id: None,
+        ..set
+    };
+    let mut done = Vec::new();
+    if own != Set::default()
+        && let Reply::Done(words) = on.own(Command::Set(own)).await?
+    {
+        done.push(words);
+    }
+    let target = Object { pod, container, id }.target()?;
+    if let Some(latency) = latency {
+        let jitter = jitter.unwrap_or_default();
+        let calls = rpc.map_or_else(|| "every call".to_owned(), |rpc| rpc.to_string());
+        let about = target
+            .as_ref()
+            .map_or(String::new(), |target| format!(" about {target}"));
+        let rpc = rpc.map(|rpc| rpc.0);
+        if let Some(target) = target {
+            let (selector, ids) = resolve(on, target).await?;
+            on.faults().set_latency_of(rpc, selector, ids, latency.0, jitter.0)?;
+        } else {
+            on.faults().set_latency(rpc, latency.0, jitter.0);
+        }
+        done.push(format!("{calls}{about} takes {latency}"));
+    }
+    if done.is_empty() {
+        let words = "nothing to set: give a latency, a churn, or what Status says";
+        return Err(CommandError::Invalid(words.into()));
+    }
+    Ok(done.join(", "))
+}

@@ -1,0 +1,68 @@
+//! Answers that are made up: what a real runtime would know from its processes.
+
+use std::time::Duration;
+
+use pleg_cri::v1;
+
+use crate::world::{Readiness, Script};
+
+/// What `Status` says.
+pub(super) fn conditions(readiness: Readiness) -> Vec<v1::RuntimeCondition> {
+    let condition = |kind: &str, status: bool, reason: &str, message: &str| v1::RuntimeCondition {
+        r#type: kind.to_owned(),
+        status,
+        reason: if status { String::new() } else { reason.to_owned() },
+        message: if status { String::new() } else { message.to_owned() },
+    };
+    vec![
+        condition(
+            "RuntimeReady",
+            readiness.runtime,
+            "RuntimeNotReady",
+            "told to be not ready",
+        ),
+        condition(
+            "NetworkReady",
+            readiness.network,
+            "NetworkPluginNotReady",
+            "Network plugin returns error: cni plugin not initialized",
+        ),
+    ]
+}
+
+/// What containerd says of a sandbox beyond CRI, as far as clients look at it. The process is none that a machine can have.
+pub(super) fn sandbox_info(id: &str, process: &str) -> String {
+    let pid = id
+        .bytes()
+        .fold(0_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+    let info = serde_json::json!({
+        "pid": 5_000_000 + pid % 1_000_000,
+        "processStatus": process,
+        "netNamespaceClosed": false,
+        "image": "registry.k8s.io/pause:3.10",
+        "snapshotter": "overlayfs",
+        "runtimeHandler": "",
+        "runtimeType": "io.containerd.runc.v2",
+    });
+    info.to_string()
+}
+
+/// What a command in a container does.
+pub(super) struct Exec {
+    pub(super) takes: Duration,
+    pub(super) answer: v1::ExecSyncResponse,
+}
+
+/// `echo` answers its words; otherwise the command is a script, and one that never ends is a program that says yes.
+pub(super) fn exec(cmd: &[String]) -> Exec {
+    let mut answer = v1::ExecSyncResponse::default();
+    if let Some(("echo", words)) = cmd.split_first().map(|(name, words)| (name.as_str(), words)) {
+        answer.stdout = format!("{}\n", words.join(" ")).into_bytes();
+    }
+    let script = Script::parse(cmd.iter().map(String::as_str));
+    let takes = script.ends.map_or(Duration::ZERO, |(takes, ending)| {
+        answer.exit_code = ending.code();
+        takes
+    });
+    Exec { takes, answer }
+}

@@ -1,0 +1,102 @@
+//! What waits for one subscriber of the event stream, and how long it had to.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use pleg_cri::v1::ContainerEventResponse;
+use tokio::sync::{Notify, watch};
+
+use crate::clock::Clock;
+
+/// The world's end of a subscriber's queue.
+#[derive(Debug)]
+pub(super) struct Queue(Arc<Shared>);
+
+/// A subscriber's end of the stream.
+#[derive(Debug)]
+pub struct Subscription {
+    shared: Arc<Shared>,
+    /// Told after each event that was taken: somebody may wait for room.
+    taken: watch::Sender<()>,
+    clock: Clock,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    came: Notify,
+    left: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// With the time at which each came.
+    waiting: VecDeque<(i64, ContainerEventResponse)>,
+    /// The longest that one had to wait before it was taken.
+    longest: i64,
+}
+
+impl Queue {
+    pub(super) fn new(clock: Clock, taken: watch::Sender<()>) -> (Self, Subscription) {
+        let shared = Arc::new(Shared::default());
+        let subscription = Subscription {
+            shared: Arc::clone(&shared),
+            taken,
+            clock,
+        };
+        (Self(shared), subscription)
+    }
+
+    pub(super) fn left(&self) -> bool {
+        self.0.left.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.state.lock().waiting.len()
+    }
+
+    pub(super) fn push(&self, now: i64, event: ContainerEventResponse) {
+        self.0.state.lock().waiting.push_back((now, event));
+        self.0.came.notify_one();
+    }
+
+    /// The longest wait so far, of what was taken and of what still waits.
+    pub(super) fn longest_wait(&self, now: i64) -> i64 {
+        let state = self.0.state.lock();
+        let oldest = state.waiting.front().map_or(0, |(at, _)| now.saturating_sub(*at));
+        state.longest.max(oldest)
+    }
+}
+
+impl Subscription {
+    /// The next event, if there is one.
+    pub fn try_recv(&mut self) -> Option<ContainerEventResponse> {
+        let event = {
+            let mut state = self.shared.state.lock();
+            let (at, event) = state.waiting.pop_front()?;
+            state.longest = state.longest.max(self.clock.now().saturating_sub(at));
+            event
+        };
+        self.taken.send_replace(());
+        Some(event)
+    }
+
+    /// The next event, when it comes. Cancel-safe.
+    pub async fn recv(&mut self) -> ContainerEventResponse {
+        loop {
+            if let Some(event) = self.try_recv() {
+                return event;
+            }
+            self.shared.came.notified().await;
+        }
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.shared.left.store(true, Ordering::Relaxed);
+        self.taken.send_replace(());
+    }
+}

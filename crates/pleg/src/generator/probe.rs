@@ -1,0 +1,274 @@
+//! Finds shims that hang without anybody noticing.
+//!
+//! A shim that is stopped or stuck keeps no list and no status waiting: its pod just shows its last state for ever. Only a call that
+//! goes through the shim tells, and the verbose `PodSandboxStatus` is the one that changes nothing. So every ready pod is asked once
+//! in [`ProbeConfig::round`], a few a second at most, and those that there is a reason to suspect first. A probe that takes long while
+//! the plain status of the same sandbox does not is a hung shim.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+use pleg_cri::error::seconds;
+use pleg_cri::{Error, Subject};
+use tokio::time::Instant;
+
+use super::Generator;
+use crate::health::HungShim;
+use crate::model::{PodRef, PodUid, SandboxId};
+use crate::recorder::line::Turn;
+use crate::records::PodKey;
+use crate::runtime::Runtime;
+use crate::shim::Shim;
+
+/// How pods are probed for hung shims.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProbeConfig {
+    /// In this time every pod is probed once, as far as `least_pause` allows. Zero: none is.
+    pub round: Duration,
+    /// From one probe to the next, at least.
+    pub least_pause: Duration,
+    /// A probe that takes longer is not answered by a shim that lives.
+    pub slow: Duration,
+}
+
+impl Default for ProbeConfig {
+    fn default() -> Self {
+        Self {
+            round: Duration::from_secs(45),
+            least_pause: Duration::from_millis(250),
+            slow: Duration::from_secs(2),
+        }
+    }
+}
+
+/// Probes in flight at once: hung ones do not end the round.
+const MOST_PROBES: usize = 4;
+/// Suspects that wait for their probe. More than this are found in the round.
+const MOST_SUSPECTS: usize = 64;
+/// From one probe of a shim that hangs to the next.
+const AGAIN: Duration = Duration::from_secs(10);
+/// Hung shims that are followed. More than this at once is no matter of shims.
+const MOST_HUNG: usize = 256;
+
+/// Pods that somebody has a reason to suspect. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Suspects {
+    shared: Arc<Mutex<VecDeque<PodUid>>>,
+}
+
+impl Suspects {
+    pub(crate) fn add(&self, uid: &PodUid) {
+        let mut suspects = self.shared.lock();
+        if suspects.len() < MOST_SUSPECTS && !suspects.contains(uid) {
+            suspects.push_back(uid.clone());
+        }
+    }
+
+    fn take(&self) -> Option<PodUid> {
+        self.shared.lock().pop_front()
+    }
+}
+
+/// Where the round of probes is.
+#[derive(Debug)]
+pub(super) struct Prober {
+    calls: FuturesUnordered<BoxFuture<'static, Probed>>,
+    in_flight: Vec<PodUid>,
+    next: Instant,
+    /// The pod that was probed last in the round.
+    cursor: Option<PodKey>,
+    pub(super) suspects: Suspects,
+    /// Hung shims, and when to probe them again.
+    hung: HashMap<PodUid, Instant>,
+}
+
+impl Prober {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            calls: FuturesUnordered::new(),
+            in_flight: Vec::new(),
+            next: now,
+            cursor: None,
+            suspects: Suspects::default(),
+            hung: HashMap::new(),
+        }
+    }
+
+    /// Probes the pod before all others.
+    pub(super) fn suspect(&self, uid: &PodUid) {
+        self.suspects.add(uid);
+    }
+
+    /// The next probe that ends; never resolves where there is none.
+    pub(super) async fn next(&mut self) -> Probed {
+        use futures_util::StreamExt as _;
+        match self.calls.next().await {
+            Some(probed) => probed,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// A probe that ended.
+#[derive(Debug)]
+pub(super) struct Probed {
+    pod: PodRef,
+    sandbox: SandboxId,
+    verdict: Verdict,
+}
+
+#[derive(Debug)]
+enum Verdict {
+    Lives,
+    Hangs {
+        took: [Duration; 2],
+        shim: Option<Shim>,
+    },
+    /// The runtime did not answer, or everything is slow: this says nothing about the shim.
+    Unknown,
+}
+
+impl<R: Runtime> Generator<R> {
+    /// Starts the probe that is due. Returns when to come again.
+    pub(super) fn probe(&mut self) -> Option<Instant> {
+        let config = self.config.probe;
+        if config.round.is_zero() || self.first {
+            return None;
+        }
+        let now = Instant::now();
+        if now < self.prober.next {
+            return Some(self.prober.next);
+        }
+        let pods = u32::try_from(self.records.len().max(1)).unwrap_or(u32::MAX);
+        let pause = (config.round / pods).max(config.least_pause);
+        self.prober.next = now + pause;
+        if self.prober.in_flight.len() < MOST_PROBES
+            && let Some((pod, sandbox)) = self.to_probe(now)
+        {
+            let runtime = Arc::clone(&self.runtime);
+            self.prober.in_flight.push(pod.uid.clone());
+            let call = async move {
+                let verdict = probe(&*runtime, &pod, &sandbox, config.slow).await;
+                Probed { pod, sandbox, verdict }
+            };
+            self.prober.calls.push(call.boxed());
+        }
+        Some(self.prober.next)
+    }
+
+    /// Suspects first, then hung shims whose time has come, then the next in the round.
+    fn to_probe(&mut self, now: Instant) -> Option<(PodRef, SandboxId)> {
+        let busy = |prober: &Prober, uid: &PodUid| prober.in_flight.contains(uid);
+        while let Some(uid) = self.prober.suspects.take() {
+            if !busy(&self.prober, &uid)
+                && let Some(found) = self.records.key(&uid).and_then(|key| self.records.ready_sandbox(key))
+            {
+                return Some(found);
+            }
+        }
+        let due = self
+            .prober
+            .hung
+            .iter()
+            .find(|(_, at)| **at <= now)
+            .map(|(uid, _)| uid.clone());
+        if let Some(uid) = due {
+            let found = self.records.key(&uid).and_then(|key| self.records.ready_sandbox(key));
+            if found.is_none() {
+                // Gone, or not ready any more: that is seen by everybody.
+                self.shim_answers(&uid);
+            } else if let Some(at) = self.prober.hung.get_mut(&uid) {
+                *at = now + AGAIN;
+                return found;
+            }
+        }
+        let (key, found) = self.records.next_ready(self.prober.cursor)?;
+        self.prober.cursor = Some(key);
+        let skip = busy(&self.prober, &found.0.uid) || self.prober.hung.contains_key(&found.0.uid);
+        (!skip).then_some(found)
+    }
+
+    /// Takes in a probe.
+    pub(super) fn probed(&mut self, probed: Probed) {
+        let Probed { pod, sandbox, verdict } = probed;
+        self.prober.in_flight.retain(|uid| *uid != pod.uid);
+        match verdict {
+            Verdict::Unknown => {}
+            Verdict::Lives => self.shim_answers(&pod.uid),
+            Verdict::Hangs { took, shim } => {
+                let now = Instant::now();
+                if self.records.key(&pod.uid).is_none() || self.prober.hung.len() >= MOST_HUNG {
+                    return;
+                }
+                if self.prober.hung.insert(pod.uid.clone(), now + AGAIN).is_some() {
+                    return;
+                }
+                let hung = HungShim {
+                    pod: pod.clone(),
+                    sandbox,
+                    shim,
+                    since: now,
+                    took,
+                };
+                let text = hung.text();
+                tracing::warn!("{text}; the pod's state is not known, other pods are not affected");
+                self.recorder.transition(Turn::ShimHangs, Some(&pod), Some(&text), None);
+                self.health.shim_hangs(hung);
+                self.metrics.hung_shims(self.prober.hung.len());
+            }
+        }
+    }
+
+    fn shim_answers(&mut self, uid: &PodUid) {
+        if self.prober.hung.remove(uid).is_none() {
+            return;
+        }
+        if let Some(since) = self.health.shim_answers(uid) {
+            let pod = self.records.key(uid).and_then(|key| self.records.pod(key));
+            let name = pod.map_or_else(|| uid.to_string().into(), PodRef::full_name);
+            tracing::info!(
+                "the shim of pod {name} hangs no more, after {}",
+                seconds(since.elapsed())
+            );
+            self.recorder
+                .transition(Turn::ShimAnswers, pod, None, Some(since.elapsed()));
+        }
+        self.metrics.hung_shims(self.prober.hung.len());
+        // Whatever happened behind the shim's back shows now.
+        self.hints.pod(uid, crate::event::Source::Relist);
+    }
+}
+
+async fn probe<R: Runtime>(runtime: &R, pod: &PodRef, sandbox: &SandboxId, slow: Duration) -> Verdict {
+    let subject = Subject::sandbox(pod.full_name(), sandbox.shared());
+    let started = Instant::now();
+    let answer: Result<(), Error> = runtime.probe_sandbox(&subject, sandbox).await;
+    let through = started.elapsed();
+    if let Err(error) = &answer
+        && !error.kind.is_deadline()
+    {
+        return Verdict::Unknown;
+    }
+    if through < slow {
+        return Verdict::Lives;
+    }
+    let started = Instant::now();
+    let plain = runtime.sandbox_status(&subject, sandbox).await;
+    let around = started.elapsed();
+    // Everything is slow, or the sandbox is gone.
+    if plain.is_err() || around * 2 >= through {
+        return Verdict::Unknown;
+    }
+    let id = sandbox.clone();
+    let shim = tokio::task::spawn_blocking(move || Shim::of(id.as_str())).await;
+    Verdict::Hangs {
+        took: [through, around],
+        shim: shim.ok().flatten(),
+    }
+}

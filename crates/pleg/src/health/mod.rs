@@ -1,0 +1,450 @@
+//! Is the generator healthy, and if not, what is it waiting for?
+//!
+//! The rule is the kubelet's: a complete look within the threshold. Only [`Level::Unhealthy`] makes a node NotReady; a pod in
+//! quarantine makes the generator [`Level::Degraded`], which hurts nobody but that pod. Every level below healthy has a cause with names.
+
+mod cause;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use pleg_cri::error::seconds;
+use pleg_cri::{Error, InFlight, Rpc};
+use serde::Serialize;
+use tokio::time::Instant;
+
+use crate::cache::PodError;
+use crate::model::{PodRef, PodUid, SandboxId};
+use crate::shim::Shim;
+use crate::snapshot::Oddities;
+use crate::trouble::Trouble;
+pub(crate) use cause::of_inspection;
+pub use cause::{Cause, Stage, Who};
+use cause::{Seen, of_list};
+
+/// The kubelet's threshold.
+pub const THRESHOLD: Duration = Duration::from_mins(3);
+/// A call in flight for longer than this is worth a word.
+const SLOW_CALL: Duration = Duration::from_secs(5);
+/// Causes beyond this many are counted, not listed.
+const MOST_CAUSES: usize = 20;
+
+/// How well the generator does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum Level {
+    /// All is seen.
+    Healthy,
+    /// Something is not seen; the node still works.
+    Degraded,
+    /// No complete look within the threshold: nothing is known any more.
+    Unhealthy,
+}
+
+/// The health at one moment.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// How well.
+    pub level: Level,
+    /// How well, in a few words; in the kubelet's where they are its own.
+    pub headline: String,
+    /// The headline and the first cause with its meaning and the next step: the text that log, event and node condition have.
+    pub message: String,
+    /// Why not better; the longest-standing first.
+    pub causes: Vec<Cause>,
+    /// Causes that are not listed because there are too many.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub more_causes: usize,
+    /// Seconds since the last complete look; none before the first.
+    pub last_seen_seconds: Option<f64>,
+    /// The threshold, in seconds.
+    pub threshold_seconds: u64,
+    /// Looks completed so far.
+    pub looks: u64,
+    /// What made no sense in the last complete look. Never a reason for not being healthy.
+    pub odd_objects: Oddities,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(n: &usize) -> bool {
+    *n == 0
+}
+
+#[derive(Debug, Default)]
+struct State {
+    looks: u64,
+    last_complete: Option<Instant>,
+    /// Looks that failed since the last complete one.
+    failure: Option<ListFailure>,
+    quarantine: BTreeMap<PodUid, (PodRef, Arc<PodError>)>,
+    /// Who does not answer by id while a list hangs, and since when.
+    suspects: Vec<(Who, Instant)>,
+    /// While a list hangs: somebody answers by id.
+    others_answer: bool,
+    hung_shims: BTreeMap<PodUid, HungShim>,
+    /// What made no sense in the last complete look.
+    odd: Oddities,
+}
+
+/// A pod whose shim does not answer, while the runtime does.
+#[derive(Debug, Clone)]
+pub(crate) struct HungShim {
+    pub(crate) pod: PodRef,
+    pub(crate) sandbox: SandboxId,
+    pub(crate) shim: Option<Shim>,
+    pub(crate) since: Instant,
+    /// What the call took that goes through the shim, and the one that does not.
+    pub(crate) took: [Duration; 2],
+}
+
+impl HungShim {
+    fn who(&self) -> Who {
+        Who {
+            pod: Some(self.pod.full_name()),
+            container: None,
+            id: Some(self.sandbox.shared()),
+            sandbox: Some(self.sandbox.shared()),
+            shim: self.shim,
+        }
+    }
+
+    /// What is seen, in words.
+    pub(crate) fn text(&self) -> String {
+        let [through, around] = self.took;
+        let mut text = format!(
+            "the shim of pod {} hangs: PodSandboxStatus took {} through it and {} without",
+            self.pod.full_name(),
+            seconds(through),
+            seconds(around)
+        );
+        if let Some(shim) = self.shim {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "; its process {} is {} ({})", shim.pid, shim.word(), shim.state);
+        }
+        text
+    }
+}
+
+#[derive(Debug)]
+struct ListFailure {
+    since: Instant,
+    attempts: u32,
+    error: Error,
+}
+
+/// A call by which the generator looks. Others share the table: a pull or a stop may take its minutes, a stream is meant to last.
+fn is_look(rpc: Rpc) -> bool {
+    matches!(
+        rpc,
+        Rpc::Version
+            | Rpc::ListPodSandbox
+            | Rpc::StreamPodSandboxes
+            | Rpc::ListContainers
+            | Rpc::StreamContainers
+            | Rpc::PodSandboxStatus
+            | Rpc::ContainerStatus
+    )
+}
+
+/// Answers for the generator's health. Clones answer the same.
+#[derive(Debug, Clone)]
+pub struct Health {
+    shared: Arc<Mutex<State>>,
+    inflight: InFlight,
+    threshold: Duration,
+    /// The runtime's, for the commands to type next.
+    endpoint: Option<Arc<str>>,
+}
+
+impl Health {
+    pub(crate) fn new(threshold: Duration, inflight: InFlight, endpoint: Option<Arc<str>>) -> Self {
+        Self {
+            shared: Arc::default(),
+            inflight,
+            threshold,
+            endpoint,
+        }
+    }
+
+    /// The calls in flight now.
+    pub fn inflight(&self) -> &InFlight {
+        &self.inflight
+    }
+
+    /// The health now.
+    pub fn report(&self) -> Report {
+        let state = self.shared.lock();
+        let now = Instant::now();
+        let age = |since: Instant| now.saturating_duration_since(since);
+        let last_seen = state.last_complete.map(age);
+
+        let mut causes = self.causes(&state, now);
+        let (looks, odd_objects) = (state.looks, state.odd);
+        let troubled = state.failure.is_some() || !state.quarantine.is_empty();
+        drop(state);
+        causes.sort_by_key(|cause| (cause.stage, std::cmp::Reverse(cause.age_seconds)));
+
+        let level = match last_seen {
+            None => Level::Unhealthy,
+            Some(age) if age > self.threshold => Level::Unhealthy,
+            Some(_) if troubled || !causes.is_empty() => Level::Degraded,
+            Some(_) => Level::Healthy,
+        };
+        let headline = self.headline(level, last_seen);
+        let message = message(&headline, &causes);
+        let more_causes = causes.len().saturating_sub(MOST_CAUSES);
+        causes.truncate(MOST_CAUSES);
+        Report {
+            level,
+            headline,
+            message,
+            causes,
+            more_causes,
+            last_seen_seconds: last_seen.map(|age| (age.as_secs_f64() * 1e3).round() / 1e3),
+            threshold_seconds: self.threshold.as_secs(),
+            looks,
+            odd_objects,
+        }
+    }
+
+    fn headline(&self, level: Level, last_seen: Option<Duration>) -> String {
+        match (level, last_seen) {
+            (Level::Healthy, _) => "PLEG is healthy".to_owned(),
+            (Level::Degraded, _) => "PLEG is degraded".to_owned(),
+            (Level::Unhealthy, None) => "PLEG is not healthy: pleg has yet to be successful".to_owned(),
+            (Level::Unhealthy, Some(age)) => format!(
+                "PLEG is not healthy: pleg was last seen active {} ago; threshold is {}",
+                seconds(Duration::from_secs(age.as_secs())),
+                seconds(self.threshold)
+            ),
+        }
+    }
+
+    fn causes(&self, state: &State, now: Instant) -> Vec<Cause> {
+        let endpoint = self.endpoint.as_deref();
+        let age = |since: Instant| now.saturating_duration_since(since);
+        let calls = self.inflight.calls();
+        let waits = |rpcs: [Rpc; 2]| {
+            calls
+                .iter()
+                .any(|call| rpcs.contains(&call.rpc) && age(call.since) >= SLOW_CALL)
+        };
+        let sandboxes_wait = waits([Rpc::ListPodSandbox, Rpc::StreamPodSandboxes]);
+        // Some answer while a list does not: it is not the runtime as a whole.
+        let alone = state.others_answer
+            || !sandboxes_wait && waits([Rpc::ListContainers, Rpc::StreamContainers]) && state.last_complete.is_some();
+
+        let mut causes = Vec::new();
+        if let Some(failure) = &state.failure {
+            let seen = Seen {
+                stage: Stage::List,
+                trouble: of_list(&failure.error, alone),
+                rpc: failure.error.rpc.name(),
+                who: Who::default(),
+                age: age(failure.since),
+            };
+            causes.push(seen.failed(&failure.error.to_string().into(), failure.attempts, endpoint));
+        }
+        // What is still in flight has no error yet; it is told by its age.
+        for call in calls {
+            let waiting = age(call.since);
+            if waiting < SLOW_CALL || !is_look(call.rpc) {
+                continue;
+            }
+            let known = |cause: &Cause| cause.who.id == call.subject.id && cause.rpc == call.rpc.name();
+            let quarantined = |error: &PodError| error.id == call.subject.id && error.rpc == call.rpc.name();
+            let suspect = |who: &Who| who.id.is_some() && who.id == call.subject.id;
+            if causes.iter().any(known)
+                || state.quarantine.values().any(|(_, error)| quarantined(error))
+                || state.suspects.iter().any(|(who, _)| suspect(who))
+            {
+                continue;
+            }
+            let list = call.subject.id.is_none();
+            let seen = Seen {
+                stage: if list { Stage::List } else { Stage::Inspect },
+                trouble: match list {
+                    true if alone => Trouble::LockedContainer,
+                    true => Trouble::RuntimeStuck,
+                    false => Trouble::StuckInspection,
+                },
+                rpc: call.rpc.name(),
+                who: Who {
+                    pod: call.subject.pod,
+                    container: call.subject.container,
+                    id: call.subject.id,
+                    ..Who::default()
+                },
+                age: waiting,
+            };
+            causes.push(seen.waiting(endpoint));
+        }
+        self.name_suspects(state, &mut causes, now);
+        for (pod, error) in state.quarantine.values() {
+            let hung = state.hung_shims.get(&pod.uid);
+            let seen = Seen {
+                stage: Stage::Inspect,
+                trouble: hung.map_or(error.trouble, |_| Trouble::HungShim),
+                rpc: error.rpc,
+                who: Who {
+                    pod: Some(pod.full_name()),
+                    container: error.container.clone(),
+                    id: error.id.clone(),
+                    ..hung.map(HungShim::who).unwrap_or_default()
+                },
+                age: age(error.since),
+            };
+            causes.push(seen.failed(&error.message, error.attempts, endpoint));
+        }
+        for hung in state.hung_shims.values() {
+            let seen = Seen {
+                stage: Stage::Probe,
+                trouble: Trouble::HungShim,
+                rpc: Rpc::PodSandboxStatus.name(),
+                who: hung.who(),
+                age: age(hung.since),
+            };
+            let text = format!("{} (for {})", hung.text(), seen.for_long());
+            causes.push(seen.say(text, endpoint));
+        }
+        causes
+    }
+
+    /// Whoever does not answer by id while a list hangs: the first is named by the list's own cause, the others by theirs.
+    fn name_suspects(&self, state: &State, causes: &mut Vec<Cause>, now: Instant) {
+        let endpoint = self.endpoint.as_deref();
+        for (n, (who, since)) in state.suspects.iter().enumerate() {
+            let hung = state
+                .hung_shims
+                .values()
+                .find(|hung| Some(hung.pod.full_name()) == who.pod);
+            let who = Who {
+                shim: hung.and_then(|hung| hung.shim),
+                ..who.clone()
+            };
+            let list = causes
+                .iter_mut()
+                .find(|cause| cause.trouble == Trouble::LockedContainer);
+            if let Some(list) = list.filter(|_| n == 0) {
+                list.name(&who, &format!("; {who} does not answer by id either"), endpoint);
+                continue;
+            }
+            let seen = Seen {
+                stage: Stage::List,
+                trouble: Trouble::LockedContainer,
+                rpc: if who.container.is_some() {
+                    Rpc::ContainerStatus
+                } else {
+                    Rpc::PodSandboxStatus
+                }
+                .name(),
+                age: now.saturating_duration_since(*since),
+                who,
+            };
+            causes.push(seen.waiting(endpoint));
+        }
+    }
+
+    /// The moment after which the generator is unhealthy unless a look completes.
+    pub(crate) fn expires(&self) -> Option<Instant> {
+        self.shared.lock().last_complete.map(|last| last + self.threshold)
+    }
+
+    /// A full look is complete. Returns how long looks had failed before, and how often.
+    pub(crate) fn look_complete(&self) -> Option<(Duration, u32)> {
+        let mut state = self.shared.lock();
+        state.looks += 1;
+        state.last_complete = Some(Instant::now());
+        state
+            .failure
+            .take()
+            .map(|failure| (failure.since.elapsed(), failure.attempts))
+    }
+
+    /// A full look failed. Returns whether it is the first to fail.
+    pub(crate) fn look_failed(&self, error: Error) -> bool {
+        let mut state = self.shared.lock();
+        if let Some(failure) = &mut state.failure {
+            failure.attempts += 1;
+            failure.error = error;
+            return false;
+        }
+        state.failure = Some(ListFailure {
+            since: Instant::now(),
+            attempts: 1,
+            error,
+        });
+        true
+    }
+
+    /// Who does not answer by id while a list hangs, and whether others do.
+    pub(crate) fn suspects(&self, suspects: Vec<(Who, Instant)>, others_answer: bool) {
+        let mut state = self.shared.lock();
+        (state.suspects, state.others_answer) = (suspects, others_answer);
+    }
+
+    pub(crate) fn shim_hangs(&self, hung: HungShim) {
+        self.shared.lock().hung_shims.insert(hung.pod.uid.clone(), hung);
+    }
+
+    /// The pod's shim answers, or the pod is gone. Returns since when it did not.
+    pub(crate) fn shim_answers(&self, uid: &PodUid) -> Option<Instant> {
+        self.shared.lock().hung_shims.remove(uid).map(|hung| hung.since)
+    }
+
+    /// Takes in what made no sense in a complete look. Returns whether that is news.
+    pub(crate) fn odd(&self, odd: Oddities) -> bool {
+        std::mem::replace(&mut self.shared.lock().odd, odd) != odd
+    }
+
+    pub(crate) fn quarantine(&self, pod: &PodRef, error: Arc<PodError>) {
+        self.shared
+            .lock()
+            .quarantine
+            .insert(pod.uid.clone(), (pod.clone(), error));
+    }
+
+    pub(crate) fn release(&self, uid: &PodUid) {
+        self.shared.lock().quarantine.remove(uid);
+    }
+}
+
+fn message(headline: &str, causes: &[Cause]) -> String {
+    let mut message = headline.to_owned();
+    // Writing to a string cannot fail.
+    if let Some(first) = causes.first() {
+        let _ = write!(message, ": {first}. {} {}", first.means, first.next);
+    }
+    if causes.len() > 1 {
+        let _ = write!(message, " And {} more.", causes.len() - 1);
+    }
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use pleg_cri::Subject;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn only_looks_that_wait_are_a_cause() {
+        let inflight = InFlight::default();
+        let health = Health::new(THRESHOLD, inflight.clone(), None);
+        health.look_complete();
+        let long = Some(Duration::from_mins(4));
+        let _pull = inflight.begin(Rpc::PullImage, Subject::NODE, long);
+        let _stop = inflight.begin(Rpc::StopContainer, Subject::id("c"), long);
+        let _events = inflight.begin(Rpc::GetContainerEvents, Subject::NODE, None);
+        tokio::time::advance(Duration::from_mins(1)).await;
+        assert_eq!(health.report().level, Level::Healthy);
+
+        let _list = inflight.begin(Rpc::ListContainers, Subject::NODE, long);
+        tokio::time::advance(SLOW_CALL).await;
+        let report = health.report();
+        assert_eq!((report.level, report.causes.len()), (Level::Degraded, 1));
+        assert_eq!(report.causes[0].rpc, "ListContainers");
+    }
+}

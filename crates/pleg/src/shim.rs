@@ -1,0 +1,97 @@
+//! The process between the runtime and a pod's containers, as `/proc` shows it. Only where the runtime is on the same machine.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+/// More processes than this are not searched.
+const MOST: usize = 100_000;
+
+/// A shim's process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Shim {
+    /// Its process.
+    pub pid: u32,
+    /// Its state, as `ps` writes it: `S` sleeps, `T` is stopped, `D` waits in the kernel, `Z` is dead.
+    pub state: char,
+}
+
+impl Shim {
+    /// The shim of a sandbox: the process named `…shim…` with the sandbox's id among its arguments. Reads all of `/proc`: some
+    /// milliseconds, so not for a task that others wait for.
+    pub fn of(sandbox: &str) -> Option<Self> {
+        Self::find(Path::new("/proc"), sandbox)
+    }
+
+    fn find(proc: &Path, sandbox: &str) -> Option<Self> {
+        if sandbox.is_empty() {
+            return None;
+        }
+        let processes = std::fs::read_dir(proc).ok()?.flatten().take(MOST);
+        processes
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+            .find_map(|pid: u32| {
+                let arguments = std::fs::read(proc.join(pid.to_string()).join("cmdline")).ok()?;
+                let mut arguments = arguments.split(|&byte| byte == 0);
+                let program = String::from_utf8_lossy(arguments.next()?);
+                let is_shim = program.rsplit('/').next().is_some_and(|name| name.contains("shim"));
+                // In front of it stands `-id`, with containerd; conmon has its own flag.
+                let is = is_shim && arguments.any(|argument| argument == sandbox.as_bytes());
+                is.then(|| {
+                    let state = Self::state(proc, pid)?;
+                    Some(Self { pid, state })
+                })?
+            })
+    }
+
+    fn state(proc: &Path, pid: u32) -> Option<char> {
+        let stat = std::fs::read_to_string(proc.join(pid.to_string()).join("stat")).ok()?;
+        // The name stands in parentheses and may hold anything; the state follows the last of them.
+        stat.rsplit_once(')')?.1.trim_start().chars().next()
+    }
+
+    /// The state in a word.
+    pub fn word(self) -> &'static str {
+        match self.state {
+            'T' | 't' => "stopped",
+            'D' => "waiting in the kernel",
+            'Z' | 'X' => "dead",
+            'R' => "running",
+            _ => "sleeping",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(proc: &Path, pid: u32, arguments: &[&str], stat: &str) {
+        let dir = proc.join(pid.to_string());
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("cmdline"), arguments.join("\0") + "\0").unwrap();
+        std::fs::write(dir.join("stat"), stat).unwrap();
+    }
+
+    #[test]
+    fn a_shim_is_found_by_the_sandbox_among_its_arguments() {
+        let proc = tempfile::tempdir().unwrap();
+        std::fs::create_dir(proc.path().join("self")).unwrap();
+        process(
+            proc.path(),
+            7,
+            &["/usr/bin/crictl", "inspectp", "abc"],
+            "7 (crictl) S 1",
+        );
+        process(
+            proc.path(),
+            8,
+            &["/usr/bin/containerd-shim-runc-v2", "-namespace", "k8s.io", "-id", "abc"],
+            "8 (cont) ainerd) T 1",
+        );
+        let shim = Shim::find(proc.path(), "abc").unwrap();
+        assert_eq!((shim.pid, shim.state, shim.word()), (8, 'T', "stopped"));
+        assert_eq!(Shim::find(proc.path(), "abcd"), None);
+        assert_eq!(Shim::find(proc.path(), ""), None);
+    }
+}

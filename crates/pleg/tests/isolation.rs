@@ -1,0 +1,364 @@
+//! One bad pod never hurts another: the generator against the simulated runtime on its real socket.
+//!
+//! Times are compared within one run, on the same node, with and without the fault. What a fault would cost without isolation is
+//! seconds (a call is late after one, given up after ten), so the bounds leave room for a busy machine and still can fail.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::large_futures,
+    reason = "tests: a failure is a panic, and futures live on the test's stack"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use pleg::{Config, Deadlines, Endpoint, EventType, Item, Level, Overflow, Pleg, Start, Subscriber};
+use pleg_cri::Rpc;
+use pleg_sim::{Ending, Selector, Sim, SimConfig};
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+
+const PODS: usize = 110;
+const CONTAINERS: usize = 2;
+/// Long enough for a machine under load; no test waits it out.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// What a busy machine may add to a measurement by itself.
+const NOISE: Duration = Duration::from_millis(250);
+/// Nobody's event is later, whoever hangs.
+const LATEST: Duration = Duration::from_secs(1);
+
+/// One test at a time: each measures, and the machine is small.
+static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+struct Node {
+    sim: Sim,
+    pleg: Pleg,
+    feed: Subscriber,
+    end: CancellationToken,
+    running: JoinHandle<()>,
+    _dir: TempDir,
+}
+
+impl Node {
+    /// A generator that has seen everything there is. On a thread of its own the simulator does not slow the generator down;
+    /// on ours it shares a paused time.
+    async fn start(sim: SimConfig, config: Config, own_thread: bool) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let listen = Endpoint::unix(dir.path().join("cri.sock"));
+        let sim = if own_thread {
+            Sim::spawn_thread(sim, listen).await.unwrap()
+        } else {
+            Sim::start(sim, listen).await.unwrap()
+        };
+        let connected = pleg::connect(sim.endpoint().clone(), Deadlines::default(), config).await;
+        let generator = connected.unwrap();
+        let pleg = generator.handle();
+        let end = CancellationToken::new();
+        let running = tokio::spawn(generator.run(end.clone()));
+        let mut node = Self {
+            feed: pleg.subscribe(Start::Oldest, Overflow::Gap),
+            sim,
+            pleg,
+            end,
+            running,
+            _dir: dir,
+        };
+        let all = node.sim.truth().containers.len();
+        node.until(EventType::ContainerStarted, all, &BTreeSet::new()).await;
+        node
+    }
+
+    async fn end(self) {
+        self.end.cancel();
+        self.running.await.unwrap();
+        self.sim.shutdown().await;
+    }
+
+    async fn next(&mut self) -> pleg::Event {
+        let next = timeout(PATIENCE, self.feed.next()).await;
+        match next.unwrap_or_else(|_| panic!("no event; {:?}", self.pleg.health().report())) {
+            Some(Item::Event(event)) => (*event).clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Reads until so many events of a kind have come, about pods that are not in `but`; says when each came, and that none did
+    /// twice.
+    async fn until(&mut self, kind: EventType, count: usize, but: &BTreeSet<String>) -> Vec<Duration> {
+        let started = Instant::now();
+        let mut seen = BTreeSet::new();
+        let mut times = Vec::new();
+        while times.len() < count {
+            let event = self.next().await;
+            let pod = event.pod.as_ref().map_or(String::new(), ToString::to_string);
+            if event.kind == kind && !but.contains(&pod) {
+                assert!(seen.insert(format!("{:?}", event.subject)), "twice: {event:?}");
+                times.push(started.elapsed());
+            }
+        }
+        times
+    }
+
+    /// Everything but the pods in `but` dies at once; how long it took until each death was told.
+    async fn storm(&mut self, but: &BTreeSet<String>) -> Duration {
+        let deaths = (PODS - but.len()) * CONTAINERS;
+        self.sim.world().storm(Ending::Exit(1));
+        self.pleg.request_all();
+        let times = self.until(EventType::ContainerDied, deaths, but).await;
+        times.into_iter().max().unwrap()
+    }
+
+    /// Everything but the pods in `but` comes back.
+    async fn restart(&mut self, but: &BTreeSet<String>) {
+        for n in 0..PODS {
+            let pod = format!("default/web-{n}");
+            if !but.contains(&pod) {
+                self.sim.world().restart(&pod.parse().unwrap(), None).unwrap();
+            }
+        }
+        self.pleg.request_all();
+        let starts = (PODS - but.len()) * CONTAINERS;
+        self.until(EventType::ContainerStarted, starts, but).await;
+    }
+}
+
+fn pods(pods: usize) -> SimConfig {
+    SimConfig {
+        pods,
+        containers: CONTAINERS,
+        ..Default::default()
+    }
+}
+
+/// So many containers do not answer, for good, and everything dies at once.
+async fn hung(count: usize) {
+    let _turn = TURN.lock().await;
+    let mut node = Node::start(pods(PODS), Config::default(), true).await;
+    let nobody = BTreeSet::new();
+    // The first storm warms up; the second one is what it takes.
+    node.storm(&nobody).await;
+    node.restart(&nobody).await;
+    let usual = node.storm(&nobody).await;
+    node.restart(&nobody).await;
+
+    let hung: BTreeSet<String> = (0..count).map(|n| format!("default/web-{}", n * 20 + 7)).collect();
+    for pod in &hung {
+        let app = Selector {
+            pod: pod.parse().unwrap(),
+            container: Some("app".to_owned()),
+        };
+        node.sim.hang(Rpc::ContainerStatus, Some(app)).unwrap();
+    }
+    // While it is news that they hang, and again while they are in quarantine.
+    for round in 0..2 {
+        let worst = node.storm(&hung).await;
+        assert!(
+            worst <= 2 * usual.max(NOISE) && worst < LATEST,
+            "{count} hang, storm {round}: the last death was told after {worst:?}, and after {usual:?} when none hung"
+        );
+        node.restart(&hung).await;
+    }
+
+    // They are named, and it is them alone.
+    let named = async {
+        loop {
+            let report = node.pleg.health().report();
+            assert_ne!(report.level, Level::Unhealthy, "{report:?}");
+            let named: BTreeSet<String> = report
+                .causes
+                .iter()
+                .filter(|cause| cause.container.as_deref() == Some("app"))
+                .filter_map(|cause| Some(cause.pod.as_ref()?.to_string()))
+                .collect();
+            assert!(named.is_subset(&hung), "{report:?}");
+            if named == hung {
+                assert_eq!(report.level, Level::Degraded);
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(PATIENCE, named).await.unwrap();
+
+    // Let go, they are told as everybody else.
+    node.sim.faults().unhang(None, None);
+    let others: BTreeSet<String> = (0..PODS)
+        .map(|n| format!("default/web-{n}"))
+        .filter(|pod| !hung.contains(pod))
+        .collect();
+    node.until(EventType::ContainerDied, count * CONTAINERS, &others).await;
+    node.end().await;
+}
+
+/// The kubelet: half of the others 120 s late (kubernetes/kubernetes#45419).
+#[tokio::test]
+async fn one_hung_container_delays_no_other_pod() {
+    hung(1).await;
+}
+
+#[tokio::test]
+async fn five_hung_containers_delay_no_other_pod() {
+    hung(5).await;
+}
+
+/// What is logged, line by line.
+#[derive(Debug, Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    /// Of this thread, until the answer is dropped.
+    fn capture(&self) -> tracing::subscriber::DefaultGuard {
+        let log = self.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_env_filter("pleg=info")
+            .with_ansi(false)
+            .with_writer(move || log.clone())
+            .finish();
+        tracing::subscriber::set_default(subscriber)
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let text = String::from_utf8(self.0.lock().clone()).unwrap();
+        text.lines().map(str::to_owned).collect()
+    }
+}
+
+/// The runtime goes away in the middle of a storm: half of it is dead before, half dies meanwhile.
+async fn outage(length: Duration, own_thread: bool) {
+    let _turn = TURN.lock().await;
+    let log = Log::default();
+    let _captured = log.capture();
+    let mut node = Node::start(pods(PODS), Config::default(), own_thread).await;
+    let truth = node.sim.truth().containers;
+    let (first, second) = truth.split_at(truth.len() / 2);
+    let kill = |containers: &[pleg_sim::world::ContainerTruth]| {
+        let mut world = node.sim.world();
+        for container in containers {
+            assert!(world.finish(&container.id, Ending::Exit(3)));
+        }
+    };
+    kill(first);
+    node.pleg.request_all();
+    // In the middle of the inspections.
+    let asked = async {
+        while node.sim.stats().of(Rpc::ContainerStatus).calls < (PODS * CONTAINERS + PODS / 2) as u64 {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, asked).await.unwrap();
+    let down = Instant::now();
+    node.sim.down(length).await;
+    kill(second);
+    node.sim.wait_up().await;
+    assert!(down.elapsed() >= length);
+
+    let mut deaths: BTreeMap<String, usize> = BTreeMap::new();
+    while deaths.len() < truth.len() {
+        let event = timeout(2 * PATIENCE, node.next()).await.unwrap();
+        assert_eq!(event.kind, EventType::ContainerDied, "{event:?}");
+        assert_eq!(event.exit_code, Some(3), "{event:?}");
+        *deaths.entry(format!("{:?}", event.subject)).or_default() += 1;
+    }
+    // And nothing more: after a look at everything that started later.
+    let looks = node.pleg.health().report().looks;
+    node.pleg.request_all();
+    let later = async {
+        while node.pleg.health().report().looks < looks + 2 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, later).await.unwrap();
+    assert!(node.feed.try_next().is_none());
+    assert!(deaths.values().all(|&times| times == 1), "{deaths:?}");
+    assert_eq!(node.pleg.health().report().level, Level::Healthy);
+    node.end().await;
+
+    let lines = log.lines();
+    assert_eq!(lines.len(), 2, "{lines:#?}");
+    assert!(lines[0].contains("cannot look at the runtime"), "{lines:#?}");
+    assert!(lines[1].contains("the runtime answers again after"), "{lines:#?}");
+}
+
+#[tokio::test]
+async fn a_short_restart_in_a_storm_loses_nothing() {
+    outage(Duration::from_millis(400), true).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_restart_in_a_storm_loses_nothing() {
+    outage(Duration::from_mins(2), false).await;
+}
+
+fn gauge(pleg: &Pleg, name: &str) -> usize {
+    let text = pleg.render_metrics().unwrap();
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name))
+        .unwrap_or_else(|| panic!("{name}: {text}"));
+    line.trim().parse().unwrap()
+}
+
+/// Everything takes ten times as long: we ask for less at once, and what we ask for still gets done.
+#[tokio::test]
+async fn a_slow_runtime_is_asked_for_less_at_once() {
+    let _turn = TURN.lock().await;
+    let usual = Duration::from_millis(10);
+    let mut config = Config::default();
+    config.inspections.start = 64;
+    let mut node = Node::start(
+        SimConfig {
+            latency: usual,
+            ..pods(PODS)
+        },
+        config,
+        true,
+    )
+    .await;
+    let nobody = BTreeSet::new();
+    for _ in 0..2 {
+        node.storm(&nobody).await;
+        node.restart(&nobody).await;
+    }
+    let before = gauge(&node.pleg, "pleg_inspections_limit ");
+    let most = |node: &Node| {
+        let stats = node.sim.stats();
+        let of = |rpc| usize::try_from(stats.of(rpc).most_in_flight).unwrap();
+        of(Rpc::ContainerStatus).max(of(Rpc::PodSandboxStatus))
+    };
+    assert!(most(&node) <= 128, "{}", most(&node));
+
+    node.sim.faults().set_latency(None, 10 * usual, Duration::ZERO);
+    let slow = node.storm(&nobody).await;
+    node.restart(&nobody).await;
+    node.storm(&nobody).await;
+    let after = gauge(&node.pleg, "pleg_inspections_limit ");
+    assert!(after < before, "the limit was {before} and is {after}");
+    // Each pod takes one call after the other at worst; with eight at once, the least, it would be 110 / 8 times three of them.
+    let least = u32::try_from(PODS / 8 + 1).unwrap();
+    assert!(slow < 3 * least * 10 * usual, "{slow:?}");
+    let stats = node.sim.stats();
+    assert!(most(&node) <= before.max(64), "more than the limit at once: {stats:?}");
+    assert_eq!(
+        stats.of(Rpc::ContainerStatus).abandoned,
+        0,
+        "no call was given up: {stats:?}"
+    );
+    node.end().await;
+}
