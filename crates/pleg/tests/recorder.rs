@@ -134,14 +134,14 @@ async fn what_is_found_by_id_is_replayed_too() {
     let by_id = rig.drain();
     assert!(by_id.contains(&"ContainerDied p1 c1=1".to_owned()), "{by_id:?}");
     let replayed = again(&lines(&rig).await);
-    assert_eq!((replayed.events, replayed.difference), (15 + by_id.len() as u64, None));
+    assert_eq!((replayed.events, replayed.difference), (10 + by_id.len() as u64, None));
     fake.world().locked = None;
     fake.world().add_pod("p6", &["c6"]);
     sleep(Duration::from_mins(3)).await;
     let after = rig.drain();
     assert!(after.contains(&"ContainerStarted p6 c6".to_owned()), "{after:?}");
     let replayed = again(&lines(&rig).await);
-    let all = (15 + by_id.len() + after.len()) as u64;
+    let all = (10 + by_id.len() + after.len()) as u64;
     assert_eq!((replayed.events, replayed.difference), (all, None));
 }
 
