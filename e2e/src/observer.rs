@@ -10,10 +10,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use pleg::event::Subject;
 use pleg::{
-    Config, ContainerState, CriRuntime, Event, Generator, Item, Level, Metrics, Overflow, Pleg, PodUid, SandboxState,
-    Start, Subscriber,
+    Config, ContainerState, CriRuntime, Event, Generator, Item, Level, Metrics, Overflow, Pleg, PodUid, ProbeConfig,
+    Report, SandboxState, Start, Subscriber,
 };
-use pleg_cri::{Client, Deadlines};
+use pleg_cri::{Client, Deadlines, Endpoint};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -54,15 +54,36 @@ impl Observer {
             inspect: Duration::from_secs(2),
             ..Deadlines::default()
         };
-        let config = pleg_cri::Config {
-            deadlines,
-            ..pleg_cri::Config::default()
-        };
-        let runtime = CriRuntime::new(Client::lazy(containerd.endpoint().clone(), config));
         let config = Config {
             period,
             ..Config::default()
         };
+        Self::with(containerd, containerd.endpoint(), deadlines, config)
+    }
+
+    /// Starts a generator with the usual deadlines, which sees by itself in seconds what would take it a minute on a node: lists
+    /// that hang, and shims. It looks through `endpoint`, which may be a proxy.
+    pub fn watchful(containerd: &Containerd, endpoint: &Endpoint) -> Result<Self> {
+        let config = Config {
+            period: PERIOD,
+            list_patience: Duration::from_secs(1),
+            probe: ProbeConfig {
+                round: Duration::from_secs(1),
+                least_pause: Duration::from_millis(50),
+                ..ProbeConfig::default()
+            },
+            ..Config::default()
+        };
+        Self::with(containerd, endpoint, Deadlines::default(), config)
+    }
+
+    /// Starts a generator that behaves as told, and looks at `containerd` through `endpoint`.
+    pub fn with(containerd: &Containerd, endpoint: &Endpoint, deadlines: Deadlines, config: Config) -> Result<Self> {
+        let client = pleg_cri::Config {
+            deadlines,
+            ..pleg_cri::Config::default()
+        };
+        let runtime = CriRuntime::new(Client::lazy(endpoint.clone(), client));
         let generator = Generator::new(runtime, config, Metrics::new()?);
         let pleg = generator.handle();
         let feed = pleg.subscribe(Start::Oldest, Overflow::Gap);
@@ -150,6 +171,38 @@ impl Observer {
         self.looks().await?;
         self.sees(pod, expected).await?;
         self.agrees().await
+    }
+
+    /// What there is so far is no news.
+    pub async fn knows(&mut self) -> Result<()> {
+        self.looks().await?;
+        while let Some(item) = self.feed.try_next() {
+            self.take(item)?;
+        }
+        self.unseen.clear();
+        Ok(())
+    }
+
+    /// Lines about the generator itself that came so far, such as `PlegNotHealthy …`.
+    pub fn of_itself(&mut self) -> Result<Vec<String>> {
+        while let Some(item) = self.feed.try_next() {
+            self.take(item)?;
+        }
+        Ok(self.unseen.remove("").into_iter().flatten().collect())
+    }
+
+    /// Waits until the health is as wanted; `is` says what is missing.
+    pub async fn health(&self, what: &str, is: impl Fn(&Report) -> bool) -> Result<Report> {
+        let health = self.pleg.health().clone();
+        until(what, PATIENCE, async || {
+            let report = health.report();
+            if is(&report) {
+                Ok(report)
+            } else {
+                Err(format!("{report:?}"))
+            }
+        })
+        .await
     }
 
     /// Lines of a pod that came so far and that nobody waited for.

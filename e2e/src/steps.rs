@@ -1,6 +1,7 @@
 //! Steps that many scenarios share: act, and wait until the generator has told of it.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
+use tokio::task::JoinSet;
 
 use crate::image::Program;
 use crate::{Container, Context, Observer, Pod, Sandbox};
@@ -8,6 +9,44 @@ use crate::{Container, Context, Observer, Pod, Sandbox};
 /// A container that stays until it is killed.
 pub fn app() -> Container {
     Container::new("app", Program::Stubborn)
+}
+
+/// So many pods, called `pod-0` and on, each with running containers of these names. Made at once: nobody looks yet.
+pub async fn crowd(context: &Context, pods: usize, names: &'static [&'static str]) -> Result<Vec<Member>> {
+    let mut making = JoinSet::new();
+    for n in 0..pods {
+        let kubelet = context.kubelet.clone();
+        making.spawn(async move {
+            let sandbox = kubelet.run_pod(&Pod::new(&format!("pod-{n}"))).await?;
+            let mut containers = Vec::new();
+            for name in names {
+                let id = kubelet.run(&sandbox, &Container::new(name, Program::Stubborn)).await?;
+                let pid = kubelet.container_pid(&id).await?;
+                containers.push((id, pid));
+            }
+            anyhow::Ok(Member {
+                number: n,
+                sandbox,
+                containers,
+            })
+        });
+    }
+    let mut members = Vec::new();
+    while let Some(made) = making.join_next().await {
+        members.push(made.context("make a pod")??);
+    }
+    members.sort_by_key(|member| member.number);
+    Ok(members)
+}
+
+/// A pod of a [`crowd`].
+#[derive(Debug)]
+pub struct Member {
+    number: usize,
+    /// Its sandbox.
+    pub sandbox: Sandbox,
+    /// Ids and processes of its containers, in the order of their names.
+    pub containers: Vec<(String, i32)>,
 }
 
 /// A pod with one running container, seen by the generator.

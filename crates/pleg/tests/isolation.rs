@@ -173,8 +173,8 @@ async fn hung(count: usize) {
             let named: BTreeSet<String> = report
                 .causes
                 .iter()
-                .filter(|cause| cause.container.as_deref() == Some("app"))
-                .filter_map(|cause| Some(cause.pod.as_ref()?.to_string()))
+                .filter(|cause| cause.who.container.as_deref() == Some("app"))
+                .filter_map(|cause| Some(cause.who.pod.as_ref()?.to_string()))
                 .collect();
             assert!(named.is_subset(&hung), "{report:?}");
             if named == hung {

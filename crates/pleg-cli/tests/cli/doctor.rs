@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use pleg_cri::Rpc;
-use pleg_sim::{GrpcCode, Odd, Selector, SimConfig};
+use pleg_sim::control::Shim;
+use pleg_sim::{Command, GrpcCode, Odd, Selector, SimConfig};
 use serde_json::Value;
 
-use crate::node::{Node, pleg};
+use crate::node::{Node, block_on, pleg};
 
 /// The calls that an examination may make; all of them only read.
 const READING: [&str; 9] = [
@@ -141,6 +142,22 @@ fn a_container_that_is_locked() {
         "doctor_locked_container_unknown",
         &examine(&node, 1, &["--daemon", &nobody]),
     );
+}
+
+// A hung shim behind lists that are green: containerd/containerd#8167, #2438, #3529, #13814; cri-o/cri-o#9406.
+#[test]
+fn a_shim_that_hangs() {
+    let node = Node::with_pods(3);
+    let shim = Shim {
+        pod: "default/web-1".parse().unwrap(),
+    };
+    block_on(node.sim.execute(Command::HangShim(shim))).unwrap();
+    snapshot("doctor_hung_shim", &examine(&node, 1, &[]));
+    // A call into it holds a container's lock, and no daemon knows its id: the pod is named all the same.
+    node.sim.lock(selector("default/web-1")).unwrap();
+    let report = json(&node, 1, &["--daemon", "unix:///nobody.sock"]);
+    assert_eq!(troubles(&report), ["locked-container", "hung-shim"], "{report}");
+    assert_eq!(report["findings"][0]["objects"][0]["pod"], "default/web-1");
 }
 
 // Thousands of dead containers: kubernetes/kubernetes#64507, #45419.

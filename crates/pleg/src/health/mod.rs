@@ -132,6 +132,8 @@ struct ListFailure {
     since: Instant,
     attempts: u32,
     error: Error,
+    /// The other list was answered.
+    alone: bool,
 }
 
 /// A call by which the generator looks. Others share the table: a pull or a stop may take its minutes, a stream is meant to last.
@@ -233,14 +235,13 @@ impl Health {
         };
         let sandboxes_wait = waits([Rpc::ListPodSandbox, Rpc::StreamPodSandboxes]);
         // Some answer while a list does not: it is not the runtime as a whole.
-        let alone = state.others_answer
-            || !sandboxes_wait && waits([Rpc::ListContainers, Rpc::StreamContainers]) && state.last_complete.is_some();
+        let alone = state.others_answer || !sandboxes_wait && waits([Rpc::ListContainers, Rpc::StreamContainers]);
 
         let mut causes = Vec::new();
         if let Some(failure) = &state.failure {
             let seen = Seen {
                 stage: Stage::List,
-                trouble: of_list(&failure.error, alone),
+                trouble: of_list(&failure.error, alone || failure.alone),
                 rpc: failure.error.rpc.name(),
                 who: Who::default(),
                 age: age(failure.since),
@@ -363,18 +364,19 @@ impl Health {
             .map(|failure| (failure.since.elapsed(), failure.attempts))
     }
 
-    /// A full look failed. Returns whether it is the first to fail.
-    pub(crate) fn look_failed(&self, error: Error) -> bool {
+    /// A full look failed; `alone`: the other list was answered. Returns whether it is the first to fail.
+    pub(crate) fn look_failed(&self, error: Error, alone: bool) -> bool {
         let mut state = self.shared.lock();
         if let Some(failure) = &mut state.failure {
             failure.attempts += 1;
-            failure.error = error;
+            (failure.error, failure.alone) = (error, alone);
             return false;
         }
         state.failure = Some(ListFailure {
             since: Instant::now(),
             attempts: 1,
             error,
+            alone,
         });
         true
     }

@@ -184,7 +184,7 @@ impl Examination<'_> {
                 break;
             }
         }
-        self.facts.inventory = inventory::take(&snapshot);
+        self.facts.inventory = inventory::take(&mut snapshot);
         let lists = [&self.facts.sandboxes, &self.facts.containers];
         let answered = lists.into_iter().find(|list| list.answer == Answer::Ok);
         if let (Some(runtime), Some(list)) = (&mut self.facts.runtime, answered) {
@@ -299,7 +299,7 @@ impl Examination<'_> {
         if lists.iter().all(|list| list.answer == Answer::Ok) && self.room(self.plan.list) {
             self.list_once(&mut again).await;
         }
-        let listed = inventory::take(&again);
+        let listed = inventory::take(&mut again);
         let listed: HashSet<&str> = listed
             .sandboxes
             .iter()

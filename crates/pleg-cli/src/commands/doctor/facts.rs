@@ -1,8 +1,10 @@
 //! What an examination found, before anybody judges it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pleg::shim::Shim;
 use pleg::snapshot::Oddities;
 use serde::Serialize;
 
@@ -30,8 +32,8 @@ pub(super) struct Facts {
     pub(super) samples: Vec<Sample>,
     /// What one status takes when nobody else asks; none if there was nothing to ask about.
     pub(super) alone: Option<Duration>,
-    /// The processes of shims that did not answer in time, where they were found.
-    pub(super) shims: Vec<Shim>,
+    /// The processes of shims that did not answer in time, by sandbox, where they were found.
+    pub(super) shims: HashMap<String, Shim>,
     pub(super) events: Events,
     /// What did not fit into the time, in words.
     pub(super) left_out: Vec<String>,
@@ -190,15 +192,6 @@ pub(super) struct DeadOf {
     pub(super) dead: usize,
     #[serde(skip)]
     pub(super) sandbox: String,
-}
-
-/// A shim's process.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Shim {
-    pub(super) sandbox: String,
-    pub(super) pid: u32,
-    /// As /proc has it: R, S, D, T, Z, …
-    pub(super) state: char,
 }
 
 /// What is known of the event stream.

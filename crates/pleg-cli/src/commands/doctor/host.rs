@@ -1,15 +1,17 @@
 //! What this machine tells without asking the runtime: its socket, and the processes of shims.
 
+use std::collections::HashMap;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 use std::time::Duration;
 
+use pleg::shim::Shim;
 use tokio::time::timeout;
 
-use super::facts::{Shim, Socket};
+use super::facts::Socket;
 
-/// Processes that are looked at. A machine has no more by default.
-const MOST_PROCESSES: usize = 1 << 16;
+/// Shims that are searched for.
+const MOST_SHIMS: usize = 20;
 /// The kernel waits for a lock of a process before it shows its arguments, and a hung one may hold that.
 const PROC_ANSWERS: Duration = Duration::from_secs(2);
 
@@ -35,66 +37,20 @@ pub(super) fn socket(path: &Path) -> Option<Socket> {
 }
 
 /// The shims of these sandboxes, as far as they are on this machine and to be seen.
-pub(super) async fn shims(sandboxes: Vec<String>) -> Vec<Shim> {
+pub(super) async fn shims(mut sandboxes: Vec<String>) -> HashMap<String, Shim> {
+    sandboxes.truncate(MOST_SHIMS);
     if sandboxes.is_empty() {
-        return Vec::new();
+        return HashMap::new();
     }
-    let search = tokio::task::spawn_blocking(move || find(Path::new("/proc"), &sandboxes));
+    let search = tokio::task::spawn_blocking(move || {
+        let found = sandboxes.into_iter().filter_map(|id| Some((Shim::of(&id)?, id)));
+        found.map(|(shim, id)| (id, shim)).collect()
+    });
     // A search that hangs is left to itself; the report does not wait for it.
     match timeout(PROC_ANSWERS, search).await {
         Ok(Ok(shims)) => shims,
-        _ => Vec::new(),
+        _ => HashMap::new(),
     }
-}
-
-fn find(proc: &Path, sandboxes: &[String]) -> Vec<Shim> {
-    let Ok(entries) = std::fs::read_dir(proc) else {
-        return Vec::new();
-    };
-    let mut shims = Vec::new();
-    for entry in entries.flatten().take(MOST_PROCESSES) {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
-            continue;
-        };
-        // The name first: unlike the arguments it is always shown at once.
-        let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else {
-            continue;
-        };
-        let Some((name, state)) = name_and_state(&stat) else {
-            continue;
-        };
-        if !name.starts_with("containerd-shim") {
-            continue;
-        }
-        let arguments = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        if let Some(sandbox) = sandboxes.iter().find(|id| has_id(&arguments, id)) {
-            shims.push(Shim {
-                sandbox: sandbox.clone(),
-                pid,
-                state,
-            });
-        }
-    }
-    shims.sort_by_key(|shim| shim.pid);
-    shims
-}
-
-/// Out of `1234 (containerd-shim) S 1 …`; the name may hold anything, so the last bracket counts.
-fn name_and_state(stat: &str) -> Option<(&str, char)> {
-    let (head, tail) = stat.rsplit_once(')')?;
-    let (_, name) = head.split_once('(')?;
-    Some((name, tail.trim_start().chars().next()?))
-}
-
-/// Whether `-id ID` is among the arguments.
-fn has_id(cmdline: &[u8], id: &str) -> bool {
-    let mut arguments = cmdline.split(|byte| *byte == 0);
-    while let Some(argument) = arguments.next() {
-        if argument == b"-id" {
-            return arguments.next() == Some(id.as_bytes());
-        }
-    }
-    false
 }
 
 #[cfg(test)]
@@ -102,41 +58,6 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-
-    #[test]
-    fn a_shim_is_found_by_its_arguments() {
-        let proc = tempfile::tempdir().unwrap();
-        for (pid, stat, cmdline) in [
-            (
-                "17",
-                "17 (containerd-shim) T 1 17",
-                "containerd-shim-runc-v2\0-namespace\0k8s.io\0-id\0s1\0",
-            ),
-            (
-                "18",
-                "18 (containerd-shim) S 1 18",
-                "containerd-shim-runc-v2\0-id\0s2\0",
-            ),
-            // A program that only talks about it.
-            ("19", "19 (grep) S 1 19", "grep\0-id\0s1\0"),
-            ("20", "20 (a) b) (c) D 1 20", ""),
-            ("self", "", ""),
-        ] {
-            let dir = proc.path().join(pid);
-            std::fs::create_dir(&dir).unwrap();
-            std::fs::write(dir.join("stat"), stat).unwrap();
-            std::fs::write(dir.join("cmdline"), cmdline).unwrap();
-        }
-        let found = find(proc.path(), &["s1".to_owned(), "s9".to_owned()]);
-        let shim = Shim {
-            sandbox: "s1".to_owned(),
-            pid: 17,
-            state: 'T',
-        };
-        assert_eq!(found, [shim]);
-        assert_eq!(name_and_state("20 (a) b) (c) D 1"), Some(("a) b) (c", 'D')));
-        assert_eq!(name_and_state("nonsense"), None);
-    }
 
     #[test]
     fn who_may_open_the_socket_is_told() {

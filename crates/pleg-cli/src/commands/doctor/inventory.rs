@@ -10,14 +10,16 @@ use pleg::{ContainerState, SandboxState};
 use super::facts::{DeadOf, Inventory, Object};
 
 /// Takes stock. A list that was not answered has to be empty.
-pub(super) fn take(snapshot: &Snapshot) -> Inventory {
+pub(super) fn take(snapshot: &mut Snapshot) -> Inventory {
+    let mut inventory = by_name(snapshot);
     let mut records = Records::default();
     let (_, odd) = records.observe(snapshot, Coverage::Full);
-    let mut inventory = Inventory {
-        pods: records.len(),
-        odd,
-        ..Inventory::default()
-    };
+    (inventory.pods, inventory.odd) = (records.len(), odd);
+    inventory
+}
+
+fn by_name(snapshot: &Snapshot) -> Inventory {
+    let mut inventory = Inventory::default();
 
     let mut sandboxes: HashMap<&[u8], Arc<Object>> = HashMap::new();
     for i in 0..snapshot.sandboxes.len() {
@@ -142,7 +144,7 @@ mod tests {
         ] {
             snapshot.containers.push(&container(id, of, state));
         }
-        let found = take(&snapshot);
+        let found = take(&mut snapshot);
         assert_eq!((found.pods, found.running, found.dead), (2, 2, 3));
         let dead: Vec<_> = found.dead_of.iter().map(|of| (of.pod.as_str(), of.dead)).collect();
         assert_eq!(dead, [("default/db", 2), ("default/web", 1)]);

@@ -311,11 +311,15 @@ impl Judge<'_> {
                 detail: format!("{} dead", of.dead),
                 ..Place::default()
             });
-            self.find(
+            let places: Vec<_> = places.collect();
+            // One pod's are removed alone; where many have them, all.
+            let first = places.first().filter(|_| most.dead > inventory.dead / 2).cloned();
+            self.find_about(
+                &first.unwrap_or_default(),
                 Severity::Warning,
                 Trouble::ManyDeadContainers,
                 evidence,
-                places.collect(),
+                places,
             );
         }
         if let Some(all) = kubelet.relist_all_seconds
@@ -433,7 +437,7 @@ impl Judge<'_> {
     }
 
     fn place(&self, object: &Arc<Object>, detail: String) -> Place {
-        let shim = self.facts.shims.iter().find(|shim| shim.sandbox == object.sandbox);
+        let shim = self.facts.shims.get(&object.sandbox);
         Place {
             pod: object.pod.clone(),
             container: object.container.clone(),

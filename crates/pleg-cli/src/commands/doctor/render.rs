@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use pleg::shim::Shim;
+
 use super::finding::{Finding, Place, Severity, counted, mebibytes};
 use super::kubelet::rounded;
 use super::report::{CallStats, Report};
@@ -131,14 +133,7 @@ fn described(place: &Place) -> String {
         let _ = write!(text, ": {}", place.detail);
     }
     if let (Some(pid), Some(state)) = (place.shim_pid, place.shim_state) {
-        let word = match state {
-            'T' | 't' => "is stopped",
-            'D' => "waits in the kernel",
-            'Z' => "has died",
-            'R' | 'S' | 'I' => "runs",
-            _ => "is in an odd state",
-        };
-        let _ = write!(text, "; its shim {pid} {word} ({state})");
+        let _ = write!(text, "; its shim {pid} is {} ({state})", Shim { pid, state }.word());
     }
     text
 }

@@ -1,9 +1,10 @@
 //! What is found of what was seen, as a table. The issues are those in which people met it.
 
-use super::super::facts::{Condition, DeadOf, List, Runtime, Shim, Socket};
+use super::super::facts::{Condition, DeadOf, List, Runtime, Socket};
 use super::super::kubelet;
 use super::*;
 use Severity::{Critical, Info, Warning};
+use pleg::shim::Shim;
 
 const MS: Duration = Duration::from_millis(1);
 const S: Duration = Duration::from_secs(1);
@@ -170,11 +171,7 @@ const CASES: &[Case] = &[
         "containerd#8167: a shim that hangs behind lists that are fine",
         |facts| {
             change(facts, 2..3, shim, hang);
-            facts.shims = vec![Shim {
-                sandbox: "s2".to_owned(),
-                pid: 4711,
-                state: 'T',
-            }];
+            facts.shims.insert("s2".to_owned(), Shim { pid: 4711, state: 'T' });
         },
         &[(
             Critical,
