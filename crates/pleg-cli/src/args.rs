@@ -323,8 +323,8 @@ Examples:
   pleg debug bundle -o - | tar tz
 
 In it: the flight recorder of the last minutes, health, conditions of the node, metrics, calls in
-flight, versions and settings. It names pods, containers and their ids, and has error messages of the
-runtime. It has no labels, annotations, environment variables, logs or secrets.")]
+flight, versions and settings. It names pods, containers and their ids, and has error messages of
+the runtime. It has no labels, annotations, environment variables, logs or secrets.")]
 pub(crate) struct Bundle {
     #[command(flatten)]
     pub(crate) observe: Observe,

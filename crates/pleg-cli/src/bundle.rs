@@ -50,33 +50,36 @@ pub(crate) fn pack(parts: &[Part], time: Timestamp) -> io::Result<Vec<u8>> {
     tar.into_inner()?.finish()
 }
 
+/// Whether a bundle may be written there: in place of nothing, or, if told so, of a file. Never of a device, a link or a directory.
+pub(crate) fn check(path: &Path, force: bool) -> anyhow::Result<()> {
+    let name = path.display();
+    match path.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error).with_context(|| format!("cannot write {name}")),
+        Ok(meta) if !meta.is_file() => anyhow::bail!("cannot write {name}: it is there, and no plain file"),
+        Ok(_) if force => Ok(()),
+        Ok(_) => anyhow::bail!("{name} is there already: choose another name with -o, or add --force"),
+    }
+}
+
 /// Writes a bundle for us alone. Replaces a file only if told to.
 pub(crate) fn write(path: &Path, bytes: &[u8], force: bool) -> anyhow::Result<()> {
-    let create = |path: &Path| {
-        let mut options = File::options();
-        options.write(true).create_new(true).mode(0o600);
-        options.open(path)
-    };
+    check(path, force)?;
     // What is replaced goes only once the new one is whole.
     let target = if force { aside(path) } else { path.to_owned() };
-    let written = create(&target).and_then(|mut file| {
-        let written = file
-            .write_all(bytes)
-            .and_then(|()| if force { std::fs::rename(&target, path) } else { Ok(()) });
+    let mut options = File::options();
+    options.write(true).create_new(true).mode(0o600);
+    let written = options.open(&target).and_then(|mut file| {
+        let mut written = file.write_all(bytes);
+        if force && written.is_ok() {
+            written = std::fs::rename(&target, path);
+        }
         if written.is_err() {
             let _ = std::fs::remove_file(&target);
         }
         written
     });
-    match written {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !force => {
-            anyhow::bail!(
-                "{} is there already: choose another name with -o, or add --force",
-                path.display()
-            )
-        }
-        written => written.with_context(|| format!("cannot write {}", path.display())),
-    }
+    written.with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn aside(path: &Path) -> PathBuf {
@@ -220,5 +223,12 @@ mod tests {
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
         assert!(write(&dir.path().join("no/where"), b"new", false).is_err());
+        // As root, --force must not put a file in the place of a device.
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+        for other in [Path::new("/dev/null"), &link, dir.path()] {
+            let error = check(other, true).unwrap_err();
+            assert!(error.to_string().ends_with("it is there, and no plain file"), "{error}");
+        }
     }
 }

@@ -116,6 +116,35 @@ async fn troubles_are_told_with_how_long_they_lasted() {
     assert_eq!(again(&lines).difference, None);
 }
 
+/// What is found by id while a list hangs was in no list; it is recorded as if it had been.
+#[tokio::test(start_paused = true)]
+async fn what_is_found_by_id_is_replayed_too() {
+    let fake = Fake::default();
+    for n in 0..5 {
+        fake.world().add_pod(&format!("p{n}"), &[&format!("c{n}")]);
+    }
+    let mut rig = start(&fake, RecorderConfig::default());
+    rig.seen().await;
+    rig.drain();
+    fake.world().locked = Some("c0".into());
+    sleep(Duration::from_secs(10)).await;
+    fake.world().exit("c1", 1);
+    fake.world().remove_pod("p2");
+    sleep(Duration::from_secs(20)).await;
+    let by_id = rig.drain();
+    assert!(by_id.contains(&"ContainerDied p1 c1=1".to_owned()), "{by_id:?}");
+    let replayed = again(&lines(&rig).await);
+    assert_eq!((replayed.events, replayed.difference), (10 + by_id.len() as u64, None));
+    fake.world().locked = None;
+    fake.world().add_pod("p6", &["c6"]);
+    sleep(Duration::from_mins(3)).await;
+    let after = rig.drain();
+    assert!(after.contains(&"ContainerStarted p6 c6".to_owned()), "{after:?}");
+    let replayed = again(&lines(&rig).await);
+    let all = (10 + by_id.len() + after.len()) as u64;
+    assert_eq!((replayed.events, replayed.difference), (all, None));
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_idle_look_is_one_entry_and_old_ones_go() {
     let fake = Fake::default();

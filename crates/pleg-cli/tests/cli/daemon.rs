@@ -114,6 +114,40 @@ fn plain_answers() {
     });
 }
 
+/// All is seen, and yet a kubelet would call the node not ready.
+#[test]
+fn a_network_that_is_not_ready_is_told() {
+    let node = Node::with_pods(1);
+    let readiness = pleg_sim::Readiness {
+        network: false,
+        ..Default::default()
+    };
+    node.sim.world().set_readiness(readiness);
+    let daemon = node.daemon(&[]);
+    let why = "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady \
+        message:Network plugin returns error: cni plugin not initialized";
+    wait_for("the runtime's status", || {
+        daemon
+            .get("/readyz?verbose")
+            .1
+            .contains(&format!("[-]network-ready failed: {why}\n"))
+    });
+    assert_eq!(daemon.get("/readyz").0, 200);
+    let ready = &daemon.json("/api/v1/node/conditions")["conditions"][0];
+    assert_eq!((&ready["status"], &ready["message"]), (&"False".into(), &why.into()));
+    assert!(daemon.get("/metrics").1.contains("\npleg_node_ready 0\n"));
+    let health = pleg(&["health", "--daemon", &daemon.endpoint()])
+        .assert()
+        .success()
+        .get_output()
+        .clone();
+    let text = String::from_utf8(health.stdout).unwrap();
+    assert!(
+        text.contains(&format!("\nNode: Ready=False (KubeletNotReady: {why})\n")),
+        "{text}"
+    );
+}
+
 #[test]
 fn bad_requests_are_told_what_is_accepted() {
     let node = Node::with_pods(1);

@@ -186,9 +186,9 @@ impl Daemon {
 pub(crate) fn request(socket: &Path, line: &str, headers: &str) -> (u16, String, String) {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.set_read_timeout(Some(LONG)).unwrap();
-    write!(stream, "{line}\r\nHost: x\r\nConnection: close\r\n{headers}\r\n").unwrap();
+    // A server that has read enough of a bad request closes the connection after its answer, maybe while we still write.
+    let _ = write!(stream, "{line}\r\nHost: x\r\nConnection: close\r\n{headers}\r\n");
     let mut answer = Vec::new();
-    // A server that has read enough of a bad request resets the connection after its answer.
     let _ = stream.read_to_end(&mut answer);
     let answer = String::from_utf8(answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head");

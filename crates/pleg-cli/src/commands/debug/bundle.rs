@@ -27,11 +27,8 @@ pub(crate) async fn run(global: &Global, args: Bundle) -> anyhow::Result<ExitCod
         return Err(Usage(message).into());
     }
     // Nobody should wait for what cannot be written in the end.
-    if !to_stdout && !args.force && path.symlink_metadata().is_ok() {
-        anyhow::bail!(
-            "{} is there already: choose another name with -o, or add --force",
-            path.display()
-        );
+    if !to_stdout {
+        bundle::check(&path, args.force)?;
     }
     let observed = Observed::find(global, &args.observe, Stay::Once).await?;
     let parts = match &observed {

@@ -19,7 +19,7 @@ use crate::records::{Coverage, Records};
 use crate::snapshot::Snapshot;
 use node::{Node, key, nameless};
 
-/// More items than this in all lists together are not gone through. A node of 10,000 pods makes a tenth of it in ten minutes.
+/// More items than this in all lists and views together are not gone through. A node of 10,000 pods makes a tenth of it in ten minutes.
 const MOST_ITEMS: usize = 200_000_000;
 
 /// Why a recording cannot be replayed.
@@ -39,7 +39,7 @@ pub enum ReplayError {
         /// What does not fit.
         what: String,
     },
-    /// [`MOST_ITEMS`].
+    /// Its lists would keep us busy for too long.
     #[error("the lists of the recording have more than {MOST_ITEMS} items in all: too many to replay")]
     TooLarge,
 }
@@ -127,8 +127,8 @@ pub fn replay(lines: impl IntoIterator<Item = Line>) -> Result<Replayed, ReplayE
                 replayed.looks += 1;
                 forth.look(look.scope, &std::mem::take(&mut seen))?;
             }
-            What::Inspect { uid } => forth.inspect(uid),
-            What::Commit(commit) => match forth.commit(&commit) {
+            What::Inspect { uid } => forth.inspect(uid)?,
+            What::Commit(commit) => match forth.commit(&commit)? {
                 Outcome::Same => replayed.events += commit.events.len() as u64,
                 Outcome::Unknown => replayed.not_compared += commit.events.len() as u64,
                 Outcome::Different(at, recorded, got) => {
@@ -200,15 +200,20 @@ impl Forth {
     }
 
     fn observe_all(&mut self, snapshot: &mut Snapshot) -> Result<(), ReplayError> {
-        self.items += snapshot.sandboxes.len() + snapshot.containers.len();
+        self.observe(snapshot, Coverage::Full)
+    }
+
+    /// Counts what is gone through: a recording may be made to keep us busy for years.
+    fn spend(&mut self, items: usize) -> Result<(), ReplayError> {
+        self.items += items;
         if self.items > MOST_ITEMS {
             return Err(ReplayError::TooLarge);
         }
-        self.observe(snapshot, Coverage::Full);
         Ok(())
     }
 
-    fn observe(&mut self, snapshot: &mut Snapshot, coverage: Coverage) {
+    fn observe(&mut self, snapshot: &mut Snapshot, coverage: Coverage) -> Result<(), ReplayError> {
+        self.spend(snapshot.sandboxes.len() + snapshot.containers.len())?;
         let (touched, _) = self.records.observe(snapshot, coverage);
         for &key in &touched {
             let inspecting = self
@@ -220,6 +225,7 @@ impl Forth {
             }
         }
         self.records.recycle(touched);
+        Ok(())
     }
 
     fn look(&mut self, scope: Scope, seen: &[Arc<Seen>]) -> Result<(), ReplayError> {
@@ -239,19 +245,22 @@ impl Forth {
                 }
             }
             if let Some(key) = self.records.key(&seen.pod.uid) {
-                self.observe(&mut listed, Coverage::Pod(key));
+                self.observe(&mut listed, Coverage::Pod(key))?;
             }
         }
         Ok(())
     }
 
-    fn inspect(&mut self, uid: PodUid) {
+    fn inspect(&mut self, uid: PodUid) -> Result<(), ReplayError> {
         if let Some(key) = self.records.key(&uid) {
-            self.views.insert(uid, self.records.listed(key));
+            let view = self.records.listed(key);
+            self.spend(view.sandboxes.len() + view.containers.len())?;
+            self.views.insert(uid, view);
         }
+        Ok(())
     }
 
-    fn commit(&mut self, commit: &Commit) -> Outcome {
+    fn commit(&mut self, commit: &Commit) -> Result<Outcome, ReplayError> {
         let unknown = commit.changes.iter().any(|change| {
             let about = nameless(&change.id, change.before.or(change.after));
             let object = self.node.objects.get(&key(&commit.uid, &about));
@@ -289,13 +298,14 @@ impl Forth {
                 (Outcome::Same, Some(view)) => view,
                 _ => self.node.committed(&commit.uid),
             };
+            self.spend(view.sandboxes.len() + view.containers.len())?;
             self.records.commit(key, &view);
         }
         for change in &commit.changes {
             let about = nameless(&change.id, change.before.or(change.after));
             self.node.drop_if_unknown(&key(&commit.uid, &about));
         }
-        outcome
+        Ok(outcome)
     }
 
     fn compare(&self, commit: &Commit, view: &PodView) -> Outcome {
