@@ -24,6 +24,7 @@ Examples:
   pleg demo                                  See it work, without a container runtime
   pleg watch                                 Events of this node, live
   pleg health                                Is the runtime answering? If not: which call, which pod
+  pleg doctor                                What is wrong with this runtime, and what to type next
   pleg run                                   The daemon: HTTP API, metrics, readiness
   pleg -r unix:///run/crio/crio.sock pods    Pods, from a runtime of your choice
 
@@ -91,6 +92,8 @@ pub(crate) enum Command {
     /// Collect what a bug report needs, and look at what was collected
     #[command(subcommand)]
     Debug(Debug),
+    /// Examine the runtime: what is wrong, who is to blame, what to type next
+    Doctor(Doctor),
     /// See it work: a simulated node with lively pods, and one that gets stuck
     Demo(Demo),
     /// Measure what a look at the runtime costs, beside merely moving its bytes
@@ -352,6 +355,34 @@ pub(crate) struct Replay {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
+  pleg doctor
+  pleg doctor -o wide
+  pleg doctor -o json | jq -r '.findings[].trouble'
+  pleg doctor -r unix:///run/crio/crio.sock --budget 15s || echo something is broken
+
+Asks for everything once: version, status, both lists, the status of every container and sandbox, and
+of every ready sandbox whether its shim answers. Only reads. --timeout is the time for one call [default:
+5s for a list, 2s for a status]. Ends with 1 if something is broken, that is, critical.")]
+pub(crate) struct Doctor {
+    /// Be done within this time, 10s at least; what did not fit is said
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_budget)]
+    pub(crate) budget: Duration,
+    /// Subscribe to the runtime's events for 3s. What it keeps for its next subscriber is then ours;
+    /// refused on runtimes that hand each event to one subscriber only
+    #[arg(long)]
+    pub(crate) events: bool,
+    /// The daemon to ask for ids of containers while the runtime does not list them
+    /// [default: /run/pleg/pleg.sock or $XDG_RUNTIME_DIR/pleg.sock]
+    #[arg(long, value_name = "ENDPOINT", value_parser = Endpoint::parse, env = "PLEG_DAEMON")]
+    pub(crate) daemon: Option<Endpoint>,
+    /// How to print
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    pub(crate) output: Format,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
   pleg demo
   pleg demo --pods 500 --churn 50 --for 1m
   pleg demo --for 0                   Until Ctrl-C
@@ -449,6 +480,14 @@ fn parse_rate(text: &str) -> Result<f64, String> {
         Ok(rate) if (0.0..=10_000.0).contains(&rate) => Ok(rate),
         _ => Err("a number from 0 to 10000".to_owned()),
     }
+}
+
+fn parse_budget(text: &str) -> Result<Duration, String> {
+    let budget = parse_duration(text)?;
+    if !(Duration::from_secs(10)..=Duration::from_mins(10)).contains(&budget) {
+        return Err("a duration from 10s to 10m".to_owned());
+    }
+    Ok(budget)
 }
 
 fn parse_duration_or_zero(text: &str) -> Result<Duration, String> {

@@ -108,12 +108,18 @@ pub(crate) fn endpoint(global: &Global) -> anyhow::Result<(Endpoint, String)> {
     })
 }
 
-/// Connects to the runtime; says on a terminal if that takes long.
-pub(crate) async fn runtime(global: &Global, deadlines: Deadlines, metrics: &Metrics) -> anyhow::Result<Client> {
+/// The runtime's endpoint; says who is asked if that is wanted.
+pub(crate) fn told_endpoint(global: &Global) -> anyhow::Result<Endpoint> {
     let (endpoint, from) = endpoint(global)?;
     if global.verbose {
         tell(&format!("asking the runtime at {endpoint} ({from})"));
     }
+    Ok(endpoint)
+}
+
+/// Connects to the runtime; says on a terminal if that takes long.
+pub(crate) async fn runtime(global: &Global, deadlines: Deadlines, metrics: &Metrics) -> anyhow::Result<Client> {
+    let endpoint = told_endpoint(global)?;
     let inflight = InFlight::observed_by(Arc::new(metrics.clone()));
     let config = pleg_cri::Config {
         deadlines,

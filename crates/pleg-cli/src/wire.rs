@@ -151,6 +151,7 @@ pub(crate) struct Resources {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PodError {
     pub(crate) message: String,
+    pub(crate) trouble: String,
     pub(crate) rpc: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) container: Option<String>,
@@ -164,6 +165,7 @@ pub(crate) struct PodError {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Report {
     pub(crate) level: String,
+    pub(crate) headline: String,
     pub(crate) message: String,
     pub(crate) causes: Vec<Cause>,
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -232,6 +234,10 @@ fn is_zero(n: &usize) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Cause {
     pub(crate) stage: String,
+    pub(crate) trouble: String,
+    pub(crate) text: String,
+    pub(crate) means: String,
+    pub(crate) next: String,
     pub(crate) rpc: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) pod: Option<String>,
@@ -239,10 +245,20 @@ pub(crate) struct Cause {
     pub(crate) container: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sandbox: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) shim: Option<Shim>,
     pub(crate) age_seconds: u64,
     pub(crate) attempts: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) last_error: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Shim {
+    pub(crate) pid: u32,
+    pub(crate) state: char,
 }
 
 /// A pod, as the API writes it; [`Pod`] reads it.
@@ -400,6 +416,7 @@ mod tests {
             observed: pleg::Token::default(),
             inspected_at: Some(at),
             error: Some(Arc::new(pleg::cache::PodError {
+                trouble: pleg::Trouble::StuckInspection,
                 message: "m".into(),
                 rpc: "ContainerStatus",
                 container: Some("app".into()),

@@ -31,23 +31,26 @@ impl Shim {
         processes
             .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
             .find_map(|pid: u32| {
+                // The name first: to show the arguments the kernel waits for a lock that a process in trouble may hold.
+                let (name, state) = Self::name_and_state(proc, pid)?;
+                if !name.contains("shim") {
+                    return None;
+                }
                 let arguments = std::fs::read(proc.join(pid.to_string()).join("cmdline")).ok()?;
-                let mut arguments = arguments.split(|&byte| byte == 0);
-                let program = String::from_utf8_lossy(arguments.next()?);
-                let is_shim = program.rsplit('/').next().is_some_and(|name| name.contains("shim"));
                 // In front of it stands `-id`, with containerd; conmon has its own flag.
-                let is = is_shim && arguments.any(|argument| argument == sandbox.as_bytes());
-                is.then(|| {
-                    let state = Self::state(proc, pid)?;
-                    Some(Self { pid, state })
-                })?
+                let mut arguments = arguments.split(|&byte| byte == 0).skip(1);
+                let is = arguments.any(|argument| argument == sandbox.as_bytes());
+                is.then_some(Self { pid, state })
             })
     }
 
-    fn state(proc: &Path, pid: u32) -> Option<char> {
+    /// The name is the program's, cut to 15 bytes.
+    fn name_and_state(proc: &Path, pid: u32) -> Option<(String, char)> {
         let stat = std::fs::read_to_string(proc.join(pid.to_string()).join("stat")).ok()?;
         // The name stands in parentheses and may hold anything; the state follows the last of them.
-        stat.rsplit_once(')')?.1.trim_start().chars().next()
+        let (head, tail) = stat.rsplit_once(')')?;
+        let (_, name) = head.split_once('(')?;
+        Some((name.to_owned(), tail.trim_start().chars().next()?))
     }
 
     /// The state in a word.
@@ -87,7 +90,7 @@ mod tests {
             proc.path(),
             8,
             &["/usr/bin/containerd-shim-runc-v2", "-namespace", "k8s.io", "-id", "abc"],
-            "8 (cont) ainerd) T 1",
+            "8 (cont) ainerd-shim) T 1",
         );
         let shim = Shim::find(proc.path(), "abc").unwrap();
         assert_eq!((shim.pid, shim.state, shim.word()), (8, 'T', "stopped"));

@@ -4,6 +4,7 @@ mod bench;
 mod completions;
 mod debug;
 mod demo;
+mod doctor;
 mod health;
 mod inspect;
 mod pods;
@@ -36,6 +37,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
                     Command::Pods(args) => pods::run(&global, args).await,
                     Command::Inspect(args) => inspect::run(&global, args).await,
                     Command::Health(args) => health::run(&global, args).await,
+                    Command::Doctor(args) => doctor::run(&global, args).await,
                     Command::Bench(args) => bench::run(&global, args).await,
                     Command::Version(args) => version::run(&global, args).await,
                     Command::Debug(args) => debug::run(&global, args).await,

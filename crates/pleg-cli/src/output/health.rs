@@ -16,7 +16,7 @@ pub(crate) fn text(report: &Report) -> String {
         "Degraded" => YELLOW,
         _ => RED,
     };
-    let mut text = format!("{BOLD}{colour}{}{PLAIN}: {}\n", report.level, clean(&report.message));
+    let mut text = format!("{BOLD}{colour}{}{PLAIN}: {}\n", report.level, clean(&report.headline));
     let seen = match report.last_seen_seconds {
         Some(ago) => format!("{} ago", seconds(Duration::try_from_secs_f64(ago).unwrap_or_default())),
         None => "never".to_owned(),
@@ -33,7 +33,7 @@ pub(crate) fn text(report: &Report) -> String {
             "Node: {}={} ({}",
             condition.kind, condition.status, condition.reason
         );
-        if condition.message != report.message {
+        if !condition.message.starts_with(&report.headline) {
             let _ = write!(text, ": {}", clean(&condition.message));
         }
         text.push_str(")\n");
@@ -42,7 +42,15 @@ pub(crate) fn text(report: &Report) -> String {
         text.push_str("Causes:\n");
     }
     for cause in &report.causes {
-        let _ = writeln!(text, "  - {}", clean(&words(cause)));
+        let Cause {
+            text: seen,
+            means,
+            next,
+            ..
+        } = cause;
+        let _ = writeln!(text, "  - {}", clean(seen));
+        let _ = writeln!(text, "    Usually: {}", clean(means));
+        let _ = writeln!(text, "    Next: {}", clean(next));
     }
     if report.more_causes > 0 {
         let _ = writeln!(text, "  - and {} more", report.more_causes);
@@ -55,19 +63,4 @@ pub(crate) fn text(report: &Report) -> String {
         }
     }
     text
-}
-
-fn words(cause: &Cause) -> String {
-    // What failed names its object; what is still in flight does not.
-    let about = match (&cause.pod, &cause.container) {
-        (Some(pod), Some(container)) => format!(" of container {container} in pod {pod}"),
-        (Some(pod), None) => format!(" of the sandbox of pod {pod}"),
-        _ => String::new(),
-    };
-    let tries = if cause.attempts == 1 { "attempt" } else { "attempts" };
-    let age = seconds(Duration::from_secs(cause.age_seconds));
-    match &cause.last_error {
-        Some(error) => format!("{error} (for {age}, {} {tries})", cause.attempts),
-        None => format!("{}{about}: waiting for an answer for {age}", cause.rpc),
-    }
 }

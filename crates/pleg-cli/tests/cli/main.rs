@@ -11,6 +11,8 @@
 mod answers;
 mod bad_input;
 mod daemon;
+mod debug;
+mod doctor;
 mod ending;
 mod metrics;
 mod node;

@@ -8,7 +8,7 @@
 //! - any other by its words, in order. Words with a digit (times, ids, counts, names of pods) differ from run to run and are not
 //!   compared, nor are endpoints.
 //!
-//! A command has to end with 0, or not with 0 if it is shown to print `Error:`. What is changed in a command before it is run is
+//! A command has to end with 0, or not with 0 if it is shown to print `Error:` or `CRITICAL`. What is changed in a command before it is run is
 //! said at [`Session::here`]; what cannot be run is in [`NOT_RUN`], with the reason.
 
 #![allow(

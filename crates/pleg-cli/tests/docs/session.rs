@@ -14,7 +14,7 @@ use crate::document::Command;
 /// Nothing takes longer, unless it hangs.
 const LONG: Duration = Duration::from_secs(25);
 /// Commands that ask a daemon if there is one, else the runtime.
-const OBSERVING: [&str; 4] = ["watch", "pods", "inspect", "health"];
+const OBSERVING: [&str; 5] = ["watch", "pods", "inspect", "health", "debug bundle"];
 
 pub(crate) struct Session {
     // Before the directory: what runs ends before its sockets go.
@@ -129,7 +129,8 @@ impl Session {
             rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
         }
         let (status, output) = running.end()?;
-        let fails = command.shown.iter().any(|line| line.starts_with("Error:"));
+        let failure = |line: &String| line.starts_with("Error:") || line.starts_with("CRITICAL");
+        let fails = command.shown.iter().any(failure);
         // curl is no program of ours: a signal just ends it.
         if status.success() == fails && !(follows && text.starts_with("curl")) {
             return Err(format!("ended with {status}\n{}", output.join("\n")));

@@ -129,14 +129,13 @@ impl<R: Runtime> Generator<R> {
             hang.next_round = now + ROUND;
         }
         let late = |open: &&Open| open.in_flight && now.saturating_duration_since(open.since) >= SUSPECT;
-        let late = hang
-            .open
-            .values()
-            .filter(late)
-            .count()
-            .min(self.config.inspections.most_late);
-        let limit = if hang.answered { self.limiter.limit() } else { SCOUTS };
-        while self.by_id.calls.len() < limit + late
+        let limit = if hang.answered {
+            let late = hang.open.values().filter(late).count();
+            self.limiter.limit() + late.min(self.config.inspections.most_late)
+        } else {
+            SCOUTS
+        };
+        while self.by_id.calls.len() < limit
             && let Some(who) = hang.todo.pop_front()
         {
             let Some(pod) = self.records.pod(who.pod) else { continue };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, try_join, try_join_all};
+use futures_util::future::{BoxFuture, join, try_join_all};
 use hashbrown::HashSet;
 use pleg_cri::error::seconds;
 use pleg_cri::{Error, ErrorKind, ListFilter};
@@ -41,7 +41,15 @@ pub(super) struct Listed {
     /// The runtime was away and has not said yet what it is now.
     lost: bool,
     /// One snapshot for everything, or one for each pod; and the bytes of the answers.
-    outcome: Result<(Vec<Snapshot>, usize), Error>,
+    outcome: Result<(Vec<Snapshot>, usize), Failed>,
+}
+
+/// Why there is no snapshot.
+#[derive(Debug)]
+struct Failed {
+    error: Error,
+    /// The other of the two lists was answered.
+    alone: bool,
 }
 
 /// A full look whose lists are in, waiting for the inspections it caused.
@@ -132,13 +140,13 @@ impl<R: Runtime> Generator<R> {
         self.listing_since = None;
         match &outcome {
             Ok(_) => self.end_by_id(true),
-            Err(error) if error.kind.is_unreachable() => self.end_by_id(false),
+            Err(failed) if failed.error.kind.is_unreachable() => self.end_by_id(false),
             // The next list will hang as this one did.
             Err(_) => {}
         }
         let (mut snapshots, bytes) = match outcome {
             Ok(lists) => lists,
-            Err(error) => return self.look_failed(&scope, asked, started, error),
+            Err(failed) => return self.look_failed(&scope, asked, started, failed),
         };
         match scope {
             Scope::Full => {
@@ -221,7 +229,8 @@ impl<R: Runtime> Generator<R> {
         }
     }
 
-    fn look_failed(&mut self, scope: &Scope, asked: Dirty, started: Instant, error: Error) {
+    fn look_failed(&mut self, scope: &Scope, asked: Dirty, started: Instant, failed: Failed) {
+        let Failed { error, alone } = failed;
         self.hints.put_back(asked);
         let now = Instant::now();
         self.not_before = now + self.config.period;
@@ -237,7 +246,7 @@ impl<R: Runtime> Generator<R> {
         if full {
             self.next_full = self.not_before;
             self.metrics.look_failed(now - started, error.kind.label());
-            if self.health.look_failed(error) {
+            if self.health.look_failed(error, alone) {
                 self.recorder.transition(Turn::RuntimeLost, None, Some(&text), None);
                 tracing::warn!(
                     "cannot look at the runtime: {text}; trying again every {}",
@@ -280,17 +289,24 @@ impl<R: Runtime> Generator<R> {
     }
 }
 
-/// Both lists at the same time.
+/// Both lists at the same time. Each has its own deadline, and the failure of one does not keep the other from answering: which of
+/// them does is what tells a locked container from a runtime that is stuck.
 async fn list<R: Runtime>(
     runtime: &R,
     filter: &ListFilter,
     mut snapshot: Snapshot,
-) -> Result<(Snapshot, usize), Error> {
+) -> Result<(Snapshot, usize), Failed> {
     let Snapshot { sandboxes, containers } = &mut snapshot;
-    let (a, b) = try_join(
+    let lists = join(
         runtime.list_sandboxes(filter, sandboxes),
         runtime.list_containers(filter, containers),
-    )
-    .await?;
-    Ok((snapshot, a.bytes + b.bytes))
+    );
+    match lists.await {
+        (Ok(a), Ok(b)) => Ok((snapshot, a.bytes + b.bytes)),
+        (Err(error), other) => Err(Failed {
+            error,
+            alone: other.is_ok(),
+        }),
+        (Ok(_), Err(error)) => Err(Failed { error, alone: true }),
+    }
 }

@@ -48,7 +48,9 @@ pub enum Level {
 pub struct Report {
     /// How well.
     pub level: Level,
-    /// In one line; in the kubelet's words where they are its own.
+    /// How well, in a few words; in the kubelet's where they are its own.
+    pub headline: String,
+    /// The headline and the first cause with its meaning and the next step: the text that log, event and node condition have.
     pub message: String,
     /// Why not better; the longest-standing first.
     pub causes: Vec<Cause>,
@@ -130,6 +132,8 @@ struct ListFailure {
     since: Instant,
     attempts: u32,
     error: Error,
+    /// The other list was answered.
+    alone: bool,
 }
 
 /// A call by which the generator looks. Others share the table: a pull or a stop may take its minutes, a stream is meant to last.
@@ -190,11 +194,13 @@ impl Health {
             Some(_) if troubled || !causes.is_empty() => Level::Degraded,
             Some(_) => Level::Healthy,
         };
-        let message = self.message(level, last_seen, &causes);
+        let headline = self.headline(level, last_seen);
+        let message = message(&headline, &causes);
         let more_causes = causes.len().saturating_sub(MOST_CAUSES);
         causes.truncate(MOST_CAUSES);
         Report {
             level,
+            headline,
             message,
             causes,
             more_causes,
@@ -205,9 +211,9 @@ impl Health {
         }
     }
 
-    fn message(&self, level: Level, last_seen: Option<Duration>, causes: &[Cause]) -> String {
-        let mut message = match (level, last_seen) {
-            (Level::Healthy, _) => return "PLEG is healthy".to_owned(),
+    fn headline(&self, level: Level, last_seen: Option<Duration>) -> String {
+        match (level, last_seen) {
+            (Level::Healthy, _) => "PLEG is healthy".to_owned(),
             (Level::Degraded, _) => "PLEG is degraded".to_owned(),
             (Level::Unhealthy, None) => "PLEG is not healthy: pleg has yet to be successful".to_owned(),
             (Level::Unhealthy, Some(age)) => format!(
@@ -215,15 +221,7 @@ impl Health {
                 seconds(Duration::from_secs(age.as_secs())),
                 seconds(self.threshold)
             ),
-        };
-        // Writing to a string cannot fail.
-        if let Some(first) = causes.first() {
-            let _ = write!(message, ": {first}. {} {}", first.means, first.next);
         }
-        if causes.len() > 1 {
-            let _ = write!(message, " And {} more.", causes.len() - 1);
-        }
-        message
     }
 
     fn causes(&self, state: &State, now: Instant) -> Vec<Cause> {
@@ -237,14 +235,13 @@ impl Health {
         };
         let sandboxes_wait = waits([Rpc::ListPodSandbox, Rpc::StreamPodSandboxes]);
         // Some answer while a list does not: it is not the runtime as a whole.
-        let alone = state.others_answer
-            || !sandboxes_wait && waits([Rpc::ListContainers, Rpc::StreamContainers]) && state.last_complete.is_some();
+        let alone = state.others_answer || !sandboxes_wait && waits([Rpc::ListContainers, Rpc::StreamContainers]);
 
         let mut causes = Vec::new();
         if let Some(failure) = &state.failure {
             let seen = Seen {
                 stage: Stage::List,
-                trouble: of_list(&failure.error, alone),
+                trouble: of_list(&failure.error, alone || failure.alone),
                 rpc: failure.error.rpc.name(),
                 who: Who::default(),
                 age: age(failure.since),
@@ -367,18 +364,19 @@ impl Health {
             .map(|failure| (failure.since.elapsed(), failure.attempts))
     }
 
-    /// A full look failed. Returns whether it is the first to fail.
-    pub(crate) fn look_failed(&self, error: Error) -> bool {
+    /// A full look failed; `alone`: the other list was answered. Returns whether it is the first to fail.
+    pub(crate) fn look_failed(&self, error: Error, alone: bool) -> bool {
         let mut state = self.shared.lock();
         if let Some(failure) = &mut state.failure {
             failure.attempts += 1;
-            failure.error = error;
+            (failure.error, failure.alone) = (error, alone);
             return false;
         }
         state.failure = Some(ListFailure {
             since: Instant::now(),
             attempts: 1,
             error,
+            alone,
         });
         true
     }
@@ -413,6 +411,18 @@ impl Health {
     pub(crate) fn release(&self, uid: &PodUid) {
         self.shared.lock().quarantine.remove(uid);
     }
+}
+
+fn message(headline: &str, causes: &[Cause]) -> String {
+    let mut message = headline.to_owned();
+    // Writing to a string cannot fail.
+    if let Some(first) = causes.first() {
+        let _ = write!(message, ": {first}. {} {}", first.means, first.next);
+    }
+    if causes.len() > 1 {
+        let _ = write!(message, " And {} more.", causes.len() - 1);
+    }
+    message
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ pub struct Line {
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum What {
     /// The first line.
-    Recording(Header),
+    Recording(Arc<Header>),
     /// A pod as it was when the recording was taken: the end, from which the beginning is found by undoing the lines.
     Pod(Arc<PodState>),
     /// Lists came in. What they changed stands in the lines before this one.
@@ -52,9 +52,9 @@ pub enum What {
         to: u32,
     },
     /// A call that took long.
-    SlowCall(SlowCall),
+    SlowCall(Arc<SlowCall>),
     /// All calls of one kind, since the generator began.
-    Calls(Calls),
+    Calls(Arc<Calls>),
     /// What only a newer version knows.
     #[serde(other)]
     Other,

@@ -239,7 +239,8 @@ impl Recorder {
     }
 }
 
-/// What an entry takes, texts that others share included: a commit may outlive everybody else.
+/// What an entry takes. The texts of a pod and its objects are counted where they were seen, also while the records share them; what
+/// else is told of the pod shares them too.
 fn cost(what: &What) -> usize {
     // A text has two counts before it. The entries' own room may be twice what is used.
     let text = |text: &str| text.len() + 16;
@@ -253,17 +254,15 @@ fn cost(what: &What) -> usize {
                 16 + size_of_val(&**seen) + size_of_val(&*seen.objects) + pod(&seen.pod) + texts
             }
             What::Commit(commit) => {
-                let ids: usize = commit.changes.iter().map(|change| text(&change.id)).sum();
                 let gone = size_of_val(&*commit.gone.gone_sandboxes) + size_of_val(&*commit.gone.gone_containers);
                 let parts = size_of_val(&*commit.changes) + gone + size_of_val(&*commit.events);
-                16 + size_of_val(&**commit) + parts + ids + text(commit.uid.as_str())
+                16 + size_of_val(&**commit) + parts
             }
             What::Transition(turn) => {
                 let texts = optional(turn.message.as_deref().map(text)) + optional(turn.pod.as_ref().map(pod));
                 16 + size_of_val(&**turn) + texts
             }
             What::LookFailed(failed) => 16 + size_of_val(&**failed) + text(&failed.error),
-            What::Inspect { uid } => text(uid.as_str()),
             _ => 0,
         }
 }
@@ -352,13 +351,24 @@ impl Recording {
         });
         let slow = self.slow.into_iter().map(move |slow| Line {
             time: time(slow.ended),
-            what: What::SlowCall(slow.line()),
+            what: What::SlowCall(Arc::new(slow.line())),
         });
-        let calls = self.calls.into_iter().map(What::Calls).map(at_the_end);
-        std::iter::once(at_the_end(What::Recording(header)))
+        let calls = self.calls.into_iter().map(Arc::new).map(What::Calls).map(at_the_end);
+        std::iter::once(at_the_end(What::Recording(Arc::new(header))))
             .chain(pods)
             .chain(entries)
             .chain(slow)
             .chain(calls)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A look without a change is one of these, and nothing else.
+    #[test]
+    fn an_entry_is_small() {
+        assert!(size_of::<Entry>() <= 48, "{}", size_of::<Entry>());
     }
 }

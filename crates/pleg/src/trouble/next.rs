@@ -42,10 +42,11 @@ impl Trouble {
                 node.stacks()
             ),
             Self::StuckInspection => format!(
-                "Ask again: {}.{} Its volumes: `mount -t nfs,nfs4`, `dmesg | tail -n 50`. {}",
+                "Ask again: {}.{} Its volumes: `mount -t nfs,nfs4`, `dmesg | tail -n 50`. Its shim: {}.{}",
                 node.status(),
                 node.known(),
-                node.shim()
+                node.find_shim(),
+                node.stacks()
             ),
             Self::NotInspectable => format!(
                 "The error in full: {}; what the runtime says: `journalctl -u {} -n 100`. Repair: {}a restart of the \
@@ -62,15 +63,13 @@ impl Trouble {
                 "The error in full: `{0} pods`, `{0} ps -a`; what the runtime says: `journalctl -u {1} -n 100`.",
                 node.crictl, node.unit
             ),
-            Self::ListOverLimit | Self::ListNearLimit | Self::ManyDeadContainers => {
-                let crictl = &node.crictl;
-                let of = node.sandbox.map(|id| format!(" --pod {id}")).unwrap_or_default();
-                format!(
-                    "Count the dead: `{crictl} ps -a --state Exited -q{of} | wc -l`. Repair: `{crictl} rm $({crictl} \
-                     ps -a --state Exited -q{of})` (their logs and exit codes go with them), then end the crash loop \
-                     that makes them."
-                )
-            }
+            Self::ListOverLimit | Self::ListNearLimit => format!(
+                "How many, and how large: `{0} ps -a -q | wc -l`, `{0} ps -a -o json | wc -c`. {1} What is few and \
+                 large has large labels or annotations.",
+                node.crictl,
+                node.dead()
+            ),
+            Self::ManyDeadContainers => format!("{} Then end the crash loop that makes them.", node.dead()),
             Self::LongRelist => {
                 "What changes so often? `pleg watch --no-initial`. How long a look takes: `pleg bench`. Fewer pods \
                  on this node help, and so do fewer dead containers."
@@ -186,15 +185,25 @@ impl<'a> Node<'a> {
         pod.unwrap_or_default()
     }
 
-    /// The shim's state, and what follows from it.
-    fn shim(&self) -> String {
+    /// Counts the dead containers, of the pod or of all, and removes them.
+    fn dead(&self) -> String {
+        let of = self.sandbox.map(|id| format!(" --pod {id}")).unwrap_or_default();
+        format!(
+            "Count the dead: `{0} ps -a --state Exited -q{of} | wc -l`. Repair: `{0} rm $({0} ps -a --state Exited \
+             -q{of})` (their logs and exit codes go with them).",
+            self.crictl
+        )
+    }
+
+    /// Shows the shim's state.
+    fn find_shim(&self) -> String {
         // CRI-O has no shim but a monitor.
         let (name, flag) = if self.process == "crio" {
             ("conmon", "")
         } else {
             ("containerd-shim", " -id ")
         };
-        let find = match (self.shim_pid, self.sandbox) {
+        match (self.shim_pid, self.sandbox) {
             (Some(pid), _) => format!("`ps -o pid,stat,wchan:32,args -p {pid}`"),
             (None, Some(sandbox)) => {
                 format!("`ps -o pid,stat,wchan:32,args -p $(pgrep -d, -f '{name}.*{flag}{sandbox}')`")
@@ -203,11 +212,16 @@ impl<'a> Node<'a> {
                 let (first, rest) = name.split_at(1);
                 format!("`ps -eo pid,stat,wchan:32,args | grep '[{first}]{rest}'`")
             }
-        };
+        }
+    }
+
+    /// The shim's state, and what follows from it.
+    fn shim(&self) -> String {
         let pid = self.shim_pid.map_or_else(|| "PID".to_owned(), |pid| pid.to_string());
         format!(
-            "The shim's state: {find}. T is stopped: repair with `kill -CONT {pid}`, which loses nothing. D waits \
-             for a disk or a file server, which has to come back. Killing the shim ends the pod's containers."
+            "The shim's state: {}. T is stopped: repair with `kill -CONT {pid}`, which loses nothing. D waits for a \
+             disk or a file server, which has to come back. Killing the shim ends the pod's containers.",
+            self.find_shim()
         )
     }
 

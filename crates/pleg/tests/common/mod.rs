@@ -14,7 +14,7 @@ use pleg::{
     Config, ContainerId, ContainerRef, ContainerState, ContainerStatus, Event, Generator, Item, Metrics, Overflow,
     Pleg, PodUid, SandboxId, SandboxState, SandboxStatus, Start, Subscriber,
 };
-use pleg_cri::{ContainerItem, Endpoint, Rpc, SandboxItem};
+use pleg_cri::{ContainerItem, Endpoint, InFlight, Rpc, SandboxItem};
 use tokio_util::sync::CancellationToken;
 
 #[derive(Debug, Clone)]
@@ -58,6 +58,12 @@ pub struct World {
     pub versions: usize,
     /// Never answers lists.
     pub list_hangs: bool,
+    /// The lock of this container is held: its status and every list of containers wait for it.
+    pub locked: Option<String>,
+    /// The shims of these sandboxes hang: a probe takes 4 s.
+    pub hung_shims: BTreeSet<String>,
+    pub probes: Vec<(tokio::time::Instant, String)>,
+    pub inflight: InFlight,
     /// Status calls of these ids never answer (the generator's caller bounds them: here after 10 s).
     pub hung: BTreeSet<String>,
     /// Hung calls are answered in the end, just before the deadline.
@@ -184,7 +190,30 @@ impl Fake {
         }
     }
 
+    /// Waits while the lock is held, within the deadline.
+    async fn unlocked(
+        &self,
+        deadline: Duration,
+        rpc: Rpc,
+        subject: &Subject,
+        waits: impl Fn(&str) -> bool,
+    ) -> Result<(), Error> {
+        let freed = async {
+            while self.world().locked.as_deref().is_some_and(&waits) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let timeout = tokio::time::timeout(deadline, freed).await;
+        timeout.map_err(|_| Self::error(rpc, subject, ErrorKind::Deadline(deadline)))
+    }
+
     async fn list_call(&self, rpc: Rpc) -> Result<(), Error> {
+        let deadline = Duration::from_mins(2);
+        let inflight = self.world().inflight.clone();
+        let _call = inflight.begin(rpc, Subject::NODE, Some(deadline));
+        if rpc == Rpc::ListContainers {
+            self.unlocked(deadline, rpc, &Subject::NODE, |_| true).await?;
+        }
         let (latency, hangs) = {
             let world = self.world();
             (world.latency, world.list_hangs)
@@ -205,6 +234,10 @@ impl Fake {
     }
 
     async fn status_call(&self, rpc: Rpc, subject: &Subject, id: &str) -> Result<(), Error> {
+        let deadline = Duration::from_secs(10);
+        let inflight = self.world().inflight.clone();
+        let _call = inflight.begin(rpc, subject.clone(), Some(deadline));
+        self.unlocked(deadline, rpc, subject, |locked| locked == id).await?;
         let (latency, hung) = {
             let mut world = self.world();
             world.status_calls.push(id.to_owned());
@@ -361,6 +394,22 @@ impl Runtime for Fake {
             log_path: Box::default(),
             resources: None,
         })
+    }
+
+    async fn probe_sandbox(&self, _: &Subject, id: &SandboxId) -> Result<(), Error> {
+        let hung = {
+            let mut world = self.world();
+            world.probes.push((tokio::time::Instant::now(), id.to_string()));
+            world.hung_shims.contains(id.as_str())
+        };
+        if hung {
+            tokio::time::sleep(Duration::from_secs(4)).await;
+        }
+        Ok(())
+    }
+
+    fn inflight(&self) -> InFlight {
+        self.world().inflight.clone()
     }
 
     async fn version(&self) -> Result<RuntimeVersion, Error> {

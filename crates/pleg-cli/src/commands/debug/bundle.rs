@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use jiff::Timestamp;
@@ -104,7 +104,7 @@ fn json(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {
     serde_json::to_vec(value)
 }
 
-fn told(path: &PathBuf, bytes: usize, parts: &[Part], daemon: bool) -> String {
+fn told(path: &Path, bytes: usize, parts: &[Part], daemon: bool) -> String {
     let mut text = format!(
         "{} ({} kB), for you alone to read:\n",
         path.display(),
@@ -113,7 +113,7 @@ fn told(path: &PathBuf, bytes: usize, parts: &[Part], daemon: bool) -> String {
     for part in parts {
         let _ = write!(text, "  {:<15}  {}", part.name, part.what);
         if part.name == RECORDER {
-            let lines = part.bytes.iter().filter(|&&byte| byte == b'\n').count();
+            let lines = part.bytes.split(|byte| *byte == b'\n').count() - 1;
             let _ = write!(text, ": {lines} lines");
         }
         text.push('\n');

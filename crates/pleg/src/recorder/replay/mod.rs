@@ -4,19 +4,20 @@
 //! what was listed is observed, what was inspected is committed, and the changes are compared with the events of the recording.
 //! A commit whose inspection began before the recording cannot be compared: what was listed then is not known.
 
-use std::collections::BTreeMap;
+mod node;
+
 use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
 use jiff::Timestamp;
-use pleg_cri::{ContainerItem, SandboxItem};
 
-use super::line::{Commit, FORMAT, Header, Line, Object, ObjectKind, PodState, Scope, Seen, Sent, State, What};
+use super::line::{Commit, FORMAT, Header, Line, ObjectKind, Scope, Seen, Sent, What};
 use crate::diff::diff;
 use crate::event::EventType;
-use crate::model::{ContainerRef, ContainerState, PodRef, PodUid, PodView, SandboxState};
+use crate::model::{PodRef, PodUid, PodView};
 use crate::records::{Coverage, Records};
 use crate::snapshot::Snapshot;
+use node::{Node, key, nameless};
 
 /// More items than this in all lists together are not gone through. A node of 10,000 pods makes a tenth of it in ten minutes.
 const MOST_ITEMS: usize = 200_000_000;
@@ -47,7 +48,7 @@ pub enum ReplayError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replayed {
     /// The header of the recording.
-    pub header: Header,
+    pub header: Arc<Header>,
     /// When the recording ends.
     pub to: Timestamp,
     /// Looks with a change, and without one.
@@ -135,7 +136,7 @@ pub fn replay(lines: impl IntoIterator<Item = Line>) -> Result<Replayed, ReplayE
                         line: number,
                         time: line.time,
                         pod: forth.node.pod(&commit.uid),
-                        seq: commit.seq + at as u64,
+                        seq: commit.seq.saturating_add(at as u64),
                         recorded,
                         replayed: got,
                     });
@@ -148,204 +149,10 @@ pub fn replay(lines: impl IntoIterator<Item = Line>) -> Result<Replayed, ReplayE
     Ok(replayed)
 }
 
-/// An object as it stands at one line.
-#[derive(Debug, Clone)]
-struct Standing {
-    about: Object,
-    listed: Option<State>,
-    committed: Option<State>,
-    denied: bool,
-    /// Only its id is known: what was listed of it is not in the recording.
-    nameless: bool,
-}
-
-type Key = (PodUid, ObjectKind, Arc<str>);
-
-/// The node as it stands at one line.
-#[derive(Debug, Default)]
-struct Node {
-    objects: BTreeMap<Key, Standing>,
-    pods: HashMap<PodUid, PodRef>,
-}
-
-impl Node {
-    fn add(&mut self, pod: &PodState) {
-        self.pods.insert(pod.pod.uid.clone(), pod.pod.clone());
-        for object in &pod.objects {
-            let key = key(&pod.pod.uid, &object.about);
-            let standing = Standing {
-                about: object.about.clone(),
-                listed: object.listed,
-                committed: object.committed,
-                denied: object.denied,
-                nameless: false,
-            };
-            self.objects.insert(key, standing);
-        }
-    }
-
-    fn pod(&self, uid: &PodUid) -> PodRef {
-        self.pods.get(uid).cloned().unwrap_or_else(|| PodRef {
-            uid: uid.clone(),
-            namespace: Arc::default(),
-            name: Arc::default(),
-        })
-    }
-
-    /// The object, made if it is gone by now.
-    fn object(&mut self, uid: &PodUid, about: &Object, nameless: bool) -> &mut Standing {
-        self.objects.entry(key(uid, about)).or_insert_with(|| Standing {
-            about: about.clone(),
-            listed: None,
-            committed: None,
-            denied: false,
-            nameless,
-        })
-    }
-
-    fn drop_if_unknown(&mut self, key: &Key) {
-        let nothing = |object: &Standing| object.listed.is_none() && object.committed.is_none();
-        if self.objects.get(key).is_some_and(nothing) {
-            self.objects.remove(key);
-        }
-    }
-
-    fn see(&mut self, seen: &Seen) {
-        self.pods.insert(seen.pod.uid.clone(), seen.pod.clone());
-        for change in &seen.objects {
-            let object = self.object(&seen.pod.uid, &change.about, false);
-            (object.listed, object.denied) = (change.after, false);
-            self.drop_if_unknown(&key(&seen.pod.uid, &change.about));
-        }
-    }
-
-    fn unsee(&mut self, seen: &Seen) -> Result<(), String> {
-        let uid = &seen.pod.uid;
-        self.pods.entry(uid.clone()).or_insert_with(|| seen.pod.clone());
-        for change in &seen.objects {
-            let object = self.object(uid, &change.about, false);
-            if object.listed != change.after {
-                return Err(contradiction(&change.about.id, change.after, object.listed));
-            }
-            if object.nameless {
-                (object.about, object.nameless) = (change.about.clone(), false);
-            }
-            (object.listed, object.denied) = (change.before, change.denied);
-            self.drop_if_unknown(&key(uid, &change.about));
-        }
-        Ok(())
-    }
-
-    fn uncommit(&mut self, commit: &Commit) -> Result<(), String> {
-        for change in &commit.changes {
-            let about = nameless(&change.id, change.before.or(change.after));
-            let object = self.object(&commit.uid, &about, true);
-            if object.committed != change.after {
-                return Err(contradiction(&change.id, change.after, object.committed));
-            }
-            object.committed = change.before;
-            self.drop_if_unknown(&key(&commit.uid, &about));
-        }
-        let sandboxes = commit
-            .gone
-            .gone_sandboxes
-            .iter()
-            .map(|id| (ObjectKind::Sandbox, id.shared()));
-        let containers = commit
-            .gone
-            .gone_containers
-            .iter()
-            .map(|id| (ObjectKind::Container, id.shared()));
-        for (kind, id) in sandboxes.chain(containers).filter(|_| commit.gone.denied) {
-            if let Some(object) = self.objects.get_mut(&(commit.uid.clone(), kind, id)) {
-                object.denied = false;
-            }
-        }
-        Ok(())
-    }
-
-    fn of_pod(&self, uid: &PodUid) -> impl Iterator<Item = &Standing> {
-        let first = (uid.clone(), ObjectKind::Container, Arc::from(""));
-        let rest = self.objects.range(first..).map(|((pod, ..), object)| (pod, object));
-        rest.take_while(move |(pod, _)| *pod == uid).map(|(_, object)| object)
-    }
-
-    /// Adds an object to a list, in `state`.
-    fn list(pod: &PodRef, about: &Object, state: State, into: &mut Snapshot) {
-        let uid = pod.uid.as_str().as_bytes();
-        let (namespace, name) = (pod.namespace.as_bytes(), pod.name.as_bytes());
-        match about.object {
-            ObjectKind::Sandbox => into.sandboxes.push(&SandboxItem {
-                id: about.id.as_bytes(),
-                has_metadata: true,
-                uid,
-                namespace,
-                name,
-                attempt: about.attempt,
-                state: i32::from(state != State::Ready),
-                created_at: about.created_at,
-                pod_uid_label: uid,
-            }),
-            ObjectKind::Container => into.containers.push(&ContainerItem {
-                id: about.id.as_bytes(),
-                pod_sandbox_id: b"",
-                name: about.name.as_bytes(),
-                attempt: about.attempt,
-                state: match state {
-                    State::Created => 0,
-                    State::Running => 1,
-                    State::Exited => 2,
-                    _ => 3,
-                },
-                created_at: about.created_at,
-                pod_uid_label: uid,
-                pod_name_label: name,
-                pod_namespace_label: namespace,
-            }),
-        }
-    }
-
-    /// Everything, in the state that `state` tells.
-    fn snapshot(&self, state: impl Fn(&Standing) -> Option<State>) -> Snapshot {
-        let mut snapshot = Snapshot::default();
-        for ((uid, ..), object) in &self.objects {
-            if let Some(state) = state(object) {
-                Self::list(&self.pod(uid), &object.about, state, &mut snapshot);
-            }
-        }
-        snapshot
-    }
-}
-
-fn key(uid: &PodUid, about: &Object) -> Key {
-    (uid.clone(), about.object, Arc::clone(&about.id))
-}
-
-/// What is known of an object by its id and one of its states.
-fn nameless(id: &Arc<str>, state: Option<State>) -> Object {
-    let sandbox = matches!(state, Some(State::Ready | State::NotReady));
-    Object {
-        object: if sandbox {
-            ObjectKind::Sandbox
-        } else {
-            ObjectKind::Container
-        },
-        id: Arc::clone(id),
-        name: Arc::default(),
-        attempt: 0,
-        created_at: 0,
-    }
-}
-
-fn contradiction(id: &str, recorded: Option<State>, found: Option<State>) -> String {
-    let words = |state: Option<State>| state.map_or("gone".to_owned(), |state| format!("{state:?}"));
-    format!("{id} is {}, then it is {}", words(recorded), words(found))
-}
-
 /// How a commit compares.
 enum Outcome {
     Same,
-    /// Its inspection began before the recording.
+    /// Its inspection began before the recording, or an object went away before it.
     Unknown,
     /// At which event, what was recorded, and what came.
     Different(usize, Option<Sent>, Option<Sent>),
@@ -445,17 +252,21 @@ impl Forth {
     }
 
     fn commit(&mut self, commit: &Commit) -> Outcome {
-        let nameless = commit.changes.iter().any(|change| {
+        let unknown = commit.changes.iter().any(|change| {
             let about = nameless(&change.id, change.before.or(change.after));
             let object = self.node.objects.get(&key(&commit.uid, &about));
             object.is_none_or(|object| object.nameless)
         });
         for change in &commit.changes {
-            let about = self::nameless(&change.id, change.before.or(change.after));
+            let about = nameless(&change.id, change.before.or(change.after));
             self.node.object(&commit.uid, &about, true).committed = change.after;
         }
         let view = match self.views.remove(&commit.uid) {
-            _ if commit.removal => Some(PodView::default()),
+            // Nothing was asked, because nothing was listed any more.
+            _ if commit.removal => {
+                let key = self.records.key(&commit.uid);
+                Some(key.map(|key| self.records.listed(key)).unwrap_or_default())
+            }
             view => view.map(|mut view| {
                 let sandboxes: HashSet<_> = commit.gone.gone_sandboxes.iter().collect();
                 let containers: HashSet<_> = commit.gone.gone_containers.iter().collect();
@@ -466,7 +277,7 @@ impl Forth {
             }),
         };
         let outcome = match &view {
-            Some(view) if !nameless => self.compare(commit, view),
+            Some(view) if !unknown => self.compare(commit, view),
             _ => Outcome::Unknown,
         };
         if let Some(key) = self.records.key(&commit.uid) {
@@ -476,12 +287,12 @@ impl Forth {
             }
             let view = match (&outcome, view) {
                 (Outcome::Same, Some(view)) => view,
-                _ => self.committed(&commit.uid),
+                _ => self.node.committed(&commit.uid),
             };
             self.records.commit(key, &view);
         }
         for change in &commit.changes {
-            let about = self::nameless(&change.id, change.before.or(change.after));
+            let about = nameless(&change.id, change.before.or(change.after));
             self.node.drop_if_unknown(&key(&commit.uid, &about));
         }
         outcome
@@ -490,14 +301,15 @@ impl Forth {
     fn compare(&self, commit: &Commit, view: &PodView) -> Outcome {
         let key = self.records.key(&commit.uid);
         let before = key.map(|key| self.records.committed(key)).unwrap_or_default();
-        let replayed: Vec<_> = diff(&before, view).iter().map(|change| change.event()).collect();
         // That a stop was announced is not in any list.
         let mut recorded = (0..)
             .zip(&commit.events)
             .filter(|(_, sent)| sent.kind != EventType::ContainerStopped);
-        let mut replayed = replayed
-            .into_iter()
-            .map(|(kind, subject)| super::sent_as(kind, subject.as_ref()));
+        let changes = diff(&before, view);
+        let mut replayed = changes.iter().map(|change| {
+            let (kind, subject) = change.event();
+            super::sent_as(kind, subject.as_ref())
+        });
         loop {
             match (recorded.next(), replayed.next()) {
                 (None, None) => return Outcome::Same,
@@ -508,38 +320,5 @@ impl Forth {
                 }
             }
         }
-    }
-
-    /// What is committed of a pod by the recording's own word.
-    fn committed(&self, uid: &PodUid) -> PodView {
-        let mut view = PodView::default();
-        for object in self.node.of_pod(uid) {
-            let Some(state) = object.committed else { continue };
-            match object.about.object {
-                ObjectKind::Sandbox => {
-                    let state = if state == State::Ready {
-                        SandboxState::Ready
-                    } else {
-                        SandboxState::NotReady
-                    };
-                    view.sandboxes.push((Arc::clone(&object.about.id).into(), state));
-                }
-                ObjectKind::Container => {
-                    let container = ContainerRef {
-                        id: Arc::clone(&object.about.id).into(),
-                        name: Arc::clone(&object.about.name),
-                        attempt: object.about.attempt,
-                    };
-                    let state = match state {
-                        State::Created => ContainerState::Created,
-                        State::Running => ContainerState::Running,
-                        State::Exited => ContainerState::Exited,
-                        _ => ContainerState::Unknown,
-                    };
-                    view.containers.push((container, state));
-                }
-            }
-        }
-        view
     }
 }

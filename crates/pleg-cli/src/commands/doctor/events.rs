@@ -1,0 +1,87 @@
+//! Is the event stream alive? Asked only of runtimes that give every subscriber every event, and only if the user wants it.
+//!
+//! Subscribing is not free even there: containerd 2 keeps up to five minutes of events for its next subscriber while it has none, and
+//! may lose a few when the last one leaves. Whoever is away for a moment would miss them. So it is not done unasked.
+
+use std::time::Duration;
+
+use pleg_cri::{Client, ErrorKind};
+use tokio::time::{Instant, timeout};
+
+use super::facts::{Events, Runtime};
+
+/// Subscribing and listening together: the first may take 1 s on a quiet node.
+pub(super) const TIME: Duration = Duration::from_secs(3);
+
+/// What the version tells: containerd has events from 1.7 on, and splits them before 2.0.
+pub(super) fn by_version(runtime: &Runtime) -> Option<Events> {
+    if !runtime.name.contains("containerd") {
+        return None;
+    }
+    let mut numbers = runtime
+        .version
+        .trim_start_matches('v')
+        .split(|c: char| !c.is_ascii_digit());
+    let mut number = || numbers.next().and_then(|digits| digits.parse::<u32>().ok());
+    match (number(), number()) {
+        (Some(2..), _) => None,
+        (Some(1), Some(..7)) => Some(Events::Unimplemented),
+        // What cannot be read is not tried either.
+        _ => Some(Events::Split),
+    }
+}
+
+/// Listens, if that is wanted and takes nothing away from others.
+pub(super) async fn listen(client: &Client, runtime: &Runtime, wanted: bool, room: bool) -> Events {
+    match by_version(runtime) {
+        Some(known) => return known,
+        None if !wanted => return Events::NotTried,
+        None if !room => return Events::NoTime,
+        None => {}
+    }
+    let start = Instant::now();
+    let until = start + TIME;
+    let mut stream = match timeout(TIME, client.container_events()).await {
+        Err(_) => return Events::Failed(format!("no answer within {}", pleg_cri::error::seconds(TIME))),
+        Ok(Err(error)) if error.kind == ErrorKind::Unimplemented => return Events::Unimplemented,
+        Ok(Err(error)) => return Events::Failed(error.kind.to_string()),
+        Ok(Ok(stream)) => stream,
+    };
+    let mut events = 0;
+    loop {
+        match tokio::time::timeout_at(until, stream.next()).await {
+            Err(_) => break,
+            Ok(Ok(_)) => events += 1,
+            Ok(Err(error)) => return Events::Failed(error.kind.to_string()),
+        }
+    }
+    Events::Open {
+        events,
+        within: start.elapsed(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runtimes_that_split_events_are_known_by_their_version() {
+        for (name, version, known) in [
+            ("containerd", "v2.1.9", None),
+            ("containerd", "2.0.0~ds1", None),
+            ("containerd", "v1.7.24", Some(Events::Split)),
+            ("containerd", "1.7.24~ds1", Some(Events::Split)),
+            ("containerd", "1.6.20~ds1", Some(Events::Unimplemented)),
+            ("containerd", "unknown", Some(Events::Split)),
+            ("cri-o", "1.34.0", None),
+        ] {
+            let runtime = Runtime {
+                name: name.to_owned(),
+                version: version.to_owned(),
+                ..Runtime::default()
+            };
+            assert_eq!(by_version(&runtime), known, "{name} {version}");
+        }
+    }
+}

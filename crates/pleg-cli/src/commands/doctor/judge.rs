@@ -1,0 +1,454 @@
+//! From what was found to what is wrong: pure.
+//!
+//! One finding a trouble, with everything it was seen at; the gravest first.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pleg::Trouble;
+use pleg_cri::error::seconds;
+
+use super::facts::{Answer, Events, Facts, KUBELET_LIMIT, Object, SHIM_ANSWERS, SLOW, Sample, Silence};
+use super::finding::{Finding, Place, Severity, counted, mebibytes};
+use super::kubelet::{Kubelet, over_limit, rounded};
+
+/// From here on dead containers are worth a word: on the node, and in one pod.
+const MANY_DEAD: usize = 1000;
+const MANY_DEAD_IN_A_POD: usize = 100;
+/// One status alone takes 1 ms on a runtime that is well.
+const SLOW_ALONE: Duration = Duration::from_millis(100);
+/// A third of what a kubelet is allowed.
+const LONG_RELIST: Duration = Duration::from_mins(1);
+/// From here on a list is near the limit.
+const NEAR_LIMIT: usize = KUBELET_LIMIT / 2;
+
+/// Judges.
+pub(super) fn judge(facts: &Facts, kubelet: &Kubelet) -> Vec<Finding> {
+    let mut judge = Judge {
+        facts,
+        findings: Vec::new(),
+    };
+    judge.silence();
+    if facts.silence.is_none() {
+        judge.conditions();
+        judge.lists();
+        judge.statuses();
+        judge.stock(kubelet);
+        judge.events();
+    }
+    judge.socket();
+    judge
+        .findings
+        .sort_by_key(|finding| (finding.severity, finding.trouble));
+    judge.findings
+}
+
+struct Judge<'a> {
+    facts: &'a Facts,
+    findings: Vec<Finding>,
+}
+
+impl Judge<'_> {
+    fn find(&mut self, severity: Severity, trouble: Trouble, evidence: impl Into<String>, objects: Vec<Place>) {
+        let first = objects.first().cloned().unwrap_or_default();
+        self.find_about(&first, severity, trouble, evidence, objects);
+    }
+
+    /// The same, where the next step is not about the first of the places.
+    fn find_about(
+        &mut self,
+        first: &Place,
+        severity: Severity,
+        trouble: Trouble,
+        evidence: impl Into<String>,
+        objects: Vec<Place>,
+    ) {
+        let finding = Finding::new(severity, trouble, evidence.into(), objects, first, &self.facts.endpoint);
+        self.findings.push(finding);
+    }
+
+    fn silence(&mut self) {
+        match &self.facts.silence {
+            Some(Silence::Down(why)) => self.find(Severity::Critical, Trouble::RuntimeDown, why, Vec::new()),
+            Some(Silence::Stuck(why)) => self.find(Severity::Critical, Trouble::RuntimeStuck, why, Vec::new()),
+            None => {}
+        }
+    }
+
+    fn conditions(&mut self) {
+        for condition in self.facts.conditions.iter().filter(|condition| !condition.status) {
+            let trouble = match condition.kind.as_str() {
+                "RuntimeReady" => Trouble::RuntimeNotReady,
+                "NetworkReady" => Trouble::NetworkNotReady,
+                _ => continue, // A runtime's own, and no business of a node's readiness.
+            };
+            let words = [&condition.reason, &condition.message].map(String::as_str);
+            let words = words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>();
+            let why = if words.is_empty() {
+                "it does not say why".to_owned()
+            } else {
+                words.join(": ")
+            };
+            self.find(
+                Severity::Critical,
+                trouble,
+                format!("Status says {}=false: {why}", condition.kind),
+                Vec::new(),
+            );
+        }
+    }
+
+    fn lists(&mut self) {
+        let (sandboxes, containers) = (&self.facts.sandboxes, &self.facts.containers);
+        match (&sandboxes.answer, &containers.answer) {
+            (Answer::Ok, Answer::None(after)) => self.locked(*after),
+            (Answer::None(after), Answer::None(_)) => self.find(
+                Severity::Critical,
+                Trouble::RuntimeStuck,
+                format!("Version answers, both lists do not within {}", seconds(*after)),
+                Vec::new(),
+            ),
+            (Answer::None(after), _) => self.find(
+                Severity::Critical,
+                Trouble::RuntimeStuck,
+                format!("ListPodSandbox: no answer within {}", seconds(*after)),
+                Vec::new(),
+            ),
+            _ => {}
+        }
+        let lists = [("ListPodSandbox", sandboxes), ("ListContainers", containers)];
+        for (rpc, list) in lists {
+            match &list.answer {
+                Answer::Unreachable(why) => {
+                    self.find(
+                        Severity::Critical,
+                        Trouble::RuntimeDown,
+                        format!("{rpc}: {why}"),
+                        Vec::new(),
+                    );
+                    return; // One word about it is enough.
+                }
+                Answer::Failed(why) => {
+                    self.find(
+                        Severity::Critical,
+                        Trouble::ListFails,
+                        format!("{rpc}: {why}"),
+                        Vec::new(),
+                    );
+                }
+                Answer::Unimplemented => {
+                    let evidence = format!("{rpc}: the runtime does not implement it");
+                    self.find(Severity::Critical, Trouble::ListFails, evidence, Vec::new());
+                }
+                _ => {}
+            }
+        }
+        let Some((rpc, list)) = lists.into_iter().max_by_key(|(_, list)| list.bytes) else {
+            return;
+        };
+        let each = list.bytes / list.items.max(1);
+        let evidence = format!(
+            "{rpc}: {} in {}, {} each",
+            mebibytes(list.bytes),
+            counted(list.items, "item"),
+            mebibytes(each)
+        );
+        if over_limit(list) {
+            self.find(Severity::Critical, Trouble::ListOverLimit, evidence, Vec::new());
+        } else if list.bytes >= NEAR_LIMIT && !list.streamed {
+            self.find(Severity::Warning, Trouble::ListNearLimit, evidence, Vec::new());
+        }
+    }
+
+    /// The list of containers hangs and that of sandboxes does not. Who holds the lock?
+    fn locked(&mut self, after: Duration) {
+        let hung = self.hung_shims();
+        let stuck: Vec<_> = self.stuck().into_iter().filter(|place| place.id.is_some()).collect();
+        let mut evidence = format!(
+            "ListContainers: no answer within {}, while ListPodSandbox answered in {}",
+            seconds(after),
+            rounded(self.facts.sandboxes.took)
+        );
+        let culprits = match (stuck.is_empty(), hung.is_empty()) {
+            (false, _) => stuck,
+            (true, false) => {
+                evidence.push_str("; the container is one of a pod whose shim hangs");
+                hung.clone()
+            }
+            (true, true) => {
+                evidence.push_str(if self.facts.inventory.containers.is_empty() {
+                    "; which container it is cannot be told without the ids of a running daemon (pleg run)"
+                } else {
+                    "; no container that the daemon knows is stuck: it is a newer one"
+                });
+                Vec::new()
+            }
+        };
+        self.find(Severity::Critical, Trouble::LockedContainer, evidence, culprits);
+        let asked = self.facts.samples.iter().filter(|sample| sample.verbose).count();
+        if hung.is_empty() && asked > 0 {
+            let evidence = format!("all {asked} shims answer, so none of them holds the lock");
+            self.find(Severity::Warning, Trouble::StalledStorage, evidence, Vec::new());
+        }
+    }
+
+    fn statuses(&mut self) {
+        let facts = self.facts;
+        let plain: Vec<&Sample> = facts.samples.iter().filter(|sample| sample.is_plain_status()).collect();
+        let median = facts.median_status();
+        let stuck = self.stuck();
+        if facts.everything_is_slow() {
+            let evidence = format!(
+                "half of {} status calls take {} or more, and so do calls about no container at all",
+                plain.len(),
+                rounded(median)
+            );
+            self.find(Severity::Critical, Trouble::RuntimeSlow, evidence, Vec::new());
+            return;
+        }
+        if stuck.len() > plain.len() / 2 && stuck.len() > 2 {
+            let evidence = format!(
+                "{} of {} status calls are not answered, while Version and the lists are",
+                stuck.len(),
+                plain.len()
+            );
+            self.find(Severity::Critical, Trouble::StalledStorage, evidence, stuck);
+        } else {
+            self.hung_and_stuck(stuck, median);
+        }
+        if let Some(alone) = facts.alone.filter(|alone| *alone >= SLOW_ALONE) {
+            let evidence = format!("one status takes {} even when nobody else asks", rounded(alone));
+            self.find(Severity::Warning, Trouble::RuntimeSlow, evidence, Vec::new());
+        }
+        self.refused(&plain);
+    }
+
+    fn hung_and_stuck(&mut self, mut stuck: Vec<Place>, median: Duration) {
+        let hung = self.hung_shims();
+        if !hung.is_empty() {
+            let asked = self.facts.samples.iter().filter(|sample| sample.verbose).count();
+            let evidence = format!(
+                "PodSandboxStatus with verbose, for which the runtime asks the shim, takes {} or more in {} of \
+                 {asked} pods",
+                seconds(SHIM_ANSWERS),
+                hung.len()
+            );
+            // What hangs in these pods hangs for that reason.
+            let pods: HashSet<&str> = hung.iter().map(|place| place.sandbox.as_str()).collect();
+            stuck.retain(|place| !pods.contains(place.sandbox.as_str()));
+            self.find(Severity::Critical, Trouble::HungShim, evidence, hung);
+        }
+        // A lock was told with the list that hangs by it.
+        let locked = self
+            .findings
+            .iter()
+            .any(|finding| finding.trouble == Trouble::LockedContainer);
+        if !stuck.is_empty() && !locked {
+            let evidence = format!(
+                "{} {} not answered, while the lists are and half of all others answer within {}",
+                stuck.len(),
+                if stuck.len() == 1 {
+                    "status call is"
+                } else {
+                    "status calls are"
+                },
+                rounded(median)
+            );
+            self.find(Severity::Critical, Trouble::StuckInspection, evidence, stuck);
+        } else if let Some(slow) = self.slow() {
+            let evidence = format!(
+                "{} {} slow, while half of all answer within {}",
+                slow.len(),
+                if slow.len() == 1 { "status is" } else { "statuses are" },
+                rounded(median)
+            );
+            self.find(Severity::Warning, Trouble::StuckInspection, evidence, slow);
+        }
+    }
+
+    /// Objects whose status is an error.
+    fn refused(&mut self, plain: &[&Sample]) {
+        if let Some(why) = plain.iter().find_map(|sample| match &sample.answer {
+            Answer::Unreachable(why) => Some(why),
+            _ => None,
+        }) {
+            let evidence = format!("went away during the examination: {why}");
+            self.find(Severity::Critical, Trouble::RuntimeDown, evidence, Vec::new());
+        }
+        let refused = self.places(|sample| match &sample.answer {
+            Answer::NotFound => Some("listed, and not found by its id".to_owned()),
+            Answer::Failed(why) => Some(why.clone()),
+            Answer::Unimplemented => Some("the runtime does not implement the call".to_owned()),
+            _ => None,
+        });
+        if refused.is_empty() {
+            return;
+        }
+        let evidence = format!("{} of {} statuses are refused", refused.len(), plain.len());
+        // Where most are refused it is the runtime that needs a repair, not each of them.
+        let most = refused.len() > 2 && refused.len() > plain.len() / 2;
+        let first = refused.first().filter(|_| !most).cloned().unwrap_or_default();
+        self.find_about(&first, Severity::Critical, Trouble::NotInspectable, evidence, refused);
+    }
+
+    /// What the node has too much of.
+    fn stock(&mut self, kubelet: &Kubelet) {
+        let inventory = &self.facts.inventory;
+        let most = inventory.dead_of.first();
+        if let Some(most) = most.filter(|most| inventory.dead >= MANY_DEAD || most.dead >= MANY_DEAD_IN_A_POD) {
+            let evidence = format!(
+                "{} of {} containers are dead, most of them ({}) in pod {}",
+                inventory.dead,
+                inventory.containers.len(),
+                most.dead,
+                most.pod
+            );
+            let places = inventory.dead_of.iter().take_while(|of| of.dead >= MANY_DEAD_IN_A_POD);
+            let places = places.map(|of| Place {
+                pod: of.pod.clone(),
+                sandbox: of.sandbox.clone(),
+                detail: format!("{} dead", of.dead),
+                ..Place::default()
+            });
+            let places: Vec<_> = places.collect();
+            // One pod's are removed alone; where many have them, all.
+            let first = places.first().filter(|_| most.dead > inventory.dead / 2).cloned();
+            self.find_about(
+                &first.unwrap_or_default(),
+                Severity::Warning,
+                Trouble::ManyDeadContainers,
+                evidence,
+                places,
+            );
+        }
+        if let Some(all) = kubelet.relist_all_seconds
+            && all >= LONG_RELIST.as_secs_f64()
+            && kubelet.hanging_calls == 0
+        {
+            let evidence = format!(
+                "a look at which everything has changed takes a kubelet {}",
+                rounded(Duration::from_secs_f64(all))
+            );
+            self.find(Severity::Warning, Trouble::LongRelist, evidence, Vec::new());
+        }
+        if !inventory.orphans.is_empty() {
+            let evidence = format!("{} without a sandbox", counted(inventory.orphans.len(), "container"));
+            let places = inventory
+                .orphans
+                .iter()
+                .map(|object| self.place(object, String::new()))
+                .collect();
+            self.find(Severity::Warning, Trouble::OrphanContainers, evidence, places);
+        }
+        // Orphans are told above, each by its id.
+        let odd = inventory
+            .odd
+            .counts()
+            .into_iter()
+            .filter(|(kind, n)| *n > 0 && *kind != "container_without_pod");
+        let odd: Vec<_> = odd.map(|(kind, n)| format!("{n} {}", kind.replace('_', " "))).collect();
+        if !odd.is_empty() {
+            self.find(Severity::Info, Trouble::OddObjects, odd.join(", "), Vec::new());
+        }
+    }
+
+    fn events(&mut self) {
+        match &self.facts.events {
+            Events::Split => {
+                let version = self
+                    .facts
+                    .runtime
+                    .as_ref()
+                    .map(|runtime| format!("{} {}", runtime.name, runtime.version));
+                let evidence = format!(
+                    "{} hands each event to one of its subscribers; we did not subscribe",
+                    version.unwrap_or_default()
+                );
+                self.find(Severity::Info, Trouble::SplitEvents, evidence, Vec::new());
+            }
+            Events::Failed(why) => {
+                self.find(
+                    Severity::Warning,
+                    Trouble::StreamDown,
+                    format!("GetContainerEvents: {why}"),
+                    Vec::new(),
+                );
+            }
+            _ => {}
+        }
+    }
+
+    fn socket(&mut self) {
+        if let Some(socket) = self.facts.socket.as_ref().filter(|socket| socket.world_accessible) {
+            let evidence = format!(
+                "{} has mode {}: every user of this machine may open it",
+                socket.path, socket.mode
+            );
+            self.find(Severity::Warning, Trouble::OpenSocket, evidence, Vec::new());
+        }
+    }
+
+    /// Status calls that were not answered.
+    fn stuck(&self) -> Vec<Place> {
+        self.places(|sample| match sample.answer {
+            Answer::None(after) => Some(format!("{}: no answer within {}", sample.rpc, seconds(after))),
+            _ => None,
+        })
+    }
+
+    /// Statuses that came, but late.
+    fn slow(&self) -> Option<Vec<Place>> {
+        let slow = self.places(|sample| {
+            let late = sample.answer == Answer::Ok && sample.took >= SLOW;
+            late.then(|| format!("{}: answered after {}", sample.rpc, rounded(sample.took)))
+        });
+        (!slow.is_empty()).then_some(slow)
+    }
+
+    /// Plain statuses of which `told` has something to tell.
+    fn places(&self, told: impl Fn(&Sample) -> Option<String>) -> Vec<Place> {
+        let plain = self.facts.samples.iter().filter(|sample| sample.is_plain_status());
+        let told = plain.filter_map(|sample| Some(self.place(sample.object.as_ref()?, told(sample)?)));
+        let mut places: Vec<_> = told.collect();
+        places.sort_by(|a, b| (&a.pod, &a.container, &a.id).cmp(&(&b.pod, &b.container, &b.id)));
+        places
+    }
+
+    /// Sandboxes whose shim does not answer, unless none does.
+    fn hung_shims(&self) -> Vec<Place> {
+        let asked: Vec<&Sample> = self.facts.samples.iter().filter(|sample| sample.verbose).collect();
+        let is_hung = |sample: &&&Sample| sample.took >= SHIM_ANSWERS;
+        let hung: Vec<&&Sample> = asked.iter().filter(is_hung).collect();
+        // When most are slow it is no shim's fault. Of one or two pods nothing can be said but what was seen.
+        if asked.len() > 2 && hung.len() > asked.len() / 2 {
+            return Vec::new();
+        }
+        let told = hung.into_iter().filter_map(|sample| {
+            let detail = match sample.answer {
+                Answer::None(after) => format!("no answer within {}", seconds(after)),
+                _ => format!("answered after {}", rounded(sample.took)),
+            };
+            Some(self.place(sample.object.as_ref()?, detail))
+        });
+        let mut places: Vec<_> = told.collect();
+        places.sort_by(|a, b| (&a.pod, &a.sandbox).cmp(&(&b.pod, &b.sandbox)));
+        places
+    }
+
+    fn place(&self, object: &Arc<Object>, detail: String) -> Place {
+        let shim = self.facts.shims.get(&object.sandbox);
+        Place {
+            pod: object.pod.clone(),
+            container: object.container.clone(),
+            id: object.container.is_some().then(|| object.id.clone()),
+            sandbox: object.sandbox.clone(),
+            shim_pid: shim.map(|shim| shim.pid),
+            shim_state: shim.map(|shim| shim.state),
+            detail,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

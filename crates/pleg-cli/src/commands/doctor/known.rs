@@ -1,0 +1,42 @@
+//! Which containers there are while the runtime does not list them: a daemon of ours may know.
+
+use std::time::Duration;
+
+use pleg_cri::Endpoint;
+use tokio::time::timeout;
+
+use super::facts::Object;
+use crate::args::default_socket;
+use crate::http::client::Daemon;
+use crate::wire;
+
+/// A daemon that is well answers at once.
+const DAEMON_ANSWERS: Duration = Duration::from_secs(2);
+
+/// The containers a daemon knows: the named one, or the one at its usual place. None if no daemon answers. Ids of another runtime do
+/// no harm: this one will not find them.
+pub(super) async fn to_daemon(named: Option<&Endpoint>) -> Option<Vec<Object>> {
+    let endpoint = match named {
+        Some(endpoint) => endpoint.clone(),
+        None => Endpoint::unix(default_socket().filter(|path| path.exists())?),
+    };
+    let daemon = Daemon::new(endpoint, DAEMON_ANSWERS);
+    let pods: Vec<wire::Pod> = timeout(DAEMON_ANSWERS, daemon.get_json("/api/v1/pods"))
+        .await
+        .ok()?
+        .ok()?;
+    let objects = pods.into_iter().flat_map(|pod| {
+        let (name, sandbox) = (
+            pod.pod.full_name(),
+            pod.sandboxes.first().map(|sandbox| sandbox.id.clone()),
+        );
+        pod.containers.into_iter().map(move |container| Object {
+            pod: name.clone(),
+            container: Some(container.name),
+            id: container.id,
+            sandbox: sandbox.clone().unwrap_or_default(),
+            alive: container.state == "Running",
+        })
+    });
+    Some(objects.collect())
+}

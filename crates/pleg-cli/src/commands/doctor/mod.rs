@@ -1,0 +1,65 @@
+//! `pleg doctor`: what is wrong with this runtime, who is to blame, and what to type next.
+//!
+//! | part | job |
+//! |---|---|
+//! | `examine`, `ask`, `events`, `known`, `host` | ask the runtime and this machine, within a time; only reading |
+//! | `facts`, `inventory` | what was found |
+//! | `judge`, `finding`, `kubelet` | what that means: pure |
+//! | `report`, `render` | what is printed |
+
+mod ask;
+mod events;
+mod examine;
+mod facts;
+mod finding;
+mod host;
+mod inventory;
+mod judge;
+mod known;
+mod kubelet;
+mod render;
+mod report;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::args::{Doctor, Format, Global};
+use crate::{connect, output, waiting};
+use examine::{Plan, Progress};
+use finding::Severity;
+
+/// A list that takes longer hangs: thousands of containers are listed within a second.
+const LIST: Duration = Duration::from_secs(5);
+/// And a status: a container is inspected within milliseconds.
+const INSPECT: Duration = Duration::from_secs(2);
+
+pub(crate) async fn run(global: &Global, args: Doctor) -> anyhow::Result<ExitCode> {
+    let start = Instant::now();
+    let endpoint = connect::told_endpoint(global)?;
+    // One call may not use up the time of all others.
+    let most = args.budget / 3;
+    let plan = Plan {
+        endpoint,
+        budget: args.budget,
+        list: global.timeout.unwrap_or(LIST).min(most),
+        inspect: global.timeout.unwrap_or(INSPECT).min(most),
+        events: args.events,
+        daemon: args.daemon,
+    };
+    let progress = Progress::default();
+    let examination = Box::pin(examine::examine(&plan, &progress));
+    let facts = waiting::told(|| Some(progress.told()), examination).await?;
+
+    let kubelet = kubelet::forecast(&facts);
+    let findings = judge::judge(&facts, &kubelet);
+    let report = report::report(facts, kubelet, findings, start.elapsed(), plan.budget);
+    match args.output {
+        Format::Table => output::print(&render::text(&report, false))?,
+        Format::Wide => output::print(&render::text(&report, true))?,
+        Format::Json => output::print_json(&report)?,
+        Format::Yaml => output::print_yaml(&report)?,
+    }
+    Ok(ExitCode::from(u8::from(report.severity == Some(Severity::Critical))))
+}
