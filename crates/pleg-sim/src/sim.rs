@@ -244,6 +244,11 @@ impl Sim {
         self.shared.stats()
     }
 
+    /// The counters of calls themselves, for those who look again and again.
+    pub fn counters(&self) -> &Stats {
+        &self.shared.stats
+    }
+
     /// Does what `pleg sim ctl` can do.
     pub async fn execute(&self, command: control::Command) -> Result<control::Reply, control::CommandError> {
         control::execute(&*self.shared, command).await

@@ -123,10 +123,10 @@ impl RunArgs {
 }
 
 fn same_socket(flag: &str, one: Option<&Endpoint>, other: &Endpoint) -> anyhow::Result<()> {
-    anyhow::ensure!(
-        one != Some(other),
-        "{flag} {other} is also the socket of another flag: choose two"
-    );
+    if one == Some(other) {
+        let words = format!("{flag} {other} is also the socket of another flag: choose two");
+        return Err(crate::Usage(words).into());
+    }
     Ok(())
 }
 

@@ -70,6 +70,13 @@ fn a_fault_comes_and_goes() {
     );
     assert_eq!(refused.lines().count(), 1, "{refused}");
 
+    // A reader who leaves is no error.
+    let mut reader = bare();
+    reader.args(["sim", "ctl", "--control", &proxy.socket("ctl.sock"), "pods"]);
+    let mut reader = Running::start(reader);
+    drop(reader.stdout.take());
+    assert_eq!(reader.end(), (Some(0), String::new()));
+
     proxy.running.signal(Signal::INT);
     assert_eq!(proxy.running.end(), (Some(0), String::new()));
     let left = std::fs::read_dir(proxy.node.dir.path()).unwrap();
@@ -113,10 +120,10 @@ fn what_is_wrong_is_one_line() {
     );
     let node = Node::with_pods(0);
     let upstream = node.sim.endpoint().to_string();
-    fails(&["--upstream", &upstream, "--listen", &upstream], 1, "choose two");
+    fails(&["--upstream", &upstream, "--listen", &upstream], 2, "choose two");
     fails(
         &["--upstream", &upstream, "--listen", &listen, "--control", &listen],
-        1,
+        2,
         "choose two",
     );
     fails(&["--upstream", &upstream], 2, "--listen");

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `rules` | what is wrong at the moment, changed while calls run |
 //! | `layer` | the tower service that applies it |
-//! | `events` | faults of the event stream: dropped, doubled, half-filled, late |
+//! | `events` | faults of the event stream: dropped, doubled, half-filled, exchanged, late |
 //! | [`code`] | gRPC codes by their names |
 
 pub mod code;

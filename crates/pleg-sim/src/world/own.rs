@@ -16,6 +16,8 @@ use crate::selector::{PodRef, Selector};
 const MOST_PER_POD: usize = 1000;
 /// Dead attempts of a container that are kept, as a kubelet keeps them.
 const KEPT_DEAD: usize = 1;
+/// A restart that is due while the pod's shim hangs is tried again after this.
+const SHIM_RETRY: Duration = Duration::from_secs(1);
 
 /// A container of a pod that the simulator makes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -275,12 +277,12 @@ impl World {
         let Some(latest) = self.latest(key, name) else {
             return Ok(());
         };
-        self.finish(&latest, Ending::Exit(143));
         if self.shim_hangs(&latest) {
             return Err(WorldError::Refused(format!(
                 "the shim of container {name} hangs: it cannot be restarted"
             )));
         }
+        self.finish(&latest, Ending::Exit(143));
         let attempt = self
             .containers
             .get(&latest)
@@ -303,6 +305,10 @@ impl World {
     pub(super) fn restart_due(&mut self, key: &Arc<str>, name: &str) {
         if let Some(due) = self.own_due(key, name) {
             *due = None;
+        }
+        if self.latest(key, name).is_some_and(|latest| self.shim_hangs(&latest)) {
+            self.plan_restart(key, name, SHIM_RETRY);
+            return;
         }
         // A pod that is being taken down has no ready sandbox: then there is nothing to restart in.
         if let Err(error) = self.restart_container(key, name) {

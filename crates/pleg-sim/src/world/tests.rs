@@ -316,6 +316,32 @@ fn a_slow_subscriber_is_told_by_its_longest_wait() {
     assert_eq!(world.event_stats().longest_wait_ms, 70, "also after it left");
 }
 
+/// A restart that was due meanwhile is not forgotten.
+#[test]
+fn what_churns_under_a_hung_shim_comes_back_later() {
+    let clock = Clock::manual(START);
+    let mut world = World::new(&SimConfig {
+        churn: 20.0,
+        ..config(1, &clock)
+    })
+    .unwrap();
+    world.hang_shim(&pod("default/web-0")).unwrap();
+    let later = |world: &mut World, seconds: u64| {
+        for _ in 0..10 * seconds {
+            clock.advance(Duration::from_millis(100));
+            world.tick();
+        }
+    };
+    later(&mut world, 1);
+    world.set_churn(0.0);
+    later(&mut world, 5);
+    world.unhang_shim(None).unwrap();
+    later(&mut world, 5);
+    let truth = world.truth();
+    let running = truth.containers.iter().filter(|c| c.state == State::ContainerRunning);
+    assert_eq!(running.count(), 2);
+}
+
 #[test]
 fn what_happens_under_a_hung_shim_is_seen_when_it_goes_on() {
     let clock = Clock::manual(START);

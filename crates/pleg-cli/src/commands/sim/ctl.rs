@@ -1,7 +1,6 @@
 //! `pleg sim ctl`: commands to a running simulator or proxy.
 #![expect(clippy::doc_markdown, reason = "the comments on arguments are the text of --help")]
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -12,6 +11,8 @@ use pleg_sim::control::{
 };
 use pleg_sim::stats::RpcStats;
 use pleg_sim::{Command, ControlClient, EventFaults, EventStats, GrpcCode, PodRef, Selector, Span, StatsSnapshot};
+
+use crate::output::{print, print_json};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -326,31 +327,32 @@ impl Verb {
 pub(super) async fn run(args: CtlArgs) -> anyhow::Result<ExitCode> {
     let (command, format) = args.verb.command();
     let reply = ControlClient::new(args.control).send(&command).await?;
-    let mut out = anstream::stdout();
     match (reply, format) {
-        (Reply::Done(words), _) => writeln!(out, "{words}")?,
-        (Reply::Stats(stats), Format::Json) => writeln!(out, "{}", serde_json::to_string_pretty(&stats)?)?,
-        (Reply::Pods(pods), Format::Json) => writeln!(out, "{}", serde_json::to_string_pretty(&pods)?)?,
+        (Reply::Done(words), _) => print(&format!("{words}\n"))?,
+        (Reply::Stats(stats), Format::Json) => print_json(&stats)?,
+        (Reply::Pods(pods), Format::Json) => print_json(&pods)?,
         (Reply::Stats(stats), Format::Table) => {
-            writeln!(out, "{}", stats_table(&stats).trim_fmt())?;
-            if let Some(events) = stats.events.filter(|&events| events != EventStats::default()) {
-                let EventStats {
-                    subscribers,
-                    sent,
-                    dropped,
-                    waiting,
-                    longest_wait_ms,
-                } = events;
-                writeln!(
-                    out,
-                    "events: {sent} sent, {dropped} dropped, {waiting} waiting, {subscribers} subscribers, \
-                     longest wait {longest_wait_ms}ms"
-                )?;
-            }
+            let events = stats.events.filter(|&events| events != EventStats::default());
+            let events = events.map_or(String::new(), events_line);
+            print(&format!("{}\n{events}", stats_table(&stats).trim_fmt()))?;
         }
-        (Reply::Pods(pods), Format::Table) => writeln!(out, "{}", pods_table(&pods).trim_fmt())?,
+        (Reply::Pods(pods), Format::Table) => print(&format!("{}\n", pods_table(&pods).trim_fmt()))?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn events_line(events: EventStats) -> String {
+    let EventStats {
+        subscribers,
+        sent,
+        dropped,
+        waiting,
+        longest_wait_ms,
+    } = events;
+    format!(
+        "events: {sent} sent, {dropped} dropped, {waiting} waiting, {subscribers} subscribers, \
+         longest wait {longest_wait_ms}ms\n"
+    )
 }
 
 fn stats_table(stats: &StatsSnapshot) -> Table {
