@@ -181,6 +181,12 @@ pub(crate) struct GeneratorArgs {
     /// How long the status of one container or sandbox may take [default: 10s, or --timeout]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) inspect_timeout: Option<Duration>,
+    /// After this long without an answer to a list, ask for what is known by id meanwhile
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
+    pub(crate) list_patience: Duration,
+    /// Ask the shim of every pod once in this time whether it lives, four a second at most; 0s: never
+    #[arg(long, value_name = "DURATION", default_value = "45s", value_parser = parse_duration_or_zero)]
+    pub(crate) probe_round: Duration,
     /// How many events are kept for readers who fall behind or come back
     #[arg(long, value_name = "EVENTS", default_value_t = 16_384, value_parser = parse_capacity)]
     pub(crate) feed_capacity: usize,

@@ -70,6 +70,8 @@ fn settings(global: &Global, args: &Run, socket: &Path) -> Settings {
         ),
         ("period", seconds(generator.period)),
         ("threshold", seconds(generator.threshold)),
+        ("list-patience", seconds(generator.list_patience)),
+        ("probe-round", seconds(generator.probe_round)),
         ("list-timeout", seconds(deadlines.list)),
         ("inspect-timeout", seconds(deadlines.inspect)),
         ("feed-capacity", generator.feed_capacity.to_string()),
@@ -82,6 +84,11 @@ fn config(args: &GeneratorArgs) -> pleg::Config {
     pleg::Config {
         period: args.period,
         threshold: args.threshold,
+        list_patience: args.list_patience,
+        probe: pleg::ProbeConfig {
+            round: args.probe_round,
+            ..pleg::ProbeConfig::default()
+        },
         feed_capacity: args.feed_capacity,
         recorder: RecorderConfig {
             window: args.recorder_window,

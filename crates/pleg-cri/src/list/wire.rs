@@ -166,8 +166,7 @@ const WRONG_TYPE: Malformed = Malformed("a field of another type than CRI's");
 
 /// The id and state of a message, or `None` where anything about it is unusual: then it has to be read in full. Top-level fields
 /// are walked to the end, because a later value wins; what is inside of them is not looked at.
-#[inline(always)]
-#[expect(clippy::inline_always, reason = "the numbers become constants")]
+#[inline]
 fn glance(bytes: &[u8], state_number: u8, time_number: u8) -> Option<(&[u8], i32)> {
     const ID: u8 = 1 << 3 | 2;
     // Fields with a one-byte tag that may be length-delimited.
@@ -177,13 +176,12 @@ fn glance(bytes: &[u8], state_number: u8, time_number: u8) -> Option<(&[u8], i32
     while let [tag, tail @ ..] = rest {
         let tag = *tag;
         if tag & 0x87 == 2 && delimited >> (tag >> 3) & 1 == 1 {
-            let (body, tail) = match tail {
-                // Almost all are that short.
-                [len @ 0..0x80, tail @ ..] => tail.split_at_checked(usize::from(*len))?,
-                _ => {
-                    let (len, used) = varint(tail).ok()??;
-                    tail[used..].split_at_checked(usize::try_from(len).ok()?)?
-                }
+            // Almost all are that short.
+            let (body, tail) = if let [len @ 0..0x80, tail @ ..] = tail {
+                tail.split_at_checked(usize::from(*len))?
+            } else {
+                let (len, used) = varint(tail).ok()??;
+                tail[used..].split_at_checked(usize::try_from(len).ok()?)?
             };
             if tag == ID {
                 id = body;

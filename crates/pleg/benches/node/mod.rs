@@ -92,11 +92,11 @@ impl Node {
         // As a frame of 16 kB brings them.
         for items in self.sandboxes.chunks(20) {
             let items: Vec<&[u8]> = items.iter().map(Vec::as_slice).collect();
-            snapshot.sandboxes.push_raw(&items).expect("sandboxes");
+            assert!(snapshot.sandboxes.push_raw(&items).is_ok());
         }
         for items in self.containers.chunks(20) {
             let items: Vec<&[u8]> = items.iter().map(Vec::as_slice).collect();
-            snapshot.containers.push_raw(&items).expect("containers");
+            assert!(snapshot.containers.push_raw(&items).is_ok());
         }
         let (touched, _) = records.observe(snapshot, Coverage::Full);
         let news = touched.len();

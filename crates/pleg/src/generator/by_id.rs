@@ -150,17 +150,14 @@ impl<R: Runtime> Generator<R> {
                 });
             let (runtime, limiter) = (Arc::clone(&self.runtime), self.limiter.clone());
             let call = async move {
-                let answer = match &who.container {
-                    Some(container) => {
-                        let subject = Subject::container(name, Arc::clone(&container.name), container.id.shared());
-                        let call = runtime.container_status(&subject, &container.id, &container.name);
-                        limiter.run(call).await.map(|status| Saw::Container(status.state))
-                    }
-                    None => {
-                        let subject = Subject::sandbox(name, who.sandbox.shared());
-                        let call = runtime.sandbox_status(&subject, &who.sandbox);
-                        limiter.run(call).await.map(|status| Saw::Sandbox(status.state))
-                    }
+                let answer = if let Some(container) = &who.container {
+                    let subject = Subject::container(name, Arc::clone(&container.name), container.id.shared());
+                    let call = runtime.container_status(&subject, &container.id, &container.name);
+                    limiter.run(call).await.map(|status| Saw::Container(status.state))
+                } else {
+                    let subject = Subject::sandbox(name, who.sandbox.shared());
+                    let call = runtime.sandbox_status(&subject, &who.sandbox);
+                    limiter.run(call).await.map(|status| Saw::Sandbox(status.state))
                 };
                 Answered { who, answer }
             };

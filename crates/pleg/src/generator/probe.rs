@@ -169,7 +169,7 @@ impl<R: Runtime> Generator<R> {
         let pause = (config.round / pods).max(config.least_pause);
         self.prober.next = now + pause;
         if self.prober.in_flight.len() < MOST_PROBES
-            && let Some((pod, sandbox)) = self.to_probe(now)
+            && let Some((pod, sandbox)) = self.next_to_probe(now)
         {
             let runtime = Arc::clone(&self.runtime);
             self.prober.in_flight.push(pod.uid.clone());
@@ -188,7 +188,7 @@ impl<R: Runtime> Generator<R> {
     }
 
     /// Suspects first, then hung shims whose time has come, then the next in the round.
-    fn to_probe(&mut self, now: Instant) -> Option<(PodRef, SandboxId)> {
+    fn next_to_probe(&mut self, now: Instant) -> Option<(PodRef, SandboxId)> {
         let busy = |prober: &Prober, uid: &PodUid| prober.in_flight.contains(uid);
         while let Some(uid) = self.prober.suspects.take() {
             if !busy(&self.prober, &uid)
@@ -227,7 +227,9 @@ impl<R: Runtime> Generator<R> {
             verdict,
             took,
         } = probed;
-        took.into_iter().for_each(|took| self.prober.learn(took));
+        if let Some(took) = took {
+            self.prober.learn(took);
+        }
         self.prober.in_flight.retain(|uid| *uid != pod.uid);
         match verdict {
             Verdict::Unknown => {}

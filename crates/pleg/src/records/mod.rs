@@ -108,7 +108,9 @@ impl Records {
                 Some(slot) => self.sandboxes.see(slot, shown, &mut seen_sandboxes, &mut odd),
                 None => self.add_sandbox(&item, shown, &mut seen_sandboxes, &mut odd),
             };
-            news.into_iter().for_each(|pod| self.touch(pod));
+            if let Some(pod) = news {
+                self.touch(pod);
+            }
         }
         for i in 0..snapshot.containers.len() {
             let item = snapshot.containers.item(i);
@@ -120,7 +122,9 @@ impl Records {
                 Some(slot) => self.containers.see(slot, shown, &mut seen_containers, &mut odd),
                 None => self.add_container(&item, shown, &mut seen_containers, &mut odd),
             };
-            news.into_iter().for_each(|pod| self.touch(pod));
+            if let Some(pod) = news {
+                self.touch(pod);
+            }
         }
         match coverage {
             Coverage::Full => self.vanish_unseen(&seen_sandboxes, &seen_containers),

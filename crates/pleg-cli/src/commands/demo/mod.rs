@@ -169,7 +169,11 @@ impl Show {
             }
             Level::Degraded | Level::Unhealthy => {
                 self.troubled.get_or_insert_with(Instant::now);
-                (YELLOW, short_ids(&report.message))
+                let cause = report
+                    .causes
+                    .first()
+                    .map_or(String::new(), |cause| format!(": {cause}"));
+                (YELLOW, short_ids(&format!("{}{cause}", report.headline)))
             }
         };
         self.say(colour, &text).await
