@@ -17,7 +17,7 @@ static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 
 /// What an idle look may allocate beyond its bytes.
 const ALLOWED: u64 = 16;
-const LOOKS: usize = 10;
+const LOOKS: usize = 30;
 
 struct Sim {
     child: Child,
@@ -85,26 +85,28 @@ async fn costs(pods: usize) -> (u64, u64) {
     let task = tokio::spawn(generator.run(shutdown.clone()));
     // Until every pod is in the cache, and a few looks more.
     let nobody = PodUid::from("nobody");
-    let looks = async |n: u64| {
-        let (start, cache) = (pleg.health().report().looks, pleg.cache());
-        while pleg.health().report().looks < start + n {
-            cache.newer_than(&nobody, cache.token()).await.unwrap();
-        }
-        pleg.health().report().looks - start
+    let look = async || {
+        let cache = pleg.cache();
+        let (done, before) = (pleg.health().report().looks, allocations());
+        cache.newer_than(&nobody, cache.token()).await.unwrap();
+        let allocated = allocations() - before;
+        // From the end of one look to the end of the next, or it is not the allocations of one look.
+        (pleg.health().report().looks == done + 1).then_some(allocated)
     };
     while pleg.feed().newest() < 3 * pods as u64 {
-        looks(1).await;
+        look().await;
     }
-    looks(5).await;
-    let mut look = u64::MAX;
-    for _ in 0..LOOKS {
-        let before = allocations();
-        let taken = looks(1).await;
-        look = look.min((allocations() - before) / taken);
+    let mut least = u64::MAX;
+    let mut looks = 0;
+    while looks < LOOKS {
+        if let Some(allocated) = look().await {
+            least = least.min(allocated);
+            looks += 1;
+        }
     }
     shutdown.cancel();
     task.await.unwrap();
-    (floor, look)
+    (floor, least)
 }
 
 #[tokio::test]
