@@ -146,6 +146,14 @@ async fn refusals_say_what_to_do() {
             Command::Lock(Object::default()),
             "name what to lock: --pod and --container, or --id",
         ),
+        (
+            Command::Set(Set {
+                churn: Some(1.0),
+                pod: Some("default/web-0".parse().unwrap()),
+                ..Default::default()
+            }),
+            "a pod, container or id needs a latency: add --latency",
+        ),
         (Command::Add(Add { pods: 1_000_000 }), "at most 20000 pods at once"),
         (
             Command::Set(Set::default()),

@@ -138,22 +138,30 @@ async fn apply(on: &impl Commanded, set: Set) -> Result<String, CommandError> {
         id: None,
         ..set
     };
+    // All that can be wrong is found before anything is done.
+    let target = Object { pod, container, id }.target()?;
+    if target.is_some() && latency.is_none() {
+        let words = "a pod, container or id needs a latency: add --latency";
+        return Err(CommandError::Invalid(words.into()));
+    }
+    let about = target
+        .as_ref()
+        .map_or(String::new(), |target| format!(" about {target}"));
+    let objects = match target {
+        Some(target) => Some(resolve(on, target).await?),
+        None => None,
+    };
     let mut done = Vec::new();
     if own != Set::default()
         && let Reply::Done(words) = on.own(Command::Set(own)).await?
     {
         done.push(words);
     }
-    let target = Object { pod, container, id }.target()?;
     if let Some(latency) = latency {
         let jitter = jitter.unwrap_or_default();
         let calls = rpc.map_or_else(|| "every call".to_owned(), |rpc| rpc.to_string());
-        let about = target
-            .as_ref()
-            .map_or(String::new(), |target| format!(" about {target}"));
         let rpc = rpc.map(|rpc| rpc.0);
-        if let Some(target) = target {
-            let (selector, ids) = resolve(on, target).await?;
+        if let Some((selector, ids)) = objects {
             on.faults().set_latency_of(rpc, selector, ids, latency.0, jitter.0)?;
         } else {
             on.faults().set_latency(rpc, latency.0, jitter.0);

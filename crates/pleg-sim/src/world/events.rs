@@ -103,9 +103,9 @@ impl Events {
         let room = if self.blocks { LONGEST_QUEUE } else { self.room };
         if self.flavour.splits_events() {
             // Whoever has room next; with none, it is nobody's.
-            let count = self.subscribers.len();
-            let free = (0..count).map(|step| (self.turn + step) % count);
-            match { free }.find(|&place| self.subscribers[place].len() < room) {
+            let (turn, count) = (self.turn, self.subscribers.len());
+            let mut places = (turn..turn + count).map(|place| place % count);
+            match places.find(|&place| self.subscribers[place].len() < room) {
                 Some(place) => {
                     self.subscribers[place].push(now, event);
                     self.turn = place + 1;
