@@ -101,6 +101,7 @@ impl Pleg {
         self.metrics
             .waiters(self.cache.waits().iter().map(|wait| wait.waiters).sum());
         self.metrics.node_ready(self.readiness.ready().status);
+        self.metrics.troubles(&self.health.report());
         self.metrics.render(self.health.inflight())
     }
 }

@@ -11,9 +11,11 @@ use prometheus::{
 };
 
 use crate::event::EventType;
+use crate::health::Report;
 use crate::model::ContainerState;
 use crate::recorder::CallTimes;
 use crate::snapshot::Oddities;
+use crate::trouble::Trouble;
 
 /// From a millisecond to beyond the health threshold: the kubelet's end at 10 s, where a stall only begins.
 const BUCKETS: [f64; 16] = [
@@ -47,6 +49,8 @@ struct Inner {
     hung_shims: IntGauge,
     oddities: IntGaugeVec,
     inspections_limit: IntGauge,
+    inspections_bounds: IntGaugeVec,
+    troubles: IntGaugeVec,
     cached_pods: IntGauge,
     waiters: IntGauge,
     node_ready: IntGauge,
@@ -117,6 +121,8 @@ impl Metrics {
             quarantined: make.gauge("pleg_quarantined_pods", "Pods whose inspection fails.")?,
             hung_shims: make.gauge("pleg_hung_shims", "Pods whose shim does not answer while the runtime does.")?,
             oddities: make.gauges("pleg_odd_objects", "Objects in the runtime that make no sense, by what is odd.", "kind")?,
+            inspections_bounds: make.gauges("pleg_inspections_limit_bounds", "Between what the limit of inspection calls moves.", "bound")?,
+            troubles: make.gauges("pleg_troubles", "What keeps the generator from being healthy, and warnings, by what usually lies behind.", "trouble")?,
             inspections_limit: make.gauge("pleg_inspections_limit", "How many inspection calls may be in flight at once, now.")?,
             cached_pods: make.gauge("pleg_cached_pods", "Pods in the status cache.")?,
             waiters: make.gauge("pleg_cache_waiters", "Callers that wait for a status newer than their token.")?,
@@ -204,6 +210,27 @@ impl Metrics {
 
     pub(crate) fn node_ready(&self, ready: bool) {
         self.inner.node_ready.set(i64::from(ready));
+    }
+
+    pub(crate) fn inspections_bounds(&self, least: usize, most: usize) {
+        for (bound, n) in [("least", least), ("most", most)] {
+            let n = i64::try_from(n).unwrap_or(i64::MAX);
+            self.inner.inspections_bounds.with_label_values(&[bound]).set(n);
+        }
+    }
+
+    /// What the report names, by trouble; those it does not name are zero.
+    pub(crate) fn troubles(&self, report: &Report) {
+        for trouble in Trouble::ALL {
+            let causes = report.causes.iter().filter(|cause| cause.trouble == trouble).count();
+            let warnings = report
+                .warnings
+                .iter()
+                .filter(|warning| warning.trouble == trouble)
+                .count();
+            let n = i64::try_from(causes + warnings).unwrap_or(i64::MAX);
+            self.inner.troubles.with_label_values(&[trouble.name()]).set(n);
+        }
     }
 
     pub(crate) fn hung_shims(&self, hung: usize) {

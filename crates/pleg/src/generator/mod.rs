@@ -159,6 +159,7 @@ impl<R: Runtime> Generator<R> {
     pub fn new(runtime: R, config: Config, metrics: Metrics) -> Self {
         let cache = CacheWriter::default();
         let now = Instant::now();
+        metrics.inspections_bounds(config.inspections.least, config.inspections.most);
         let health = Health::new(config.threshold, runtime.inflight(), runtime.endpoint().map(Into::into));
         Self {
             readiness: Readiness::new(health.clone()),
