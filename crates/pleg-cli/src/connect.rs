@@ -43,7 +43,12 @@ impl Observed {
         }
         let metrics = Metrics::new()?;
         let client = runtime(global, deadlines(global, stay)?, &metrics).await?;
-        let generator = Generator::new(CriRuntime::new(client), pleg::Config::default(), metrics);
+        let mut config = pleg::Config::default();
+        if stay == Stay::Once {
+            // An answer is due long before a round of probes is through.
+            config.probe.round = Duration::ZERO;
+        }
+        let generator = Generator::new(CriRuntime::new(client), config, metrics);
         Ok(Self::Runtime(Box::new(Local::start(generator))))
     }
 

@@ -112,8 +112,11 @@ impl<R: Runtime> Generator<R> {
             return Some(listing + self.config.list_patience);
         }
         if self.by_id.hang.is_none() {
-            self.by_id.hang = Some(Hang::new(now, listing));
             let (known, patience) = (self.records.alive().count(), seconds(self.config.list_patience));
+            if known == 0 {
+                return None;
+            }
+            self.by_id.hang = Some(Hang::new(now, listing));
             tracing::warn!(
                 "no list of the runtime's containers for {patience}: asking for the {known} known containers and \
                  sandboxes by id meanwhile"

@@ -213,6 +213,10 @@ impl<R: Runtime> Generator<R> {
                 return found;
             }
         }
+        // A runtime that does not answer has nothing to say about shims either.
+        if self.health.looks_fail() {
+            return None;
+        }
         let (key, found) = self.records.next_ready(self.prober.cursor)?;
         self.prober.cursor = Some(key);
         let skip = busy(&self.prober, &found.0.uid) || self.prober.hung.contains_key(&found.0.uid);

@@ -409,6 +409,11 @@ impl Health {
         self.shared.lock().hung_shims.remove(uid).map(|hung| hung.since)
     }
 
+    /// The last full look failed.
+    pub(crate) fn looks_fail(&self) -> bool {
+        self.shared.lock().failure.is_some()
+    }
+
     /// Takes in what made no sense in a complete look. Returns whether that is news.
     pub(crate) fn odd(&self, odd: Oddities) -> bool {
         std::mem::replace(&mut self.shared.lock().odd, odd) != odd
