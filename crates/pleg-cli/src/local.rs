@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pleg::health::Stage;
-use pleg::{Cache, CriRuntime, Generator, Pleg, PodEntry, PodRef, PodUid, RuntimeMonitor, Token};
+use pleg::{Cache, CriRuntime, Generator, NotFresh, Pleg, PodEntry, PodRef, PodUid, RuntimeMonitor, Token};
 use pleg_cri::Client;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -47,7 +47,7 @@ impl Local {
             let mut pods = Vec::new();
             for entry in cache.entries() {
                 if wanted(&entry.status.pod) {
-                    pods.push(fresh(cache, &entry.status.pod.uid, token).await);
+                    pods.push(fresh(cache, &entry.status.pod.uid, token).await?);
                 }
             }
             // What went away meanwhile is empty.
@@ -86,9 +86,9 @@ impl Local {
     }
 }
 
-async fn fresh(cache: &Cache, uid: &PodUid, token: Token) -> PodEntry {
+async fn fresh(cache: &Cache, uid: &PodUid, token: Token) -> Result<PodEntry, NotFresh> {
     match cache.newer_than(uid, token).await {
-        Ok(entry) => entry,
-        Err(not_fresh) => *not_fresh.last,
+        Err(NotFresh::Quarantined { last, .. }) => Ok(*last),
+        fresh => fresh,
     }
 }

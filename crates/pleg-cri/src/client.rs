@@ -17,6 +17,7 @@ use tonic::transport::Channel;
 use tonic_prost::ProstCodec;
 use tower::{Service, ServiceExt};
 
+use crate::details::without_details;
 use crate::error::root_cause;
 use crate::list::{self, ContainerItem, Form, ListFilter, ListSummary, Malformed, SandboxItem, Visit};
 use crate::socket::Socket;
@@ -110,7 +111,7 @@ impl fmt::Debug for Events {
 }
 
 async fn open_events(channel: Channel, path: &'static str) -> Result<RawEvents, ErrorKind> {
-    let mut grpc = Grpc::new(channel).max_decoding_message_size(UNARY_LIMIT);
+    let mut grpc = Grpc::new(without_details(channel)).max_decoding_message_size(UNARY_LIMIT);
     grpc.ready().await.map_err(|e| ErrorKind::Unreachable(root_cause(&e)))?;
     let path = http::uri::PathAndQuery::from_static(path);
     let codec = ProstCodec::<v1::GetEventsRequest, v1::ContainerEventResponse>::default();
@@ -259,7 +260,7 @@ impl Client {
         let deadline = self.inner.config.deadlines.of(rpc.class());
         request.set_timeout(deadline);
         self.tracked(rpc, subject, deadline, async {
-            let mut grpc = Grpc::new(self.inner.channel.clone()).max_decoding_message_size(limit);
+            let mut grpc = Grpc::new(without_details(self.inner.channel.clone())).max_decoding_message_size(limit);
             grpc.ready().await.map_err(|e| ErrorKind::Unreachable(root_cause(&e)))?;
             let path = http::uri::PathAndQuery::from_static(rpc.path(api));
             let response = grpc

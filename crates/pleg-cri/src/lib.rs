@@ -16,6 +16,7 @@
 //! | [`error`] | what can go wrong, and whether to try again |
 
 pub mod client;
+mod details;
 pub mod endpoint;
 pub mod error;
 mod floor;

@@ -72,12 +72,18 @@ pub struct PodEntry {
 
 /// The status is not as new as asked for, and will not be soon.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("pod {} cannot be inspected: {}", .last.status.pod, .error.message)]
-pub struct NotFresh {
-    /// Why.
-    pub error: Arc<PodError>,
-    /// The last good entry.
-    pub last: Box<PodEntry>,
+pub enum NotFresh {
+    /// The pod is in quarantine.
+    #[error("pod {} cannot be inspected: {}", .last.status.pod, .error.message)]
+    Quarantined {
+        /// Why.
+        error: Arc<PodError>,
+        /// The last good entry.
+        last: Box<PodEntry>,
+    },
+    /// There will be no more looks.
+    #[error("the generator has ended")]
+    Ended,
 }
 
 #[derive(Debug)]
@@ -98,6 +104,8 @@ struct State {
     pods: HashMap<PodUid, Slot>,
     /// The newest complete look.
     complete: Token,
+    /// There will be no more.
+    ended: bool,
 }
 
 #[derive(Debug, Default)]
@@ -171,7 +179,8 @@ impl Cache {
     }
 
     /// Waits until the pod was observed at or after `token`. A pod the runtime does not know has an empty status after the next
-    /// complete look. A pod in quarantine is an error once it was tried, or once everything else was seen. Cancel-safe.
+    /// complete look. A pod in quarantine is an error once it was tried, or once everything else was seen; so is everything once the
+    /// generator has ended. Cancel-safe.
     pub async fn newer_than(&self, uid: &PodUid, token: Token) -> Result<PodEntry, NotFresh> {
         if let Some(answer) = self.answer(uid, token) {
             return answer;
@@ -197,7 +206,7 @@ impl Cache {
                 namespace: Arc::default(),
                 name: Arc::default(),
             };
-            return (state.complete >= token).then(|| {
+            let empty = (state.complete >= token).then(|| {
                 let status = Arc::new(PodStatus::empty(unknown));
                 Ok(PodEntry {
                     status,
@@ -206,15 +215,19 @@ impl Cache {
                     error: None,
                 })
             });
+            return empty.or(state.ended.then_some(Err(NotFresh::Ended)));
         };
         let entry = slot.entry(state.complete);
         if entry.observed >= token {
             return Some(Ok(entry));
         }
+        if state.ended {
+            return Some(Err(NotFresh::Ended));
+        }
         let error = entry.error.clone()?;
         let tried = slot.tried >= token || (state.complete >= token && !slot.inspecting);
         tried.then(|| {
-            Err(NotFresh {
+            Err(NotFresh::Quarantined {
                 error,
                 last: Box::new(entry),
             })
@@ -286,6 +299,16 @@ impl Drop for Waiting<'_> {
 #[derive(Debug, Default)]
 pub(crate) struct CacheWriter {
     cache: Cache,
+}
+
+impl Drop for CacheWriter {
+    /// Nobody waits for looks that never come.
+    fn drop(&mut self) {
+        self.cache.shared.state.write().ended = true;
+        for waiters in self.cache.shared.waiters.lock().values() {
+            waiters.notify.notify_waiters();
+        }
+    }
 }
 
 impl CacheWriter {

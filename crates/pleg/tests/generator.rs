@@ -869,3 +869,24 @@ async fn asking_outlives_a_change_that_was_none() {
     assert_eq!(entry.status.containers[0].state, ContainerState::Running);
     assert!(!fake.world().status_calls.is_empty());
 }
+
+/// Who waits for a look learns that there will be none.
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_a_generator_that_has_ended() {
+    let fake = Fake::default();
+    let rig = Rig::start(&fake, Config::default());
+    rig.seen().await;
+    fake.world().list_hangs = true;
+    sleep(Duration::from_secs(2)).await;
+    let (cache, uid) = (rig.pleg.cache().clone(), PodUid::from("p"));
+    let token = cache.token();
+    let waiting = tokio::spawn({
+        let (cache, uid) = (cache.clone(), uid.clone());
+        async move { cache.newer_than(&uid, token).await }
+    });
+    rig.settle().await;
+    rig.shutdown.cancel();
+    let ended = timeout(Duration::from_secs(1), waiting).await.unwrap().unwrap();
+    assert!(matches!(ended, Err(pleg::NotFresh::Ended)), "{ended:?}");
+    assert!(cache.newer_than(&uid, token).await.is_err());
+}
