@@ -62,7 +62,7 @@
 //!             let token = pleg.request(&pod.uid);
 //!             match pleg.cache().newer_than(&pod.uid, token).await {
 //!                 Ok(entry) => println!("{} containers, {:?}", entry.status.containers.len(), entry.status.ips),
-//!                 Err(not_fresh) => println!("{not_fresh}"), // In quarantine; it says which call failed.
+//!                 Err(not_fresh) => println!("{not_fresh}"), // In quarantine, with the call that failed; or ended.
 //!             }
 //! #           seen = pleg.cache().get(&pod.uid);
 //!             break;
