@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use http::StatusCode;
-use pleg::health::Stage;
+use pleg::health::{Cause, Stage};
 use pleg::{Level, Pleg};
 use pleg_cri::error::seconds;
 
@@ -43,12 +43,13 @@ pub(super) fn answer(pleg: &Pleg, verbose: bool) -> (StatusCode, String) {
             .causes
             .iter()
             .filter(|cause| cause.stage == stage && (cause.attempts > 0) == tried)
-            .map(ToString::to_string)
+            .map(Cause::full)
             .collect();
         (!found.is_empty()).then(|| found.join("; "))
     };
     check("runtime-lists", of_stage(Stage::List, true));
     check("quarantined-pods", of_stage(Stage::Inspect, true));
+    check("shims", of_stage(Stage::Probe, false));
     let waiting = [of_stage(Stage::List, false), of_stage(Stage::Inspect, false)];
     let waiting: Vec<_> = waiting.into_iter().flatten().collect();
     check(

@@ -24,6 +24,7 @@ use crate::health::Who;
 use crate::recorder::line;
 use crate::records::{Alive, PodKey, Saw};
 use crate::runtime::Runtime;
+use crate::trouble::Trouble;
 
 /// Who has not answered for this long is a suspect.
 const SUSPECT: Duration = Duration::from_millis(1500);
@@ -202,7 +203,10 @@ impl<R: Runtime> Generator<R> {
                 shim: None,
             };
             if !hang.told.contains(id) {
-                tracing::warn!("{who} does not answer by id while others do: it is probably what the list waits for");
+                let advice = self.health.advice(Trouble::LockedContainer, &who);
+                tracing::warn!(
+                    "{who} does not answer by id while others do, so the list probably waits for it. {advice}"
+                );
                 self.prober.suspect(&pod.uid);
             }
             named.push((who, *since));

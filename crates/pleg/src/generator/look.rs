@@ -266,10 +266,11 @@ impl<R: Runtime> Generator<R> {
         if full {
             self.next_full = self.not_before;
             self.metrics.look_failed(now - started, error.kind.label());
+            let advice = self.health.advice_on(&error, alone);
             if self.health.look_failed(error, alone) {
                 self.recorder.transition(Turn::RuntimeLost, None, Some(&text), None);
                 tracing::warn!(
-                    "cannot look at the runtime: {text}; trying again every {}",
+                    "cannot look at the runtime: {text}; trying again every {}. {advice}",
                     seconds(self.config.period)
                 );
             }

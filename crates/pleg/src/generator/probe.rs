@@ -25,6 +25,7 @@ use crate::recorder::line::Turn;
 use crate::records::PodKey;
 use crate::runtime::Runtime;
 use crate::shim::Shim;
+use crate::trouble::Trouble;
 
 /// How pods are probed for hung shims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -254,7 +255,8 @@ impl<R: Runtime> Generator<R> {
                     took,
                 };
                 let text = hung.text();
-                tracing::warn!("{text}; the pod's state is not known, other pods are not affected");
+                let advice = self.health.advice(Trouble::HungShim, &hung.who());
+                tracing::warn!("{text}; other pods are not affected. {advice}");
                 self.recorder.transition(Turn::ShimHangs, Some(&pod), Some(&text), None);
                 self.health.shim_hangs(hung);
                 self.metrics.hung_shims(self.prober.hung.len());

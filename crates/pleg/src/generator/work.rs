@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::Generator;
 use crate::cache::{PodError, Token};
 use crate::event::Source;
-use crate::health::of_inspection;
+use crate::health::{Who, of_inspection};
 use crate::inspect::{Inspected, inspect};
 use crate::model::PodView;
 use crate::recorder::line::Turn;
@@ -298,8 +298,15 @@ impl<R: Runtime> Generator<R> {
         // A runtime that is gone is reported once, not for each pod.
         if !trouble.told && !error.kind.is_unreachable() {
             trouble.told = true;
+            let who = Who {
+                pod: Some(pod.full_name()),
+                container: error.subject.container.clone(),
+                id: error.subject.id.clone(),
+                ..Who::default()
+            };
+            let advice = self.health.advice(of_inspection(&error.kind), &who);
             tracing::warn!(
-                "pod {pod} is in quarantine: {error}; other pods are not affected; next attempt in {}",
+                "pod {pod} is in quarantine: {error}; other pods are not affected; next attempt in {}. {advice}",
                 seconds(pause)
             );
         }

@@ -144,6 +144,11 @@ impl Seen {
     }
 }
 
+/// What it usually means and what to type next.
+pub(super) fn advice(trouble: Trouble, who: &Who, endpoint: Option<&str>) -> String {
+    format!("{} {}", trouble.means(), next(trouble, who, endpoint))
+}
+
 fn next(trouble: Trouble, who: &Who, endpoint: Option<&str>) -> String {
     trouble.next(&About {
         endpoint,
@@ -160,6 +165,11 @@ fn next(trouble: Trouble, who: &Who, endpoint: Option<&str>) -> String {
 }
 
 impl Cause {
+    /// All of it in one line: what is seen, what that usually means, what to type next.
+    pub fn full(&self) -> String {
+        format!("{}. {} {}", self.text, self.means, self.next)
+    }
+
     /// Names somebody who has to do with it, and says so.
     pub(super) fn name(&mut self, who: &Who, words: &str, endpoint: Option<&str>) {
         self.text.push_str(words);

@@ -24,7 +24,7 @@ use crate::snapshot::Oddities;
 use crate::trouble::Trouble;
 pub(crate) use cause::of_inspection;
 pub use cause::{Cause, Stage, Who};
-use cause::{Seen, of_list};
+use cause::{Seen, advice, of_list};
 pub(crate) use warning::Load;
 pub use warning::Warning;
 
@@ -107,7 +107,7 @@ pub(crate) struct HungShim {
 }
 
 impl HungShim {
-    fn who(&self) -> Who {
+    pub(crate) fn who(&self) -> Who {
         Who {
             pod: Some(self.pod.full_name()),
             container: None,
@@ -409,6 +409,16 @@ impl Health {
         self.shared.lock().hung_shims.remove(uid).map(|hung| hung.since)
     }
 
+    /// What a trouble usually means and what to type next: the words that the report has, for the log.
+    pub(crate) fn advice(&self, trouble: Trouble, who: &Who) -> String {
+        advice(trouble, who, self.endpoint.as_deref())
+    }
+
+    /// What a failed look usually means and what to type next.
+    pub(crate) fn advice_on(&self, error: &Error, alone: bool) -> String {
+        self.advice(of_list(error, alone), &Who::default())
+    }
+
     /// The last full look failed.
     pub(crate) fn looks_fail(&self) -> bool {
         self.shared.lock().failure.is_some()
@@ -435,7 +445,7 @@ fn message(headline: &str, causes: &[Cause]) -> String {
     let mut message = headline.to_owned();
     // Writing to a string cannot fail.
     if let Some(first) = causes.first() {
-        let _ = write!(message, ": {first}. {} {}", first.means, first.next);
+        let _ = write!(message, ": {}", first.full());
     }
     if causes.len() > 1 {
         let _ = write!(message, " And {} more.", causes.len() - 1);
