@@ -366,6 +366,13 @@ impl CacheWriter {
     /// The pod was inspected. `held`: a newer change of it was seen meanwhile.
     pub(crate) fn commit(&self, status: PodStatus, observed: Token, at: Timestamp, held: bool) {
         let uid = status.pod.uid.clone();
+        let mut state = self.cache.shared.state.write();
+        // What was seen by id while a list hangs vouches for no later look, and takes nothing back either.
+        let before = state
+            .pods
+            .get(&uid)
+            .map_or(Token::default(), |slot| slot.entry.observed);
+        let observed = observed.max(before);
         let entry = PodEntry {
             status: Arc::new(status),
             observed,
@@ -379,7 +386,8 @@ impl CacheWriter {
             tried: Token::default(),
             inspected: observed,
         };
-        self.cache.shared.state.write().pods.insert(uid.clone(), slot);
+        state.pods.insert(uid.clone(), slot);
+        drop(state);
         self.wake(&uid);
     }
 

@@ -159,6 +159,81 @@ async fn a_stuck_runtime_has_no_suspects() {
     assert!(fake.world().most_in_flight <= 16, "{}", fake.world().most_in_flight);
 }
 
+/// A list hangs because of one container; later the whole runtime does not answer, and goes on. Nobody is accused who does not hang.
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_sticks_later_has_no_more_suspects() {
+    let fake = node(50);
+    let rig = Rig::start(&fake, Config::default());
+    rig.seen().await;
+    fake.world().locked = Some("c7".into());
+    // One that fails at once is no suspect: it answers.
+    fake.world().failing.insert("c9".into());
+    sleep(Duration::from_secs(20)).await;
+    let accused = |report: &pleg::Report| -> Vec<String> {
+        let locked = report
+            .causes
+            .iter()
+            .filter(|cause| cause.trouble == Trouble::LockedContainer);
+        locked
+            .filter_map(|cause| Some(cause.who.id.as_ref()?.to_string()))
+            .collect()
+    };
+    assert_eq!(accused(&rig.pleg.health().report()), ["c7"]);
+
+    let all: std::collections::BTreeSet<_> = {
+        let world = fake.world();
+        world.containers.keys().chain(world.sandboxes.keys()).cloned().collect()
+    };
+    fake.world().hung = all;
+    fake.world().list_hangs = true;
+    for _ in 0..60 {
+        sleep(Duration::from_secs(1)).await;
+        let accused = accused(&rig.pleg.health().report());
+        assert!(accused.iter().all(|id| id == "c7"), "{accused:?}");
+    }
+    let report = rig.pleg.health().report();
+    assert_eq!(accused(&report), [""; 0], "{}", report.message);
+
+    fake.world().hung.clear();
+    fake.world().list_hangs = false;
+    fake.world().locked = None;
+    rig.seen().await;
+    assert_eq!(rig.pleg.health().report().level, Level::Healthy);
+}
+
+/// Many shims hang: the round goes on, and each is found well again.
+#[tokio::test(start_paused = true)]
+async fn many_hung_shims_do_not_end_the_round() {
+    let fake = node(40);
+    let rig = Rig::start(&fake, Config::default());
+    rig.seen().await;
+    for n in 0..20 {
+        fake.world().hung_shims.insert(format!("s-p{n}"));
+    }
+    sleep(Duration::from_mins(5)).await;
+    assert_eq!(rig.pleg.health().report().causes.len(), 20);
+    fake.world().hung_shims.insert("s-p33".into());
+    sleep(Duration::from_mins(5)).await;
+    let report = rig.pleg.health().report();
+    assert_eq!(report.causes.len() + report.more_causes, 21, "{report:?}");
+    fake.world().hung_shims.clear();
+    sleep(Duration::from_mins(1)).await;
+    assert_eq!(rig.pleg.health().report().level, Level::Healthy);
+}
+
+/// A single pod does not make its suspect wait for a round of 45 s.
+#[tokio::test(start_paused = true)]
+async fn a_suspect_on_a_small_node_is_probed_at_once() {
+    let fake = node(1);
+    let rig = Rig::start(&fake, Config::default());
+    rig.seen().await;
+    sleep(Duration::from_secs(50)).await;
+    fake.world().hung_shims.insert("s-p0".into());
+    rig.pleg.suspect(&PodUid::from("p0"));
+    sleep(Duration::from_secs(6)).await;
+    assert_eq!(rig.pleg.health().report().level, Level::Degraded);
+}
+
 /// containerd#8167, #2438, #3529: lists and statuses stay green while a pod is dead in the water.
 #[tokio::test(start_paused = true)]
 async fn a_silent_hung_shim_is_found_and_named() {

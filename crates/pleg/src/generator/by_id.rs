@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use pleg_cri::error::seconds;
 use pleg_cri::{Error, Subject};
 use tokio::time::Instant;
@@ -30,8 +30,10 @@ use crate::trouble::Trouble;
 const SUSPECT: Duration = Duration::from_millis(1500);
 /// From the start of one round to the next, at least; and at least four times as long as a round takes.
 const ROUND: Duration = Duration::from_secs(2);
-/// So many are asked at once until the first of them answers: a runtime that answers nobody is not asked by everybody.
+/// So many are asked at once while nobody answers: a runtime that answers nobody is not asked by everybody.
 const SCOUTS: usize = 8;
+/// Who does not answer is asked again after this long, then after twice as long, up to the last.
+const AGAIN: [Duration; 2] = [Duration::from_secs(2), Duration::from_mins(1)];
 /// More suspects than this are not named.
 const MOST_SUSPECTS: usize = 20;
 
@@ -46,12 +48,12 @@ pub(super) struct ById {
 struct Hang {
     since: Instant,
     todo: VecDeque<Alive>,
-    /// Who was asked and has not answered since: for how long, and whether a call is in flight now.
+    /// Who was asked and has not answered since.
     open: HashMap<Arc<str>, Open>,
     round_started: Instant,
     next_round: Instant,
-    /// Somebody answered.
-    answered: bool,
+    /// When the newest call that was answered had been made, and when the last answer came.
+    answered: Option<(Instant, Instant)>,
     answers: u64,
     /// The suspects that were told.
     told: Vec<Arc<str>>,
@@ -59,8 +61,12 @@ struct Hang {
 
 #[derive(Debug)]
 struct Open {
+    /// When it was asked first.
     since: Instant,
     in_flight: bool,
+    /// How often the call was given up, and when to make it again.
+    failed: u32,
+    again: Instant,
     who: Alive,
 }
 
@@ -68,6 +74,7 @@ struct Open {
 #[derive(Debug)]
 pub(super) struct Answered {
     who: Alive,
+    asked: Instant,
     answer: Result<Saw, Error>,
 }
 
@@ -90,16 +97,70 @@ impl Hang {
             open: HashMap::new(),
             round_started: now,
             next_round: now,
-            answered: false,
+            answered: None,
             answers: 0,
             told: Vec::new(),
         }
     }
 
+    /// Somebody has answered within the last rounds. If nobody has, it is the runtime that does not.
+    fn others_answer(&self, now: Instant) -> bool {
+        let rounds = 3 * (self.next_round - self.round_started).max(ROUND);
+        self.answered
+            .is_some_and(|(_, at)| now.saturating_duration_since(at) < rounds)
+    }
+
+    /// Who does not answer while somebody who was asked no earlier does.
     fn suspects(&self, now: Instant) -> impl Iterator<Item = (&Arc<str>, &Open)> {
-        self.open
-            .iter()
-            .filter(move |(_, open)| self.answered && now.saturating_duration_since(open.since) >= SUSPECT)
+        let newest = self
+            .answered
+            .map(|(asked, _)| asked)
+            .filter(|_| self.others_answer(now));
+        self.open.iter().filter(move |(_, open)| {
+            newest.is_some_and(|newest| open.since <= newest) && now.saturating_duration_since(open.since) >= SUSPECT
+        })
+    }
+
+    /// Those to ask in a round that begins.
+    fn begin_round(&mut self, now: Instant, alive: impl Iterator<Item = Alive>) {
+        let mut still = HashSet::new();
+        for alive in alive {
+            let id = alive.id();
+            if self
+                .open
+                .get(&id)
+                .is_none_or(|open| !open.in_flight && now >= open.again)
+            {
+                self.todo.push_back(alive);
+            }
+            still.insert(id);
+        }
+        // What is gone since it was asked for is nobody to wait for.
+        self.open.retain(|id, open| open.in_flight || still.contains(id));
+        self.round_started = now;
+        self.next_round = now + ROUND;
+    }
+
+    /// Takes in how a call ended. `answered`: the runtime said something about the object, in time.
+    fn ended(&mut self, id: &Arc<str>, asked: Instant, answered: bool, now: Instant) {
+        if !answered {
+            if let Some(open) = self.open.get_mut(id) {
+                let pause = AGAIN[0].saturating_mul(1 << open.failed.min(16)).min(AGAIN[1]);
+                open.failed += 1;
+                (open.in_flight, open.again) = (false, now + pause);
+            }
+            return;
+        }
+        self.open.remove(id);
+        self.answers += 1;
+        let newest = self.answered.map_or(asked, |(newest, _)| newest.max(asked));
+        self.answered = Some((newest, now));
+        let in_time = asked >= self.round_started && now.saturating_duration_since(asked) < SUSPECT;
+        if in_time && self.todo.is_empty() {
+            // A large node gets its pause.
+            let took = now - self.round_started;
+            self.next_round = self.next_round.max(self.round_started + took * 4);
+        }
     }
 }
 
@@ -125,19 +186,15 @@ impl<R: Runtime> Generator<R> {
         }
         let hang = self.by_id.hang.as_mut()?;
         if hang.todo.is_empty() && now >= hang.next_round {
-            let is_open = |alive: &Alive| hang.open.get(&alive.id()).is_some_and(|open| open.in_flight);
-            hang.todo = self.records.alive().filter(|alive| !is_open(alive)).collect();
-            hang.open
-                .retain(|_, open| open.in_flight || self.records.pod(open.who.pod).is_some());
-            hang.round_started = now;
-            hang.next_round = now + ROUND;
+            hang.begin_round(now, self.records.alive());
         }
         let late = |open: &&Open| open.in_flight && now.saturating_duration_since(open.since) >= SUSPECT;
-        let limit = if hang.answered {
-            let late = hang.open.values().filter(late).count();
-            self.limiter.limit() + late.min(self.config.inspections.most_late)
+        let late = hang.open.values().filter(late).count();
+        // Inspections have the limiter's places; this is half as much beside them.
+        let limit = if hang.others_answer(now) {
+            (self.limiter.limit() / 2).max(SCOUTS) + late.min(self.config.inspections.most_late)
         } else {
-            SCOUTS
+            SCOUTS + late.min(SCOUTS)
         };
         while self.by_id.calls.len() < limit
             && let Some(who) = hang.todo.pop_front()
@@ -150,20 +207,26 @@ impl<R: Runtime> Generator<R> {
                 .or_insert_with(|| Open {
                     since: now,
                     in_flight: true,
+                    failed: 0,
+                    again: now,
                     who: who.clone(),
                 });
-            let (runtime, limiter) = (Arc::clone(&self.runtime), self.limiter.clone());
+            let runtime = Arc::clone(&self.runtime);
             let call = async move {
                 let answer = if let Some(container) = &who.container {
                     let subject = Subject::container(name, Arc::clone(&container.name), container.id.shared());
                     let call = runtime.container_status(&subject, &container.id, &container.name);
-                    limiter.run(call).await.map(|status| Saw::Container(status.state))
+                    call.await.map(|status| Saw::Container(status.state))
                 } else {
                     let subject = Subject::sandbox(name, who.sandbox.shared());
                     let call = runtime.sandbox_status(&subject, &who.sandbox);
-                    limiter.run(call).await.map(|status| Saw::Sandbox(status.state))
+                    call.await.map(|status| Saw::Sandbox(status.state))
                 };
-                Answered { who, answer }
+                Answered {
+                    who,
+                    asked: now,
+                    answer,
+                }
             };
             self.by_id.calls.push(call.boxed());
         }
@@ -212,26 +275,24 @@ impl<R: Runtime> Generator<R> {
             named.push((who, *since));
         }
         hang.told = suspects.into_iter().map(|(id, _)| id).collect();
-        self.health.suspects(named, hang.answered);
+        self.health.suspects(named, hang.others_answer(now));
     }
 
     /// Takes in an answer by id.
     pub(super) fn answered_by_id(&mut self, answered: Answered) {
         let Some(hang) = &mut self.by_id.hang else { return };
-        let Answered { who, answer } = answered;
+        let Answered { who, asked, answer } = answered;
         let now = Instant::now();
-        let told = answer.is_ok() || answer.as_ref().is_err_and(|error| error.kind.is_not_found());
-        if told {
-            hang.open.remove(&who.id());
-            hang.answered = true;
-            hang.answers += 1;
-            if hang.todo.is_empty() && hang.open.values().all(|open| now >= open.since + SUSPECT) {
-                let took = now - hang.round_started;
-                hang.next_round = hang.next_round.max(hang.round_started + took * 4);
+        // Hangs come under several codes: what takes long is no answer, whatever it says.
+        let told = match &answer {
+            Ok(_) => true,
+            Err(error) if error.kind.is_not_found() => true,
+            Err(error) => {
+                let silent = error.kind.is_deadline() || error.kind.is_unreachable();
+                !silent && now.saturating_duration_since(asked) < SUSPECT
             }
-        } else if let Some(open) = hang.open.get_mut(&who.id()) {
-            open.in_flight = false;
-        }
+        };
+        hang.ended(&who.id(), asked, told, now);
         match answer {
             Ok(saw) => {
                 if let Some(key) = self.records.note(&who, saw) {

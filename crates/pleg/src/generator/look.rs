@@ -267,7 +267,7 @@ impl<R: Runtime> Generator<R> {
             self.next_full = self.not_before;
             self.metrics.look_failed(now - started, error.kind.label());
             let advice = self.health.advice_on(&error, alone);
-            if self.health.look_failed(error, alone) {
+            if self.health.look_failed(error, alone, started) {
                 self.recorder.transition(Turn::RuntimeLost, None, Some(&text), None);
                 tracing::warn!(
                     "cannot look at the runtime: {text}; trying again every {}. {advice}",

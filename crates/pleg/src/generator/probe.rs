@@ -73,6 +73,10 @@ impl Suspects {
         }
     }
 
+    fn is_empty(&self) -> bool {
+        self.shared.lock().is_empty()
+    }
+
     fn take(&self) -> Option<PodUid> {
         self.shared.lock().pop_front()
     }
@@ -83,7 +87,9 @@ impl Suspects {
 pub(super) struct Prober {
     calls: FuturesUnordered<BoxFuture<'static, Probed>>,
     in_flight: Vec<PodUid>,
-    next: Instant,
+    last: Instant,
+    /// The last one was of a shim that hangs: the next is of the round.
+    after_hung: bool,
     /// The pod that was probed last in the round.
     cursor: Option<PodKey>,
     pub(super) suspects: Suspects,
@@ -98,7 +104,8 @@ impl Prober {
         Self {
             calls: FuturesUnordered::new(),
             in_flight: Vec::new(),
-            next: now,
+            last: now,
+            after_hung: false,
             cursor: None,
             suspects: Suspects::default(),
             hung: HashMap::new(),
@@ -163,12 +170,11 @@ impl<R: Runtime> Generator<R> {
             return None;
         }
         let now = Instant::now();
-        if now < self.prober.next {
-            return Some(self.prober.next);
+        let due = self.next_probe();
+        if now < due {
+            return Some(due);
         }
-        let pods = u32::try_from(self.records.len().max(1)).unwrap_or(u32::MAX);
-        let pause = (config.round / pods).max(config.least_pause);
-        self.prober.next = now + pause;
+        self.prober.last = now;
         if self.prober.in_flight.len() < MOST_PROBES
             && let Some((pod, sandbox)) = self.next_to_probe(now)
         {
@@ -185,7 +191,21 @@ impl<R: Runtime> Generator<R> {
             };
             self.prober.calls.push(call.boxed());
         }
-        Some(self.prober.next)
+        Some(self.next_probe())
+    }
+
+    /// Suspects and shims that hang do not wait for the pause of the round.
+    fn next_probe(&self) -> Instant {
+        let config = self.config.probe;
+        let pods = u32::try_from(self.records.len().max(1)).unwrap_or(u32::MAX);
+        let pause = (config.round / pods).max(config.least_pause);
+        let soon = self.prober.last + config.least_pause;
+        if !self.prober.suspects.is_empty() {
+            return soon;
+        }
+        let hung = self.prober.hung.values().min().map(|at| soon.max(*at));
+        let round = self.prober.last + pause;
+        hung.map_or(round, |at| at.min(round))
     }
 
     /// Suspects first, then hung shims whose time has come, then the next in the round.
@@ -198,21 +218,19 @@ impl<R: Runtime> Generator<R> {
                 return Some(found);
             }
         }
-        let due = self
-            .prober
-            .hung
-            .iter()
-            .find(|(_, at)| **at <= now)
-            .map(|(uid, _)| uid.clone());
+        let hung = self.prober.hung.iter();
+        let due = hung
+            .filter(|(uid, at)| **at <= now && !busy(&self.prober, uid))
+            .min_by_key(|(_, at)| **at);
+        let due = due.map(|(uid, _)| uid.clone()).filter(|_| !self.prober.after_hung);
+        self.prober.after_hung = due.is_some();
         if let Some(uid) = due {
             let found = self.records.key(&uid).and_then(|key| self.records.ready_sandbox(key));
-            if found.is_none() {
-                // Gone, or not ready any more: that is seen by everybody.
-                self.shim_answers(&uid);
-            } else if let Some(at) = self.prober.hung.get_mut(&uid) {
-                *at = now + AGAIN;
+            if found.is_some() {
                 return found;
             }
+            // Gone, or not ready any more: that is seen by everybody.
+            self.shim_answers(&uid);
         }
         // A runtime that does not answer has nothing to say about shims either.
         if self.health.looks_fail() {
@@ -236,6 +254,9 @@ impl<R: Runtime> Generator<R> {
             self.prober.learn(took);
         }
         self.prober.in_flight.retain(|uid| *uid != pod.uid);
+        if let Some(again) = self.prober.hung.get_mut(&pod.uid) {
+            *again = Instant::now() + AGAIN;
+        }
         match verdict {
             Verdict::Unknown => {}
             Verdict::Lives => self.shim_answers(&pod.uid),

@@ -107,15 +107,16 @@ impl<R: Runtime> Generator<R> {
             // What is asked for needs an inspection that starts after the asking.
             Phase::Running { view: inspecting, .. } => {
                 if asked || work.again.is_some() || *inspecting != view {
+                    let token = work.again.map_or(token, |(again, _)| again.max(token));
                     work.again = Some((token, source));
                 } else {
-                    work.token = token;
+                    work.token = work.token.max(token);
                 }
             }
-            Phase::Queued => work.token = token,
+            Phase::Queued => work.token = work.token.max(token),
             Phase::Waiting { .. } => {
                 work.phase = Phase::Queued;
-                (work.token, work.source) = (token, source);
+                (work.token, work.source) = (work.token.max(token), source);
                 self.queue.push_back(key);
             }
         }

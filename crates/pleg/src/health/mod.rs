@@ -372,8 +372,8 @@ impl Health {
             .map(|failure| (failure.since.elapsed(), failure.attempts))
     }
 
-    /// A full look failed; `alone`: the other list was answered. Returns whether it is the first to fail.
-    pub(crate) fn look_failed(&self, error: Error, alone: bool) -> bool {
+    /// A full look that `started` then failed; `alone`: the other list was answered. Returns whether it is the first to fail.
+    pub(crate) fn look_failed(&self, error: Error, alone: bool, started: Instant) -> bool {
         let mut state = self.shared.lock();
         if let Some(failure) = &mut state.failure {
             failure.attempts += 1;
@@ -381,7 +381,7 @@ impl Health {
             return false;
         }
         state.failure = Some(ListFailure {
-            since: Instant::now(),
+            since: started,
             attempts: 1,
             error,
             alone,
