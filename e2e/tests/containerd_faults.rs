@@ -25,6 +25,8 @@ fn main() -> ExitCode {
     ])
 }
 
+/// For so long containerd is stopped.
+const STOPPED: Duration = Duration::from_mins(1);
 /// Deaths of others are seen within this, whatever hangs.
 const SOON: Duration = Duration::from_secs(10);
 
@@ -157,6 +159,8 @@ async fn a_containerd_that_hangs_for_long(context: &Context) -> Result<()> {
         let blamed = cause(&report, &pod.name, |_| true);
         ensure!(blamed.is_none(), "one pod is blamed for all: {blamed:?}");
     }
+    // As long as it takes for calls to be given up and made again several times.
+    tokio::time::sleep_until(stopped + STOPPED).await;
     paused.thaw();
     node.sees(&bad.0, &["ContainerDied app#0 137 Error"]).await?;
     let mut told = Vec::new();

@@ -7,7 +7,7 @@ use pleg_sim::control::Shim;
 use pleg_sim::{Command, GrpcCode, Odd, Selector, SimConfig};
 use serde_json::Value;
 
-use crate::node::{Node, block_on, pleg};
+use crate::node::{Node, block_on, pleg, wait_for};
 
 /// The calls that an examination may make; all of them only read.
 const READING: [&str; 9] = [
@@ -132,6 +132,10 @@ fn a_status_that_hangs() {
 fn a_container_that_is_locked() {
     let node = Node::with_pods(3);
     let daemon = node.daemon(&[]);
+    // A complete look may be there before the last inspection it made necessary.
+    wait_for("every pod to be inspected", || {
+        daemon.get("/api/v1/pods").1.matches("\"inspected_at\"").count() == 3
+    });
     node.sim.lock(selector("default/web-1")).unwrap();
     let report = examine(&node, 1, &["--daemon", &daemon.endpoint()]);
     snapshot("doctor_locked_container", &report);
