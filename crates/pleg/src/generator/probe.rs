@@ -16,7 +16,7 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use pleg_cri::error::seconds;
 use pleg_cri::{Error, Subject};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::Generator;
 use crate::health::HungShim;
@@ -54,6 +54,8 @@ const MOST_PROBES: usize = 4;
 const MOST_SUSPECTS: usize = 64;
 /// From one probe of a shim that hangs to the next.
 const AGAIN: Duration = Duration::from_secs(10);
+/// The kernel waits for a lock of a process before it shows its arguments, and a hung one may hold that.
+const PROC_ANSWERS: Duration = Duration::from_secs(2);
 /// So many probes tell what a call takes.
 const LAST: usize = 5;
 /// Hung shims that are followed. More than this at once is no matter of shims.
@@ -179,9 +181,11 @@ impl<R: Runtime> Generator<R> {
             && let Some((pod, sandbox)) = self.next_to_probe(now)
         {
             let runtime = Arc::clone(&self.runtime);
+            // Once for each shim that hangs: a search may hang with it.
+            let search = !self.prober.hung.contains_key(&pod.uid);
             self.prober.in_flight.push(pod.uid.clone());
             let call = async move {
-                let (verdict, took) = probe(&*runtime, &pod, &sandbox, config.slow).await;
+                let (verdict, took) = probe(&*runtime, &pod, &sandbox, config.slow, search).await;
                 Probed {
                     pod,
                     sandbox,
@@ -305,12 +309,13 @@ impl<R: Runtime> Generator<R> {
     }
 }
 
-/// Asks through the shim, and around it if that took long.
+/// Asks through the shim, and around it if that took long; `search`: looks for the process of one that hangs.
 async fn probe<R: Runtime>(
     runtime: &R,
     pod: &PodRef,
     sandbox: &SandboxId,
     slow: Duration,
+    search: bool,
 ) -> (Verdict, Option<Duration>) {
     let subject = Subject::sandbox(pod.full_name(), sandbox.shared());
     let started = Instant::now();
@@ -333,11 +338,16 @@ async fn probe<R: Runtime>(
         // Everything is slow.
         return (Verdict::Unknown, Some(around));
     }
-    let id = sandbox.clone();
-    let shim = tokio::task::spawn_blocking(move || Shim::of(id.as_str())).await;
+    let mut shim = None;
+    if search {
+        let id = sandbox.clone();
+        let found = tokio::task::spawn_blocking(move || Shim::of(id.as_str()));
+        // A search that hangs is left to itself.
+        shim = timeout(PROC_ANSWERS, found).await.ok().and_then(Result::ok).flatten();
+    }
     let verdict = Verdict::Hangs {
         took: [through, around],
-        shim: shim.ok().flatten(),
+        shim,
     };
     (verdict, Some(around))
 }
