@@ -4,6 +4,7 @@
 //! sent for. A pod is *dirty* while the two differ, so a change whose inspection failed is found again by itself. A look only
 //! writes `listed`; a commit only writes `committed`. What is unchanged is recognised while the lists are read, and costs a bit.
 
+mod by_id;
 mod known;
 mod recorded;
 mod table;
@@ -15,6 +16,7 @@ use pleg_cri::{ContainerItem, SandboxItem};
 
 use crate::model::{ContainerId, ContainerRef, ContainerState, PodRef, PodUid, PodView, SandboxId, SandboxState};
 use crate::snapshot::{Oddities, Snapshot};
+pub(crate) use by_id::{Alive, Saw};
 pub(crate) use known::{Recognised, Seen};
 use table::{Item, Shown, State, Table};
 
@@ -51,32 +53,6 @@ pub enum Coverage {
     Full,
     /// One pod's labelled objects.
     Pod(PodKey),
-}
-
-/// A container or sandbox that may still change: one to ask for by id when lists do not answer.
-#[derive(Debug, Clone)]
-pub(crate) struct Alive {
-    pub(crate) pod: PodKey,
-    pub(crate) sandbox: SandboxId,
-    /// None: it is about the sandbox.
-    pub(crate) container: Option<ContainerRef>,
-}
-
-impl Alive {
-    /// The id to ask for.
-    pub(crate) fn id(&self) -> Arc<str> {
-        match &self.container {
-            Some(container) => container.id.shared(),
-            None => self.sandbox.shared(),
-        }
-    }
-}
-
-/// A state that was told by id.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Saw {
-    Sandbox(SandboxState),
-    Container(ContainerState),
 }
 
 impl Records {
@@ -296,69 +272,6 @@ impl Records {
     /// The place of a pod.
     pub fn key(&self, uid: &PodUid) -> Option<PodKey> {
         self.by_uid.get(uid).copied()
-    }
-
-    /// Whatever may still change: containers that have not ended, and ready sandboxes.
-    pub(crate) fn alive(&self) -> impl Iterator<Item = Alive> {
-        let pods = (0u32..).zip(&self.pods);
-        pods.filter_map(|(n, pod)| Some((PodKey(n), pod.as_ref()?)))
-            .flat_map(|(key, pod)| {
-                let newest = self.newest_sandbox(pod);
-                let sandbox = newest.filter(|item| item.visible() == Some(SandboxState::Ready));
-                let sandbox_id = SandboxId::from(newest.map_or_else(Arc::default, |item| Arc::clone(&item.id)));
-                let containers = pod.containers.iter().filter_map(|&slot| self.containers.get(slot));
-                let containers =
-                    containers.filter(|item| !matches!(item.visible(), None | Some(ContainerState::Exited)));
-                let sandbox = sandbox.map(|_| Alive {
-                    pod: key,
-                    sandbox: sandbox_id.clone(),
-                    container: None,
-                });
-                let of_container = move |item: &Item<ContainerState>| Alive {
-                    pod: key,
-                    sandbox: sandbox_id.clone(),
-                    container: Some(item.reference()),
-                };
-                sandbox.into_iter().chain(containers.map(of_container))
-            })
-    }
-
-    fn newest_sandbox(&self, pod: &Pod) -> Option<&Item<SandboxState>> {
-        let sandboxes = pod.sandboxes.iter().filter_map(|&slot| self.sandboxes.get(slot));
-        sandboxes.filter(|item| item.visible().is_some()).max_by_key(|item| {
-            (
-                item.visible() == Some(SandboxState::Ready),
-                item.created_at,
-                item.attempt,
-            )
-        })
-    }
-
-    /// The ready sandbox of a pod.
-    pub(crate) fn ready_sandbox(&self, key: PodKey) -> Option<(PodRef, SandboxId)> {
-        let pod = self.pods.get(key.0 as usize)?.as_ref()?;
-        let sandbox = self.newest_sandbox(pod)?;
-        let ready = sandbox.visible() == Some(SandboxState::Ready);
-        ready.then(|| (pod.names.clone(), SandboxId::from(Arc::clone(&sandbox.id))))
-    }
-
-    /// The first pod with a ready sandbox after the given one, round and round.
-    pub(crate) fn next_ready(&self, after: Option<PodKey>) -> Option<(PodKey, (PodRef, SandboxId))> {
-        let len = u32::try_from(self.pods.len()).unwrap_or(u32::MAX);
-        let first = after.map_or(0, |key| key.0.saturating_add(1));
-        (first..len)
-            .chain(0..first.min(len))
-            .map(PodKey)
-            .find_map(|key| Some((key, self.ready_sandbox(key)?)))
-    }
-
-    /// Takes in what the runtime said when asked by id while a list is in flight. Returns the pod if that is news.
-    pub(crate) fn note(&mut self, who: &Alive, saw: Saw) -> Option<PodKey> {
-        let id = who.id();
-        match saw {
-            Saw::Sandbox(state) => self.sandboxes.note(self.sandboxes.find(id.as_bytes())?, state),
-            Saw::Container(state) => self.containers.note(self.containers.find(id.as_bytes())?, state),
-        }
     }
 
     /// The names of a pod.
