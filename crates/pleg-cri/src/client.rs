@@ -1,8 +1,6 @@
 //! One place through which every call goes: it sets the deadline, enters the in-flight table and names what failed.
 
-use std::fmt;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
@@ -13,7 +11,7 @@ use prost::Message;
 use tokio::time::{Instant, timeout};
 use tonic::client::Grpc;
 use tonic::codec::Codec;
-use tonic::transport::Channel;
+use tonic::transport::{Channel, Endpoint as Builder};
 use tonic_prost::ProstCodec;
 use tower::{Service, ServiceExt};
 
@@ -75,54 +73,6 @@ enum Streaming {
     No = 2,
 }
 
-/// The runtime's events, as they come. Ends with an error when the stream ends; open a new one then.
-#[derive(Debug)]
-pub struct EventStream {
-    events: Events,
-    client: Client,
-    /// Keeps the stream in the in-flight table.
-    _flight: crate::inflight::Flight,
-}
-
-/// How long a runtime may take to refuse a subscription. It has no need to answer one that it accepts.
-const REFUSAL: Duration = Duration::from_secs(1);
-
-type RawEvents = tonic::Streaming<v1::ContainerEventResponse>;
-type Opening = Pin<Box<dyn Future<Output = Result<RawEvents, ErrorKind>> + Send>>;
-
-/// Where a subscription stands.
-enum Events {
-    /// Not refused; no event so far.
-    Quiet(Opening),
-    /// Answered.
-    Open(Box<RawEvents>),
-    /// It ended, with an error that was told.
-    Ended,
-}
-
-impl fmt::Debug for Events {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Quiet(_) => "Quiet",
-            Self::Open(_) => "Open",
-            Self::Ended => "Ended",
-        })
-    }
-}
-
-async fn open_events(channel: Channel, path: &'static str) -> Result<RawEvents, ErrorKind> {
-    let mut grpc = Grpc::new(without_details(channel)).max_decoding_message_size(UNARY_LIMIT);
-    grpc.ready().await.map_err(|e| ErrorKind::Unreachable(root_cause(&e)))?;
-    let path = http::uri::PathAndQuery::from_static(path);
-    let codec = ProstCodec::<v1::GetEventsRequest, v1::ContainerEventResponse>::default();
-    let answer = grpc
-        .server_streaming(tonic::Request::new(v1::GetEventsRequest {}), path, codec)
-        .await;
-    answer
-        .map_err(|status| ErrorKind::from_status(&status))
-        .map(tonic::Response::into_inner)
-}
-
 impl Client {
     /// Connects, and finds out that CRI is spoken there and in which version.
     pub async fn connect(endpoint: Endpoint, config: Config) -> Result<Self, ConnectError> {
@@ -146,15 +96,7 @@ impl Client {
 
     /// A client that connects with its first call, and assumes CRI v1 until [`Client::version`] was asked.
     pub fn lazy(endpoint: Endpoint, config: Config) -> Self {
-        let path: PathBuf = endpoint.path().into();
-        let connector = tower::service_fn(move |_: http::Uri| {
-            let path = path.clone();
-            async move { Socket::connect(&path).await.map(TokioIo::new) }
-        });
-        // gRPC over a unix socket wants the authority `localhost`: containerd refuses a path there.
-        let channel = Channel::from_static("http://localhost")
-            .connect_timeout(config.deadlines.connect)
-            .connect_with_connector_lazy(connector);
+        let channel = channel(&endpoint, &config, |channel| channel);
         let (api, streaming) = (AtomicU8::new(0), AtomicU8::new(Streaming::Unknown as u8));
         Self {
             inner: Arc::new(Inner {
@@ -193,7 +135,6 @@ impl Client {
     /// Asks for the runtime's name and version, and settles the API version on the way. Ask again after the runtime was
     /// away: it may have come back as another version, with other features.
     pub async fn version(&self) -> Result<v1::VersionResponse, Error> {
-        self.inner.streaming.store(Streaming::Unknown as u8, Ordering::Relaxed);
         for api in [ApiVersion::V1, ApiVersion::V1Alpha2] {
             let request = v1::VersionRequest {
                 version: api.to_string(),
@@ -206,6 +147,7 @@ impl Client {
                 answer => {
                     if answer.is_ok() {
                         self.inner.api.store(u8::from(api != ApiVersion::V1), Ordering::Relaxed);
+                        self.inner.streaming.store(Streaming::Unknown as u8, Ordering::Relaxed);
                     }
                     return answer;
                 }
@@ -225,29 +167,38 @@ impl Client {
         self.send(self.api(), subject, request).await
     }
 
+    /// Makes a call that may take as long as this, whatever its class says: a stop takes its grace period, a pull what the network
+    /// takes, a command what it was given.
+    pub async fn call_within<R: Unary>(
+        &self,
+        subject: &Subject,
+        request: R,
+        within: Duration,
+    ) -> Result<R::Response, Error> {
+        self.send_within(self.api(), subject, request, within).await
+    }
+
     async fn send<R: Unary>(&self, api: ApiVersion, subject: &Subject, request: R) -> Result<R::Response, Error> {
+        let deadline = self.inner.config.deadlines.of(R::RPC.class());
+        self.send_within(api, subject, request, deadline).await
+    }
+
+    async fn send_within<R: Unary>(
+        &self,
+        api: ApiVersion,
+        subject: &Subject,
+        request: R,
+        deadline: Duration,
+    ) -> Result<R::Response, Error> {
         let codec = ProstCodec::<R, R::Response>::default();
-        self.unary_by(api, R::RPC, subject, tonic::Request::new(request), codec, UNARY_LIMIT)
+        let mut request = tonic::Request::new(request);
+        request.set_timeout(deadline);
+        self.unary_by(api, R::RPC, subject, request, codec, UNARY_LIMIT, deadline)
             .await
     }
 
     pub(crate) async fn unary<C>(
         &self,
-        rpc: Rpc,
-        subject: &Subject,
-        request: tonic::Request<C::Encode>,
-        codec: C,
-        limit: usize,
-    ) -> Result<C::Decode, Error>
-    where
-        C: Codec<Encode: Sync, Decode: Sync>,
-    {
-        self.unary_by(self.api(), rpc, subject, request, codec, limit).await
-    }
-
-    async fn unary_by<C>(
-        &self,
-        api: ApiVersion,
         rpc: Rpc,
         subject: &Subject,
         mut request: tonic::Request<C::Encode>,
@@ -259,6 +210,27 @@ impl Client {
     {
         let deadline = self.inner.config.deadlines.of(rpc.class());
         request.set_timeout(deadline);
+        self.unary_by(self.api(), rpc, subject, request, codec, limit, deadline)
+            .await
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the one place where all of a call comes together"
+    )]
+    async fn unary_by<C>(
+        &self,
+        api: ApiVersion,
+        rpc: Rpc,
+        subject: &Subject,
+        request: tonic::Request<C::Encode>,
+        codec: C,
+        limit: usize,
+        deadline: Duration,
+    ) -> Result<C::Decode, Error>
+    where
+        C: Codec<Encode: Sync, Decode: Sync>,
+    {
         self.tracked(rpc, subject, deadline, async {
             let mut grpc = Grpc::new(without_details(self.inner.channel.clone())).max_decoding_message_size(limit);
             grpc.ready().await.map_err(|e| ErrorKind::Unreachable(root_cause(&e)))?;
@@ -404,31 +376,17 @@ impl Client {
             .map_err(|e| ErrorKind::Unreachable(root_cause(&e)))
     }
 
-    /// Subscribes to the runtime's events. Read it without pause: a slow reader holds up the runtime.
-    ///
-    /// Returns once the runtime has answered, or has had the time to refuse: Go servers say nothing before the first event.
-    pub async fn container_events(&self) -> Result<EventStream, Error> {
-        let rpc = Rpc::GetContainerEvents;
-        let deadline = self.inner.config.deadlines.inspect;
-        let mut opening: Opening = Box::pin(open_events(self.inner.channel.clone(), rpc.path(self.api())));
-        let events = self
-            .tracked(rpc, &Subject::NODE, deadline, async {
-                match timeout(REFUSAL.min(deadline), &mut opening).await {
-                    Ok(answer) => answer.map(|stream| Events::Open(Box::new(stream))),
-                    Err(_) => Ok(Events::Quiet(opening)),
-                }
-            })
-            .await?;
-        let flight = self.inflight().begin(rpc, Subject::NODE, None);
-        Ok(EventStream {
-            events,
-            client: self.clone(),
-            _flight: flight,
+    /// A connection of its own, on which so many bytes may be on their way before they are read.
+    pub(crate) fn own_channel(&self, window: u32) -> Channel {
+        channel(&self.inner.endpoint, &self.inner.config, |channel| {
+            channel
+                .initial_stream_window_size(window)
+                .initial_connection_window_size(window)
         })
     }
 
     /// Runs a call under its deadline and in the table.
-    async fn tracked<T>(
+    pub(crate) async fn tracked<T>(
         &self,
         rpc: Rpc,
         subject: &Subject,
@@ -451,7 +409,7 @@ impl Client {
         result.map_err(|kind| self.error(rpc, subject, kind))
     }
 
-    fn error(&self, rpc: Rpc, subject: &Subject, kind: ErrorKind) -> Error {
+    pub(crate) fn error(&self, rpc: Rpc, subject: &Subject, kind: ErrorKind) -> Error {
         Error {
             rpc,
             subject: subject.clone(),
@@ -461,26 +419,16 @@ impl Client {
     }
 }
 
-impl EventStream {
-    /// The next event. Cancel-safe. Never returns `Ok` again after an error.
-    pub async fn next(&mut self) -> Result<v1::ContainerEventResponse, Error> {
-        let kind = loop {
-            match &mut self.events {
-                Events::Quiet(opening) => match opening.await {
-                    Ok(stream) => self.events = Events::Open(Box::new(stream)),
-                    Err(kind) => break kind,
-                },
-                Events::Open(stream) => match stream.message().await {
-                    Ok(Some(event)) => return Ok(event),
-                    Ok(None) => break ErrorKind::Unreachable("the runtime ended the stream".to_owned()),
-                    Err(status) => break ErrorKind::from_status(&status),
-                },
-                Events::Ended => break ErrorKind::Unreachable("the stream has ended".to_owned()),
-            }
-        };
-        self.events = Events::Ended;
-        Err(self.client.error(Rpc::GetContainerEvents, &Subject::NODE, kind))
-    }
+/// Connects with the first call, and again by itself.
+fn channel(endpoint: &Endpoint, config: &Config, settings: impl FnOnce(Builder) -> Builder) -> Channel {
+    let path: PathBuf = endpoint.path().into();
+    let connector = tower::service_fn(move |_: http::Uri| {
+        let path = path.clone();
+        async move { Socket::connect(&path).await.map(TokioIo::new) }
+    });
+    // gRPC over a unix socket wants the authority `localhost`: containerd refuses a path there.
+    let builder = Channel::from_static("http://localhost").connect_timeout(config.deadlines.connect);
+    settings(builder).connect_with_connector_lazy(connector)
 }
 
 /// One message as gRPC frames it.
@@ -520,60 +468,5 @@ async fn probe(endpoint: &Endpoint, within: Duration) -> Result<(), ConnectError
             endpoint: endpoint.clone(),
             after: within,
         }),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use hyper_util::rt::TokioExecutor;
-    use hyper_util::server::conn::auto;
-    use hyper_util::service::TowerToHyperService;
-    use tokio::net::UnixListener;
-    use tokio::sync::watch;
-
-    use super::*;
-
-    /// A server that holds every answer back until it is told to go on, and then answers with one empty message.
-    fn serve(path: &std::path::Path, go: &watch::Receiver<bool>) {
-        let (listener, go) = (UnixListener::bind(path).unwrap(), go.clone());
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let go = go.clone();
-                let service = tower::service_fn(move |_: http::Request<_>| {
-                    let mut go = go.clone();
-                    async move {
-                        let _ = go.wait_for(|go| *go).await;
-                        let body = http_body_util::Full::new(Bytes::from_static(&[0; 5]));
-                        let mut response = http::Response::new(body);
-                        let grpc = http::HeaderValue::from_static("application/grpc");
-                        response.headers_mut().insert(http::header::CONTENT_TYPE, grpc);
-                        Ok::<_, std::convert::Infallible>(response)
-                    }
-                });
-                tokio::spawn(async move {
-                    let builder = auto::Builder::new(TokioExecutor::new());
-                    let _ = builder
-                        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
-                        .await;
-                });
-            }
-        });
-    }
-
-    /// containerd and CRI-O send no head before the first event, which on a quiet node may be minutes away.
-    #[tokio::test]
-    async fn a_subscription_to_a_quiet_runtime_stands() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("cri.sock");
-        let (go, wait) = watch::channel(false);
-        serve(&path, &wait);
-        let client = Client::lazy(Endpoint::unix(path), Config::default());
-        let mut events = client.container_events().await.unwrap();
-        assert!(timeout(Duration::from_millis(50), events.next()).await.is_err());
-        assert_eq!(client.inflight().calls().len(), 1);
-        go.send(true).unwrap();
-        assert_eq!(events.next().await.unwrap(), v1::ContainerEventResponse::default());
-        assert!(events.next().await.is_err());
-        assert!(events.next().await.is_err());
     }
 }

@@ -12,14 +12,16 @@
 //! | [`client`] | one place through which every call goes: deadline, in-flight entry, error with names |
 //! | [`inflight`] | which call, for which pod and container, since when |
 //! | [`list`] | the two lists, read frame by frame without building messages |
-//! | `floor` | the lists received and dropped, for benchmarks to divide by |
+//! | [`events`] | the runtime's own events: whole, or only as far as they tell where to look |
+//! | `drain` | answers received and dropped, for probes and for benchmarks to divide by |
 //! | [`error`] | what can go wrong, and whether to try again |
 
 pub mod client;
 mod details;
+mod drain;
 pub mod endpoint;
 pub mod error;
-mod floor;
+pub mod events;
 pub mod inflight;
 pub mod list;
 pub mod rpc;
@@ -41,6 +43,7 @@ pub mod v1 {
 pub use client::{Client, Config};
 pub use endpoint::Endpoint;
 pub use error::{ConnectError, Error, ErrorKind};
+pub use events::{EventStream, Hint};
 pub use inflight::{Call, InFlight, Observer, Outcome, Subject};
 pub use list::{ContainerItem, ListFilter, ListSummary, SandboxItem};
 pub use rpc::{ApiVersion, Deadlines, Rpc, Unary};

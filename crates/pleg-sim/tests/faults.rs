@@ -105,6 +105,23 @@ async fn one_container_is_slow_and_nothing_else() {
     assert!(error.unwrap_err().to_string().contains("about no single pod"));
 }
 
+/// Both ways: a call may be given less than its class has, and more.
+#[tokio::test]
+async fn a_call_has_the_time_that_it_is_given() {
+    let rig = rig(pods(1)).await;
+    let (status, node) = (v1::StatusRequest { verbose: false }, pleg_cri::Subject::NODE);
+    rig.sim.hang(Rpc::Status, None).unwrap();
+    let little = Duration::from_millis(50);
+    let error = rig.client.call_within(&node, status, little).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Deadline(little));
+    rig.sim.faults().clear();
+    let slow = Duration::from_millis(400);
+    rig.sim.faults().set_latency(Some(Rpc::Status), slow, Duration::ZERO);
+    let impatient = impatient(&rig);
+    assert!(impatient.call(status).await.unwrap_err().kind.is_deadline());
+    impatient.call_within(&node, status, PATIENCE).await.unwrap();
+}
+
 #[tokio::test]
 async fn one_container_hangs_and_nothing_else() {
     let rig = rig(pods(3)).await;

@@ -12,7 +12,7 @@ mod common;
 use std::time::Duration;
 
 use common::{PATIENCE, Rig, pods, rig};
-use pleg_cri::client::EventStream;
+use pleg_cri::EventStream;
 use pleg_cri::v1::{self, ContainerEventType as Event, ContainerState as State};
 use pleg_cri::{Client, ErrorKind};
 use pleg_sim::{ContainerSpec, Ending, PodSpec, Script, SimConfig};
@@ -99,7 +99,7 @@ async fn next(events: &mut EventStream) -> (String, Event, v1::ContainerEventRes
 
 #[tokio::test]
 async fn a_pod_lives_and_tells_of_it() {
-    let Rig { sim, client, .. } = rig(SimConfig::default()).await;
+    let Rig { sim, client, dir: _dir } = rig(SimConfig::default()).await;
     let mut events = client.container_events().await.unwrap();
     let mut other = client.container_events().await.unwrap();
     pull(&client).await;
@@ -179,7 +179,7 @@ async fn a_pod_lives_and_tells_of_it() {
 
 #[tokio::test]
 async fn scripts_end_by_themselves() {
-    let Rig { sim, client, .. } = rig(SimConfig::default()).await;
+    let Rig { sim, client, dir: _dir } = rig(SimConfig::default()).await;
     let mut events = client.container_events().await.unwrap();
     pull(&client).await;
     let sandbox = run_pod(&client, "jobs").await;
@@ -212,7 +212,11 @@ async fn scripts_end_by_themselves() {
 
 #[tokio::test]
 async fn a_stop_takes_its_grace_and_kills() {
-    let Rig { sim: _sim, client, .. } = rig(SimConfig::default()).await;
+    let Rig {
+        sim: _sim,
+        client,
+        dir: _dir,
+    } = rig(SimConfig::default()).await;
     pull(&client).await;
     let sandbox = run_pod(&client, "stubborn").await;
     let stubborn = create(&client, &sandbox, "a", &["ignore-term"]).await;
@@ -249,7 +253,7 @@ async fn a_stop_takes_its_grace_and_kills() {
 
 #[tokio::test]
 async fn commands_run_in_running_containers() {
-    let Rig { sim, client, .. } = rig(pods(1)).await;
+    let Rig { sim, client, dir: _dir } = rig(pods(1)).await;
     let id = sim.truth().containers[0].id.to_string();
     let exec = |cmd: &[&str]| v1::ExecSyncRequest {
         container_id: id.clone(),
@@ -278,7 +282,11 @@ async fn commands_run_in_running_containers() {
 
 #[tokio::test]
 async fn images_are_pulled_and_removed() {
-    let Rig { sim: _sim, client, .. } = rig(SimConfig::default()).await;
+    let Rig {
+        sim: _sim,
+        client,
+        dir: _dir,
+    } = rig(SimConfig::default()).await;
     let spec = |name: &str| {
         Some(v1::ImageSpec {
             image: name.into(),
@@ -315,7 +323,7 @@ async fn images_are_pulled_and_removed() {
 
 #[tokio::test]
 async fn a_crash_loop_comes_back_as_the_next_attempt() {
-    let Rig { sim, client, .. } = rig(SimConfig::default()).await;
+    let Rig { sim, client, dir: _dir } = rig(SimConfig::default()).await;
     let mut events = client.container_events().await.unwrap();
     sim.world()
         .add_pod(PodSpec {

@@ -15,8 +15,8 @@ use tonic::Status;
 use tonic::body::Body;
 
 use super::Faults;
+use crate::serve::PREFIX;
 
-const PREFIX: usize = 5;
 /// A longer message is none that we can hold.
 const LONGEST: usize = 64 << 20;
 

@@ -13,13 +13,11 @@ use tonic::body::Body;
 use tower::{Service, ServiceExt};
 
 use super::{Faults, events};
+use crate::serve::PREFIX;
 use crate::stats::GRPC_STATUS;
 
 /// A request is read this far to find its id; containerd takes no larger ones either.
 const REQUEST_LIMIT: usize = 16 << 20;
-/// gRPC's prefix of a message: a flag and a length.
-const PREFIX: usize = 5;
-
 /// The id in field 1, which every request about one object has there.
 #[derive(Clone, PartialEq, prost::Message)]
 struct ObjectId {

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use pleg_cri::v1;
+use pleg_cri::{Rpc, v1};
+use tonic::Status;
 
 use crate::world::{Readiness, Script};
 
@@ -65,4 +66,9 @@ pub(super) fn exec(cmd: &[String]) -> Exec {
         takes
     });
     Exec { takes, answer }
+}
+
+/// What Go says of a call that a server does not have.
+pub(super) fn unimplemented(rpc: Rpc) -> Status {
+    Status::unimplemented(format!("unknown method {rpc} for service runtime.v1.RuntimeService"))
 }

@@ -12,13 +12,13 @@ use prost::Message;
 use tonic::Status;
 use tonic::body::Body;
 
+use super::answers::unimplemented;
+use super::{GRPC, PREFIX};
 use crate::sim::Shared;
 use crate::world::ListAnswer;
 
 /// A list request has a filter and nothing else.
 const REQUEST_LIMIT: usize = 1 << 20;
-/// gRPC's prefix of a message: a flag and a length.
-const PREFIX: usize = 5;
 /// What is handed to HTTP at once; it makes frames of 16 kB of it without copying again.
 const CHUNK: usize = 128 * 1024;
 
@@ -26,9 +26,7 @@ const CHUNK: usize = 128 * 1024;
 pub(crate) async fn answer(shared: &Shared, rpc: Rpc, request: Request<Body>) -> Result<Response<Body>, Status> {
     let streamed = matches!(rpc, Rpc::StreamPodSandboxes | Rpc::StreamContainers);
     if streamed && !shared.config.streaming_lists {
-        return Err(Status::unimplemented(format!(
-            "unknown method {rpc} for service runtime.v1.RuntimeService"
-        )));
+        return Err(unimplemented(rpc));
     }
     let bytes = Limited::new(request.into_body(), REQUEST_LIMIT)
         .collect()
@@ -54,8 +52,7 @@ pub(crate) async fn answer(shared: &Shared, rpc: Rpc, request: Request<Body>) ->
         ended: false,
     };
     let mut response = Response::new(Body::new(body));
-    let grpc = HeaderValue::from_static("application/grpc");
-    response.headers_mut().insert(header::CONTENT_TYPE, grpc);
+    response.headers_mut().insert(header::CONTENT_TYPE, GRPC);
     Ok(response)
 }
 

@@ -15,8 +15,8 @@ use tonic::body::Body;
 use tower::Service;
 
 use super::image::Image;
-use super::lists;
 use super::runtime::Runtime;
+use super::{events, lists};
 use crate::sim::Shared;
 
 /// Requests are no larger than containerd takes them.
@@ -71,6 +71,10 @@ impl Service<Request<Body>> for Router {
                     let answer = lists::answer(&shared, rpc, request).await;
                     Ok(answer.unwrap_or_else(Status::into_http))
                 })
+            }
+            Rpc::GetContainerEvents => {
+                let answer = events::answer(&self.shared);
+                Box::pin(async move { Ok(answer.unwrap_or_else(Status::into_http)) })
             }
             rpc if rpc.is_image() => self.image.call(request),
             _ => self.runtime.call(request),

@@ -5,16 +5,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::stream::{self, BoxStream};
 use pleg_cri::v1::runtime_service_server::RuntimeService;
 use pleg_cri::{Rpc, v1};
 use tokio::time::timeout;
 use tonic::{Code, Request, Response, Status};
 
-use super::answers::{conditions, exec, sandbox_info};
+use super::answers::{conditions, exec, sandbox_info, unimplemented};
 use crate::sim::Shared;
-use crate::world::{Stopping, Subscription, WorldError};
+use crate::world::{Stopping, WorldError};
 
 /// How long containerd waits for a shim that does not say how its sandbox does.
 const SHIM_PATIENCE: Duration = Duration::from_secs(4);
@@ -44,9 +42,9 @@ pub(super) fn status(error: &WorldError) -> Status {
     Status::new(code, error.to_string())
 }
 
-/// Lists are answered before they come here: see `lists`.
+/// Lists and events are answered before they come here: see `lists` and `events`.
 fn elsewhere() -> Status {
-    Status::internal("lists are answered elsewhere")
+    Status::internal("this is answered elsewhere")
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "what every handler returns")]
@@ -77,16 +75,12 @@ impl Drop for Unlock<'_> {
     }
 }
 
-fn unimplemented(rpc: Rpc) -> Status {
-    Status::unimplemented(format!("unknown method {rpc} for service runtime.v1.RuntimeService"))
-}
-
 #[tonic::async_trait]
 impl RuntimeService for Runtime {
     type StreamPodSandboxesStream =
         Pin<Box<futures_util::stream::Empty<Result<v1::StreamPodSandboxesResponse, Status>>>>;
     type StreamContainersStream = Pin<Box<futures_util::stream::Empty<Result<v1::StreamContainersResponse, Status>>>>;
-    type GetContainerEventsStream = BoxStream<'static, Result<v1::ContainerEventResponse, Status>>;
+    type GetContainerEventsStream = Pin<Box<futures_util::stream::Empty<Result<v1::ContainerEventResponse, Status>>>>;
 
     async fn version(&self, _: Request<v1::VersionRequest>) -> Result<Response<v1::VersionResponse>, Status> {
         let (name, version) = self.shared.config.flavour.runtime();
@@ -364,12 +358,6 @@ impl RuntimeService for Runtime {
         &self,
         _: Request<v1::GetEventsRequest>,
     ) -> Result<Response<Self::GetContainerEventsStream>, Status> {
-        if !self.shared.config.flavour.has_events() {
-            return Err(unimplemented(Rpc::GetContainerEvents));
-        }
-        let subscription = self.shared.world().subscribe();
-        let events = subscription.ok_or_else(|| Status::resource_exhausted("too many subscribers"))?;
-        let next = |mut events: Subscription| async move { Some((Ok(events.recv().await), events)) };
-        ok(stream::unfold(events, next).boxed())
+        Err(elsewhere())
     }
 }

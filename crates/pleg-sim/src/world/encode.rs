@@ -2,6 +2,8 @@
 //!
 //! Encoding thousands of messages for every list would make the simulator the slow part. Real runtimes range over Go maps, so
 //! two answers with the same content differ in bytes; sending one fixed encoding would flatter clients that compare bytes.
+//!
+//! The statuses that events carry are kept too, once one was told: a storm of events must not wait for the simulator.
 
 use std::sync::Arc;
 
@@ -62,7 +64,7 @@ pub(crate) fn put_bytes(to: &mut Vec<u8>, field: u32, bytes: &[u8]) {
     to.extend_from_slice(bytes);
 }
 
-fn put_text(to: &mut Vec<u8>, field: u32, text: &str) {
+pub(crate) fn put_text(to: &mut Vec<u8>, field: u32, text: &str) {
     if !text.is_empty() {
         put_bytes(to, field, text.as_bytes());
     }
@@ -72,7 +74,7 @@ fn put_text(to: &mut Vec<u8>, field: u32, text: &str) {
     clippy::cast_sign_loss,
     reason = "protobuf writes negative numbers as their two's complement"
 )]
-fn put_number(to: &mut Vec<u8>, field: u32, number: i64) {
+pub(crate) fn put_number(to: &mut Vec<u8>, field: u32, number: i64) {
     if number != 0 {
         encode_key(field, WireType::Varint, to);
         encode_varint(number as u64, to);
@@ -107,6 +109,7 @@ fn put_bad_text(to: &mut Vec<u8>, field: u32) {
 impl Sandbox {
     /// Brings the encoded form up to date.
     pub(crate) fn encode(&mut self, rng: &mut Rng) {
+        self.told.take();
         self.encoded = Variants::encode(rng, |to, rng| {
             put_text(to, 1, &self.id);
             if self.quirk != Some(Quirk::NoMetadata) {
@@ -122,11 +125,17 @@ impl Sandbox {
             put_text(to, 7, &self.handler);
         });
     }
+
+    /// Its status as a field of an event.
+    pub(crate) fn told(&self) -> &[u8] {
+        self.told.get_or_init(|| field_of_event(4, &self.status()))
+    }
 }
 
 impl Container {
     /// Brings the encoded form up to date.
     pub(crate) fn encode(&mut self, rng: &mut Rng) {
+        self.told.take();
         self.encoded = Variants::encode(rng, |to, rng| {
             put_text(to, 1, &self.id);
             put_text(to, 2, &self.sandbox);
@@ -147,4 +156,15 @@ impl Container {
             put_text(to, 10, &self.image_ref);
         });
     }
+
+    /// Its status as a field of an event.
+    pub(crate) fn told(&self) -> &[u8] {
+        self.told.get_or_init(|| field_of_event(5, &self.status()))
+    }
+}
+
+pub(crate) fn field_of_event<M: prost::Message>(field: u32, status: &M) -> Box<[u8]> {
+    let mut bytes = Vec::with_capacity(status.encoded_len() + 8);
+    put_message(&mut bytes, field, status);
+    bytes.into()
 }

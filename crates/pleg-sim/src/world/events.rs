@@ -2,11 +2,13 @@
 
 use std::collections::VecDeque;
 
+use bytes::Bytes;
 use pleg_cri::v1::{self, ContainerEventType};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::World;
+use super::encode::{field_of_event, put_number, put_text};
 use super::queue::{Queue, Subscription};
 use crate::clock::nanos;
 use crate::config::SimConfig;
@@ -40,7 +42,7 @@ pub(crate) struct Events {
     /// Events that a subscriber may be behind.
     room: usize,
     /// With the time at which each came.
-    backlog: VecDeque<(i64, v1::ContainerEventResponse)>,
+    backlog: VecDeque<(i64, Bytes)>,
     keeps: Backlog,
     /// A subscriber without room holds up whoever makes something, instead of losing events.
     blocks: bool,
@@ -90,7 +92,8 @@ impl Events {
         self.subscribers.is_empty() && self.keeps.events == 0
     }
 
-    fn send(&mut self, now: i64, event: v1::ContainerEventResponse) {
+    /// `event`: a [`v1::ContainerEventResponse`], encoded.
+    fn send(&mut self, now: i64, event: Bytes) {
         if self.subscribers.is_empty() {
             self.forget_old(now);
             if self.backlog.len() >= self.keeps.events {
@@ -203,14 +206,15 @@ impl World {
             return;
         }
         let created_at = self.stamp();
-        let status = self.sandboxes.get(sandbox).map(super::Sandbox::status);
+        let status = self.sandboxes.get(sandbox).map(|sandbox| sandbox.told().into());
         self.emit_with(kind, id, sandbox, created_at, status);
     }
 
     /// Tells that a sandbox is gone, whose last status this was.
-    pub(super) fn emit_deleted(&mut self, id: &str, status: Option<v1::PodSandboxStatus>) {
+    pub(super) fn emit_deleted(&mut self, id: &str, status: Option<&v1::PodSandboxStatus>) {
         let created_at = self.stamp();
         let status = status.filter(|_| self.events.flavour.tells_deleted_status());
+        let status = status.map(|status| field_of_event(4, status));
         self.emit_with(ContainerEventType::ContainerDeletedEvent, id, id, created_at, status);
     }
 
@@ -220,19 +224,22 @@ impl World {
         id: &str,
         sandbox: &str,
         created_at: i64,
-        status: Option<v1::PodSandboxStatus>,
+        status: Option<Box<[u8]>>,
     ) {
         let now = self.clock.now();
         if self.events.idle(now) {
             return;
         }
-        let event = v1::ContainerEventResponse {
-            container_id: id.to_owned(),
-            container_event_type: kind.into(),
-            created_at,
-            pod_sandbox_status: status,
-            containers_statuses: self.statuses_of(sandbox),
-        };
-        self.events.send(now, event);
+        let mut event = Vec::with_capacity(2048);
+        put_text(&mut event, 1, id);
+        put_number(&mut event, 2, i32::from(kind).into());
+        put_number(&mut event, 3, created_at);
+        event.extend_from_slice(&status.unwrap_or_default());
+        for container in self.containers_of(sandbox) {
+            if let Some(container) = self.containers.get(&container) {
+                event.extend_from_slice(container.told());
+            }
+        }
+        self.events.send(now, event.into());
     }
 }

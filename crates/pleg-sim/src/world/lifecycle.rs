@@ -95,6 +95,7 @@ impl World {
             annotations,
             quirk: None,
             encoded: super::encode::Variants::default(),
+            told: std::cell::OnceCell::new(),
             size: 0,
         };
         sandbox.encode(&mut self.shuffle);
@@ -128,7 +129,7 @@ impl World {
         let status = self.sandboxes.get(id).map(Sandbox::status);
         if status.is_some() {
             self.forget_sandbox(id);
-            self.emit_deleted(id, status);
+            self.emit_deleted(id, status.as_ref());
         }
     }
 
@@ -206,6 +207,7 @@ impl World {
             due: None,
             quirk: None,
             encoded: super::encode::Variants::default(),
+            told: std::cell::OnceCell::new(),
             size: 0,
         };
         container.encode(&mut self.shuffle);
@@ -335,6 +337,7 @@ impl World {
         let container = self.containers.get_mut(id).ok_or_else(|| not_found("container", id))?;
         if resources.is_some() {
             container.resources = resources;
+            container.told.take();
         }
         Ok(())
     }

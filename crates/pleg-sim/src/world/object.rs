@@ -1,5 +1,6 @@
 //! Sandboxes and containers as the simulated runtime holds them, and their statuses as CRI says them.
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -30,6 +31,8 @@ pub(crate) struct Sandbox {
     pub(crate) annotations: Pairs,
     pub(crate) quirk: Option<Quirk>,
     pub(crate) encoded: Variants,
+    /// Its status as events tell it, once one has.
+    pub(crate) told: OnceCell<Box<[u8]>>,
     /// What it was counted for in the world's bytes.
     pub(crate) size: usize,
 }
@@ -63,6 +66,8 @@ pub(crate) struct Container {
     pub(crate) due: Option<DueKey>,
     pub(crate) quirk: Option<Quirk>,
     pub(crate) encoded: Variants,
+    /// Its status as events tell it, once one has.
+    pub(crate) told: OnceCell<Box<[u8]>>,
     /// What it was counted for in the world's bytes.
     pub(crate) size: usize,
 }

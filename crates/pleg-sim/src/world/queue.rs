@@ -4,8 +4,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use pleg_cri::v1::ContainerEventResponse;
+use prost::Message;
 use tokio::sync::{Notify, watch};
 
 use crate::clock::Clock;
@@ -33,7 +35,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     /// With the time at which each came.
-    waiting: VecDeque<(i64, ContainerEventResponse)>,
+    waiting: VecDeque<(i64, Bytes)>,
     /// The longest that one had to wait before it was taken.
     longest: i64,
 }
@@ -57,7 +59,7 @@ impl Queue {
         self.0.state.lock().waiting.len()
     }
 
-    pub(super) fn push(&self, now: i64, event: ContainerEventResponse) {
+    pub(super) fn push(&self, now: i64, event: Bytes) {
         self.0.state.lock().waiting.push_back((now, event));
         self.0.came.notify_one();
     }
@@ -73,6 +75,12 @@ impl Queue {
 impl Subscription {
     /// The next event, if there is one.
     pub fn try_recv(&mut self) -> Option<ContainerEventResponse> {
+        // What the world has encoded can be read.
+        ContainerEventResponse::decode(self.try_take()?).ok()
+    }
+
+    /// The next event as it goes over the wire, if there is one.
+    pub(crate) fn try_take(&mut self) -> Option<Bytes> {
         let event = {
             let mut state = self.shared.state.lock();
             let (at, event) = state.waiting.pop_front()?;
@@ -83,10 +91,10 @@ impl Subscription {
         Some(event)
     }
 
-    /// The next event, when it comes. Cancel-safe.
-    pub async fn recv(&mut self) -> ContainerEventResponse {
+    /// The next event as it goes over the wire, when it comes. Cancel-safe.
+    pub(crate) async fn take(&mut self) -> Bytes {
         loop {
-            if let Some(event) = self.try_recv() {
+            if let Some(event) = self.try_take() {
                 return event;
             }
             self.shared.came.notified().await;

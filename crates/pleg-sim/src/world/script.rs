@@ -118,7 +118,11 @@ fn shell(line: &str) -> Script {
         let mut words = part.split_whitespace();
         match (words.next(), words.next()) {
             (None | Some("echo"), _) => {}
-            (Some("trap"), _) => script.on_term = None,
+            // Whatever else it does then, it goes on.
+            (Some("trap"), does) => {
+                let exits = does.is_some_and(|does| does.trim_start_matches(['\'', '"']).starts_with("exit"));
+                script.on_term = exits.then_some(0);
+            }
             (Some("sleep"), Some(time)) => match span(time) {
                 Some(time) => after = after.saturating_add(time),
                 None => return script,
@@ -157,6 +161,14 @@ mod tests {
             (&[], Script::default()),
         ] {
             assert_eq!(Script::parse(words.iter().copied()), script, "{words:?}");
+        }
+        for (line, code) in [
+            ("trap exit TERM; sleep 10 & wait", Some(0)),
+            ("trap 'exit 0' TERM; wait", Some(0)),
+            ("trap '' TERM; wait", None),
+            ("trap 'echo no' TERM; wait", None),
+        ] {
+            assert_eq!(Script::parse(["sh", "-c", line]).on_term, code, "{line}");
         }
         assert_eq!(Script::parse(["ignore-term"]).on_term, None);
         assert!(Script::parse(["start-error"]).start_fails);
