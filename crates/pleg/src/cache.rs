@@ -10,18 +10,16 @@
 //! seen but their inspection is not committed. A held pod waits alone; it never holds up another.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hashbrown::HashMap;
 use jiff::Timestamp;
-use parking_lot::{Mutex, RwLock};
 use serde::Serialize;
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::model::{PodRef, PodUid};
 use crate::status::PodStatus;
+use crate::sync::{AtomicU64, Mutex, Notify, Ordering, RwLock};
 use crate::trouble::Trouble;
 
 /// A point in the order of looks. See the [module's text](self).
@@ -60,11 +58,11 @@ pub struct PodError {
 /// What the cache knows of a pod.
 #[derive(Debug, Clone)]
 pub struct PodEntry {
-    /// What the runtime said when the pod was last inspected in full.
+    /// What the runtime said of each part of the pod when it was last asked for it.
     pub status: Arc<PodStatus>,
     /// The look up to which this is the truth.
     pub observed: Token,
-    /// When it was inspected, by the wall clock; none before the first time.
+    /// When that was last, by the wall clock; none before the first time.
     pub inspected_at: Option<Timestamp>,
     /// Set while the pod is in quarantine: its change was seen, but its inspection fails.
     pub error: Option<Arc<PodError>>,
@@ -116,6 +114,8 @@ struct Shared {
     state: RwLock<State>,
     // Taken after `state` where both are needed.
     waiters: Mutex<HashMap<PodUid, Waiters>>,
+    /// Somebody began to wait.
+    wanted: Notify,
 }
 
 #[derive(Debug)]
@@ -234,6 +234,11 @@ impl Cache {
         })
     }
 
+    /// Since when the first of those who wait does.
+    pub(crate) fn oldest_wait(&self) -> Option<Instant> {
+        self.shared.waiters.lock().values().map(|waiters| waiters.oldest).min()
+    }
+
     /// Who waits for what.
     pub fn waits(&self) -> Vec<Wait> {
         let waiters = self.shared.waiters.lock();
@@ -275,6 +280,7 @@ impl<'a> Waiting<'a> {
         });
         entry.count += 1;
         entry.token = entry.token.max(token);
+        cache.shared.wanted.notify_one();
         Self {
             cache,
             uid,
@@ -314,6 +320,11 @@ impl Drop for CacheWriter {
 impl CacheWriter {
     pub(crate) fn reader(&self) -> Cache {
         self.cache.clone()
+    }
+
+    /// Resolves after somebody began to wait for a newer status. Cancel-safe.
+    pub(crate) async fn wanted(&self) {
+        self.cache.shared.wanted.notified().await;
     }
 
     /// Numbers a look that starts now.

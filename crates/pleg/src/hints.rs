@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use hashbrown::HashMap;
-use parking_lot::Mutex;
-use tokio::sync::Notify;
+use hashbrown::{HashMap, HashSet};
 
 use crate::cache::{Cache, Token};
 use crate::event::Source;
 use crate::model::PodUid;
+use crate::runtime::RuntimeEvent;
+use crate::sync::{Mutex, Notify};
 
 /// More pods than this are asked for at once: then a full look is cheaper, and the set stays bounded.
 const LIMIT: usize = 4096;
@@ -24,6 +24,8 @@ pub(crate) struct Hints {
 struct Shared {
     // Held for an insertion or for taking the whole set; never across an await.
     dirty: Mutex<Dirty>,
+    // Its own, so that a storm of events does not keep a caller waiting. Held likewise.
+    stirred: Mutex<Stirred>,
     notify: Notify,
 }
 
@@ -34,6 +36,61 @@ pub(crate) struct Dirty {
     pub(crate) all: Option<Source>,
     /// These pods, and who asked first.
     pub(crate) pods: HashMap<PodUid, Source>,
+}
+
+/// What the runtime's events were about.
+#[derive(Debug, Default)]
+pub(crate) struct Stirred {
+    /// Something that cannot be told.
+    pub(crate) all: bool,
+    /// Containers and sandboxes.
+    pub(crate) objects: HashMap<Arc<str>, Stir>,
+    /// Pods of which no more is told.
+    pub(crate) pods: HashSet<PodUid>,
+}
+
+/// What events told about an object.
+#[derive(Debug, Default)]
+pub(crate) struct Stir {
+    /// Whose it is, if that was told.
+    pub(crate) pod: Option<PodUid>,
+    /// One of them said that it was deleted.
+    pub(crate) deleted: bool,
+    /// One of them said something else.
+    pub(crate) seen: bool,
+}
+
+impl Stirred {
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.all && self.objects.is_empty() && self.pods.is_empty()
+    }
+
+    fn add(&mut self, event: RuntimeEvent) {
+        let full = self.objects.len() + self.pods.len() >= LIMIT;
+        match (event.id, event.pod) {
+            (Some(id), pod) if !full || self.objects.contains_key(&id) => {
+                let stir = self.objects.entry(id).or_default();
+                stir.deleted |= event.deleted;
+                stir.seen |= !event.deleted;
+                match (&stir.pod, pod) {
+                    (None, pod) => stir.pod = pod,
+                    // Two events differ about whose it is: both are looked at.
+                    (Some(told), Some(other)) if *told != other => {
+                        if full {
+                            self.all = true;
+                        } else {
+                            self.pods.insert(other);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            (None, Some(pod)) if !full => {
+                self.pods.insert(pod);
+            }
+            _ => self.all = true,
+        }
+    }
 }
 
 impl Dirty {
@@ -80,6 +137,22 @@ impl Hints {
         token
     }
 
+    /// Takes in an event of the runtime.
+    pub(crate) fn stir(&self, event: RuntimeEvent) {
+        self.shared.stirred.lock().add(event);
+        self.wake();
+    }
+
+    /// Takes what the events were about.
+    pub(crate) fn take_stirred(&self) -> Stirred {
+        std::mem::take(&mut *self.shared.stirred.lock())
+    }
+
+    /// Lets the generator go round once.
+    pub(crate) fn wake(&self) {
+        self.shared.notify.notify_one();
+    }
+
     /// Takes the set and numbers the look that serves it, in one step.
     pub(crate) fn take<T>(&self, start_look: impl FnOnce() -> T) -> (Dirty, T) {
         let mut dirty = self.shared.dirty.lock();
@@ -110,6 +183,54 @@ impl Hints {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn event(id: Option<&str>, pod: Option<&str>, deleted: bool) -> RuntimeEvent {
+        RuntimeEvent {
+            id: id.map(Into::into),
+            pod: pod.map(Into::into),
+            deleted,
+            created_at: 0,
+        }
+    }
+
+    #[test]
+    fn a_storm_of_events_about_one_container_is_one_hint() {
+        let hints = Hints::new(Cache::default());
+        hints.stir(event(Some("c"), None, false));
+        hints.stir(event(Some("c"), Some("a"), true));
+        for _ in 0..10_000 {
+            hints.stir(event(Some("c"), Some("a"), false));
+        }
+        let taken = hints.take_stirred();
+        let stir = &taken.objects["c"];
+        assert_eq!((taken.objects.len(), taken.all), (1, false));
+        assert_eq!((stir.pod.as_ref().map(PodUid::as_str), stir.deleted), (Some("a"), true));
+        assert!(hints.take_stirred().is_empty());
+    }
+
+    #[test]
+    fn where_events_differ_about_the_pod_both_are_looked_at() {
+        let hints = Hints::new(Cache::default());
+        hints.stir(event(Some("c"), Some("a"), true));
+        hints.stir(event(Some("c"), Some("b"), false));
+        let taken = hints.take_stirred();
+        assert_eq!(taken.objects["c"].pod, Some("a".into()));
+        assert_eq!(taken.pods, HashSet::from(["b".into()]));
+    }
+
+    #[test]
+    fn what_cannot_be_told_or_does_not_fit_is_everything() {
+        let hints = Hints::new(Cache::default());
+        hints.stir(event(None, Some("a"), false));
+        assert!(!hints.take_stirred().all);
+        hints.stir(event(None, None, false));
+        assert!(hints.take_stirred().all);
+        for n in 0..2 * LIMIT {
+            hints.stir(event(Some(&format!("{n}")), None, false));
+        }
+        let taken = hints.take_stirred();
+        assert_eq!((taken.objects.len(), taken.all), (LIMIT, true));
+    }
 
     #[test]
     fn looks_that_fail_again_and_again_do_not_make_the_set_grow() {

@@ -23,29 +23,40 @@ pub(crate) struct Inspected {
 }
 
 /// Inspects the pod as `view` shows it. `known` is its last status, from which ended containers are taken over: they do not change
-/// while the runtime runs.
+/// while the runtime runs. With `only`, so is whatever is not in it.
 pub(crate) async fn inspect<R: Runtime>(
     runtime: &R,
     limiter: &Limiter,
     pod: &PodRef,
     view: &PodView,
     known: Option<&PodStatus>,
+    only: Option<&HashSet<Arc<str>>>,
 ) -> Result<Inspected, Error> {
     let name = pod.full_name();
-    let sandboxes = try_join_all(view.sandboxes.iter().map(|(id, _)| {
+    let asked = |id: &str| only.is_none_or(|only| only.contains(id));
+    let sandboxes = try_join_all(view.sandboxes.iter().map(|(id, state)| {
         let subject = Subject::sandbox(Arc::clone(&name), id.shared());
-        async move { found(limiter.run(runtime.sandbox_status(&subject, id)).await) }
+        let known = known.filter(|_| !asked(id.as_str()));
+        let known = known.and_then(|known| known.sandboxes.iter().find(|known| known.id == *id));
+        let known = known.filter(|known| known.state == *state);
+        async move {
+            match known {
+                Some(known) => Ok(Some(known.clone())),
+                None => found(limiter.run(runtime.sandbox_status(&subject, id)).await),
+            }
+        }
     }));
     let known = known.map(PodStatus::by_id).unwrap_or_default();
     let containers = try_join_all(view.containers.iter().map(|(container, state)| {
         let subject = Subject::container(Arc::clone(&name), Arc::clone(&container.name), container.id.shared());
-        let ended = known
+        let settled = *state == ContainerState::Exited || !asked(container.id.as_str());
+        let same = known
             .get(&container.id)
             .copied()
-            .filter(|status| *state == ContainerState::Exited && status.state == ContainerState::Exited);
+            .filter(|status| status.state == *state);
         async move {
-            match ended {
-                Some(ended) => Ok(Some(ended.clone())),
+            match same.filter(|_| settled) {
+                Some(same) => Ok(Some(same.clone())),
                 None => found(
                     limiter
                         .run(runtime.container_status(&subject, &container.id, &container.name))
@@ -82,6 +93,16 @@ fn gone<'a, I: Clone + 'a, T>(ids: impl Iterator<Item = &'a I>, answers: &[Optio
 }
 
 impl Inspected {
+    /// Everything in the view is gone.
+    pub(crate) fn leaves_nothing_of(&self, view: &PodView) -> bool {
+        self.gone_sandboxes.len() == view.sandboxes.len() && self.gone_containers.len() == view.containers.len()
+    }
+
+    /// Something that was listed is gone.
+    pub(crate) fn misses_something(&self) -> bool {
+        !self.gone_sandboxes.is_empty() || !self.gone_containers.is_empty()
+    }
+
     /// The view without what is gone.
     pub(crate) fn correct(&self, view: &mut PodView) {
         let (sandboxes, containers): (HashSet<_>, HashSet<_>) = (

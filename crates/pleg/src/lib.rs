@@ -11,7 +11,8 @@
 //! | part | job | written by | read by |
 //! |---|---|---|---|
 //! | `connect` | a generator for an endpoint, in one call: [`connect()`] | | |
-//! | `hints` | the dirty set: what should be looked at | anybody, through [`Pleg::request`] | generator |
+//! | `hints` | the dirty set: what should be looked at | anybody, through [`Pleg::request`]; [`evented`] | generator |
+//! | [`evented`] | the task that reads the runtime's events; how far they are trusted | generator | generator |
 //! | [`runtime`] | the runtime as the generator needs it | | generator |
 //! | [`snapshot`] | what the two lists said | generator | generator |
 //! | [`records`] | what was listed and committed for each pod | generator | generator |
@@ -88,6 +89,7 @@ pub mod cache;
 mod connect;
 pub mod diff;
 pub mod event;
+pub mod evented;
 pub mod feed;
 pub mod generator;
 mod handle;
@@ -106,11 +108,13 @@ pub mod runtime;
 pub mod shim;
 pub mod snapshot;
 pub mod status;
+mod sync;
 pub mod trouble;
 
 pub use cache::{Cache, NotFresh, PodEntry, Token};
 pub use connect::{ConnectError, connect};
 pub use event::{Event, EventType, Source};
+pub use evented::{EventedConfig, Mode, ModeReport};
 pub use feed::{Feed, Item, Overflow, Start, Subscriber};
 pub use generator::{Config, Generator, ProbeConfig};
 pub use handle::Pleg;

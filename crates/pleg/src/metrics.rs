@@ -11,6 +11,7 @@ use prometheus::{
 };
 
 use crate::event::EventType;
+use crate::evented::{Mode, ModeReport};
 use crate::health::Report;
 use crate::model::ContainerState;
 use crate::recorder::CallTimes;
@@ -42,6 +43,13 @@ struct Inner {
     operations: IntCounterVec,
     operation_errors: IntCounterVec,
     operation_duration: HistogramVec,
+    stream_connections: IntCounter,
+    stream_failures: IntCounter,
+    stream_latency: Histogram,
+    stream_events: IntCounter,
+    missed_changes: IntCounter,
+    full_look_period: Gauge,
+    mode: IntGaugeVec,
     events: IntCounterVec,
     list_bytes: IntGauge,
     relist_errors: IntCounterVec,
@@ -114,7 +122,14 @@ impl Metrics {
             operations: make.counters("kubelet_runtime_operations_total", "Runtime calls, by type.", "operation_type")?,
             operation_errors: make.counters("kubelet_runtime_operations_errors_total", "Runtime calls that failed, by type.", "operation_type")?,
             operation_duration: make.histograms("kubelet_runtime_operations_duration_seconds", "Duration in seconds of runtime calls, by type.", "operation_type")?,
+            stream_connections: make.counter("kubelet_evented_pleg_connection_success_count", "Times the runtime's event stream came up.")?,
+            stream_failures: make.counter("kubelet_evented_pleg_connection_error_count", "Times the runtime's event stream ended, or did not come up.")?,
+            stream_latency: make.histogram("kubelet_evented_pleg_connection_latency_seconds", "From the making of an event, by the runtime's clock, to its arrival.")?,
             // Ours.
+            stream_events: make.counter("pleg_evented_events_total", "Events that came from the runtime.")?,
+            missed_changes: make.counter("pleg_evented_missed_changes_total", "Pods that a full look found changed, which the runtime's events should have told and did not; each look counts.")?,
+            full_look_period: make.add(Gauge::new("pleg_full_look_period_seconds", "The pause between full looks, now.")?)?,
+            mode: make.gauges("pleg_mode", "How changes are found, now: 1 for the mode in force.", "mode")?,
             events: make.counters("pleg_events_total", "Events published, by type.", "type")?,
             list_bytes: make.gauge("pleg_list_bytes", "Bytes of both lists in the last complete look; the kubelet fails beyond 16 MiB each.")?,
             relist_errors: make.counters("pleg_relist_errors_total", "Full looks that failed, by cause.", "cause")?,
@@ -191,7 +206,36 @@ impl Metrics {
         self.inner.events.with_label_values(&[kind.name()]).inc();
     }
 
-    pub(crate) fn census(&self, states: [usize; 4], pods: usize, odd: &Oddities) {
+    pub(crate) fn stream_up(&self) {
+        self.inner.stream_connections.inc();
+    }
+
+    pub(crate) fn stream_failed(&self) {
+        self.inner.stream_failures.inc();
+    }
+
+    /// An event came that says it was made then. What no clock can have meant is not counted.
+    pub(crate) fn stream_event(&self, made: Option<jiff::Timestamp>) {
+        self.inner.stream_events.inc();
+        let lag = made.and_then(|made| Duration::try_from(jiff::Timestamp::now().duration_since(made)).ok());
+        if let Some(lag) = lag.filter(|lag| *lag < Duration::from_hours(1)) {
+            self.inner.stream_latency.observe(lag.as_secs_f64());
+        }
+    }
+
+    pub(crate) fn missed_changes(&self, n: u64) {
+        self.inner.missed_changes.inc_by(n);
+    }
+
+    pub(crate) fn mode(&self, report: &ModeReport) {
+        self.inner.full_look_period.set(report.full_look_period_seconds);
+        for mode in [Mode::Generic, Mode::Evented] {
+            let is = i64::from(mode == report.mode);
+            self.inner.mode.with_label_values(&[mode.name()]).set(is);
+        }
+    }
+
+    pub(crate) fn census(&self, states: [usize; 4], pods: usize) {
         for (state, n) in ContainerState::ALL.into_iter().zip(states) {
             self.inner
                 .running_containers
@@ -199,6 +243,9 @@ impl Metrics {
                 .set(i64::try_from(n).unwrap_or(i64::MAX));
         }
         self.inner.running_pods.set(i64::try_from(pods).unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn odd(&self, odd: &Oddities) {
         for (kind, n) in odd.counts() {
             self.inner.oddities.with_label_values(&[kind]).set(i64::from(n));
         }

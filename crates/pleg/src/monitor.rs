@@ -1,52 +1,81 @@
 //! Asks the runtime how it is, beside the generator: neither waits for the other.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::time::sleep;
+use futures_util::FutureExt;
+use futures_util::future::{Fuse, FusedFuture};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::event::Source;
+use crate::hints::Hints;
 use crate::readiness::{Readiness, STATUS_PERIOD};
 use crate::runtime::Runtime;
+
+/// A runtime that takes longer than this to say how it is may be frozen.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The task behind [`Readiness`]. Made with [`crate::Generator::runtime_monitor`].
 #[derive(Debug)]
 pub struct RuntimeMonitor<R> {
     runtime: Arc<R>,
     readiness: Readiness,
+    hints: Hints,
 }
 
 impl<R: Runtime> RuntimeMonitor<R> {
-    pub(crate) fn new(runtime: Arc<R>, readiness: Readiness) -> Self {
-        Self { runtime, readiness }
+    pub(crate) fn new(runtime: Arc<R>, readiness: Readiness, hints: Hints) -> Self {
+        Self {
+            runtime,
+            readiness,
+            hints,
+        }
     }
 
     /// Asks once. How that ended is told by [`Readiness`].
     pub async fn check(&self) {
-        match self.runtime.status().await {
+        let mut asking = pin!(self.runtime.status());
+        let answer = if let Ok(answer) = timeout(PATIENCE, &mut asking).await {
+            answer
+        } else {
+            // While events let the generator rest, its next look may be a minute away, and a frozen runtime looks like a quiet one.
+            self.hints.all(Source::Relist);
+            asking.await
+        };
+        match answer {
             Ok(status) => self.readiness.answered(&status),
             Err(error) => self.readiness.failed(&error),
         }
     }
 
-    /// Asks every [`STATUS_PERIOD`] until `shutdown`, and dates transitions also while there is no answer.
+    fn period(&self) -> Duration {
+        let rare = 2 * STATUS_PERIOD;
+        let rests = self.readiness.health().full_look_period() >= rare;
+        if rests { rare } else { STATUS_PERIOD }
+    }
+
+    /// Asks every [`STATUS_PERIOD`] until `shutdown`, never twice at once, and dates transitions also while there is no answer; half as
+    /// often while the runtime's events let full looks be rarer than that. On an idle node it is waking up that costs.
     pub async fn run(self, shutdown: CancellationToken) {
-        let asking = async {
-            loop {
-                self.check().await;
-                sleep(STATUS_PERIOD).await;
+        let mut next = Instant::now();
+        let asking = Fuse::terminated();
+        let mut asking = pin!(asking);
+        loop {
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return,
+                () = &mut asking => drop(self.readiness.ready()),
+                () = sleep_until(next) => {
+                    next = Instant::now() + self.period();
+                    if asking.is_terminated() {
+                        asking.set(self.check().fuse());
+                    } else {
+                        drop(self.readiness.ready());
+                    }
+                }
             }
-        };
-        let dating = async {
-            loop {
-                sleep(STATUS_PERIOD).await;
-                self.readiness.ready();
-            }
-        };
-        tokio::select! {
-            biased;
-            () = shutdown.cancelled() => {}
-            () = asking => {}
-            () = dating => {}
         }
     }
 }

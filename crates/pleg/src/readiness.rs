@@ -1,6 +1,6 @@
 //! The node's Ready condition: what a kubelet on this node would post, and why.
 //!
-//! The rules are the kubelet's. The runtime is asked for its `Status` every [`STATUS_PERIOD`]. An answer with `RuntimeReady` is a
+//! The rules are the kubelet's. The runtime is asked for its `Status` every [`STATUS_PERIOD`], or every other. An answer with `RuntimeReady` is a
 //! sign of life; without one for [`RUNTIME_DOWN`] the runtime is down. An answer that is not ready, of the runtime or its network, is
 //! an error in its own words and stays one until another answer comes; a call that fails changes nothing but the age of the last
 //! sign of life. Beside that there is the PLEG check: [`Health`], unhealthy, in the words of its report. A pod in quarantine is no
@@ -207,6 +207,10 @@ impl Readiness {
             shared: Arc::default(),
             health,
         }
+    }
+
+    pub(crate) fn health(&self) -> &Health {
+        &self.health
     }
 
     /// The Ready condition now. A transition is dated by the first who looks: the [monitor](crate::RuntimeMonitor) does so every

@@ -7,7 +7,7 @@ use std::time::Duration;
 use common::{Fake, Rig};
 use pleg::limiter::LimiterConfig;
 use pleg::runtime::ErrorKind;
-use pleg::{Config, ContainerState, Item, Level, Overflow, PodUid, SandboxState, Start};
+use pleg::{Config, ContainerState, EventedConfig, Item, Level, Mode, Overflow, PodUid, SandboxState, Start};
 use tokio::time::{Instant, sleep, timeout};
 
 fn uid(uid: &str) -> PodUid {
@@ -703,7 +703,14 @@ async fn a_subscription_ends_with_the_generator() {
 #[tokio::test(start_paused = true)]
 async fn a_runtime_that_comes_back_is_asked_until_it_says_what_it_is() {
     let fake = Fake::default();
-    let rig = Rig::start(&fake, Config::default());
+    let config = Config {
+        evented: EventedConfig {
+            mode: Mode::Generic,
+            ..EventedConfig::default()
+        },
+        ..Config::default()
+    };
+    let rig = Rig::start(&fake, config);
     rig.seen().await;
     fake.world().versions = 0;
     fake.world().list_error = Some(unreachable());

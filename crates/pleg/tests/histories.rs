@@ -8,34 +8,23 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use common::history::{CONTAINERS, Change, Chronicle, PODS, Waiter, change, toggle};
+use common::oracle::{cache_is_right, container_states, explained, replay, replayed};
 use common::{Fake, Rig};
 use pleg::event::Subject;
 use pleg::kubelet::KubeletEventType;
 use pleg::model::PodView;
-use pleg::recorder::line::Line;
 use pleg::runtime::ErrorKind;
 use pleg::{
-    Config, ContainerState, Event, EventType, Item, Level, Overflow, PodUid, RecorderConfig, SandboxState, Start,
+    Config, ContainerState, Event, EventType, Item, Level, Overflow, RecorderConfig, SandboxState, Start,
     kubelet_events,
 };
 use proptest::prelude::*;
 use tokio::time::{sleep, timeout};
 
-const PODS: usize = 5;
-const CONTAINERS: usize = 3;
-
 #[derive(Debug, Clone)]
 enum Step {
-    /// A new sandbox for a pod; the old ones become not ready.
-    Sandbox(usize),
-    StopSandbox(usize),
-    RemovePod(usize),
-    /// A new attempt of one of the pod's containers.
-    Create(usize, usize),
-    Start(usize, usize),
-    Exit(usize, usize, i32),
-    Remove(usize, usize),
-    Confuse(usize, usize),
+    Change(Change),
     /// Time passes: some looks happen.
     Pass(u64),
     Request(usize),
@@ -50,14 +39,7 @@ fn step(faults: bool) -> impl Strategy<Value = Step> {
     let pc = (p.clone(), c);
     let on = any::<bool>();
     let calm = prop_oneof![
-        2 => p.clone().prop_map(Step::Sandbox),
-        1 => p.clone().prop_map(Step::StopSandbox),
-        1 => p.clone().prop_map(Step::RemovePod),
-        4 => pc.clone().prop_map(|(p, c)| Step::Create(p, c)),
-        4 => pc.clone().prop_map(|(p, c)| Step::Start(p, c)),
-        4 => (pc.clone(), 0..3i32).prop_map(|((p, c), code)| Step::Exit(p, c, code)),
-        2 => pc.clone().prop_map(|(p, c)| Step::Remove(p, c)),
-        1 => pc.clone().prop_map(|(p, c)| Step::Confuse(p, c)),
+        19 => change().prop_map(Step::Change),
         6 => (1..3000u64).prop_map(Step::Pass),
         1 => p.clone().prop_map(Step::Request),
         1 => p.prop_map(Step::Wait),
@@ -74,81 +56,13 @@ fn step(faults: bool) -> impl Strategy<Value = Step> {
     }
 }
 
-/// The newest container of that name in the pod.
-fn newest(fake: &Fake, p: usize, c: usize) -> Option<String> {
-    let world = fake.world();
-    let of_name = world
-        .containers
-        .iter()
-        .filter(|(_, k)| k.uid == format!("p{p}") && k.name == format!("c{c}"));
-    of_name.max_by_key(|(_, k)| k.created_at).map(|(id, _)| id.clone())
-}
-
 fn apply(fake: &Fake, step: &Step, n: usize) {
-    let set_state = |p, c, from: &[ContainerState], to| {
-        if let Some(id) = newest(fake, p, c)
-            && let Some(container) = fake.world().containers.get_mut(&id)
-            && from.contains(&container.state)
-        {
-            container.state = to;
-        }
-    };
     match *step {
-        Step::Sandbox(p) => {
-            let mut world = fake.world();
-            for sandbox in world.sandboxes.values_mut().filter(|s| s.uid == format!("p{p}")) {
-                sandbox.state = SandboxState::NotReady;
-            }
-            world.add_sandbox(&format!("p{p}"), &format!("s{n}"));
-        }
-        Step::StopSandbox(p) => {
-            for sandbox in fake.world().sandboxes.values_mut().filter(|s| s.uid == format!("p{p}")) {
-                sandbox.state = SandboxState::NotReady;
-            }
-        }
-        Step::RemovePod(p) => fake.world().remove_pod(&format!("p{p}")),
-        Step::Create(p, c) => {
-            let mut world = fake.world();
-            let uid = format!("p{p}");
-            let sandbox = world
-                .sandboxes
-                .iter()
-                .find(|(_, s)| s.uid == uid)
-                .map_or("none".to_owned(), |(id, _)| id.clone());
-            let attempt = u32::try_from(n).unwrap();
-            world.add_container(&uid, &sandbox, &format!("k{n}"), ContainerState::Created);
-            let container = world.containers.get_mut(&format!("k{n}")).unwrap();
-            (container.name, container.attempt) = (format!("c{c}"), attempt);
-        }
-        Step::Start(p, c) => set_state(p, c, &[ContainerState::Created], ContainerState::Running),
-        Step::Exit(p, c, code) => {
-            if let Some(id) = newest(fake, p, c)
-                && fake.world().containers[&id].state != ContainerState::Exited
-            {
-                fake.world().exit(&id, code);
-            }
-        }
-        Step::Confuse(p, c) => set_state(p, c, &[ContainerState::Running], ContainerState::Unknown),
-        Step::Remove(p, c) => {
-            if let Some(id) = newest(fake, p, c) {
-                fake.world().containers.remove(&id);
-            }
-        }
+        Step::Change(ref change) => change.apply(fake, n),
         Step::FailLists(on) => fake.world().list_error = on.then(|| ErrorKind::Unreachable("gone".into())),
         Step::Fail(p, c, on) => toggle(fake, p, c, on, |world| &mut world.failing),
         Step::Hang(p, c, on) => toggle(fake, p, c, on, |world| &mut world.hung),
         Step::Pass(_) | Step::Request(_) | Step::Wait(_) => {}
-    }
-}
-
-fn toggle(fake: &Fake, p: usize, c: usize, on: bool, set: fn(&mut common::World) -> &mut BTreeSet<String>) {
-    if let Some(id) = newest(fake, p, c) {
-        let mut world = fake.world();
-        if on {
-            set(&mut world).insert(id)
-        } else {
-            set(&mut world).remove(&id)
-        };
     }
 }
 
@@ -184,124 +98,11 @@ fn expected_kubelet(old: Option<ContainerState>, new: Option<ContainerState>) ->
     }
 }
 
-type States = BTreeMap<(String, String), ContainerState>;
-
-fn container_states(views: &BTreeMap<String, PodView>) -> States {
-    let states = |(pod, view): (&String, &PodView)| {
-        let pod = pod.clone();
-        view.containers
-            .iter()
-            .map(move |(c, state)| ((pod.clone(), c.id.to_string()), *state))
-            .collect::<Vec<_>>()
-    };
-    views.iter().flat_map(states).collect()
-}
-
 fn sandbox_states(views: &BTreeMap<String, PodView>) -> BTreeMap<String, SandboxState> {
     views
         .values()
         .flat_map(|view| view.sandboxes.iter().map(|(id, state)| (id.to_string(), *state)))
         .collect()
-}
-
-/// Replays the events of each container and checks that each is one the table allows from where the last one left it.
-fn replay(events: &[Event]) -> Result<States, TestCaseError> {
-    let mut states = States::new();
-    for event in events {
-        let (Some(pod), Some(Subject::Container(container))) = (&event.pod, &event.subject) else {
-            continue;
-        };
-        let key = (pod.uid.to_string(), container.id.to_string());
-        let old = states.get(&key).copied();
-        let new = match event.kind {
-            EventType::ContainerCreated => Some(ContainerState::Created),
-            EventType::ContainerStarted => Some(ContainerState::Running),
-            EventType::ContainerDied => Some(ContainerState::Exited),
-            EventType::ContainerChanged => Some(ContainerState::Unknown),
-            EventType::ContainerRemoved => None,
-            _ => continue,
-        };
-        prop_assert_ne!(old, new, "said twice: {:?}", event);
-        if new.is_none() {
-            prop_assert_eq!(
-                old,
-                Some(ContainerState::Exited),
-                "removed without a death: {:?}",
-                event
-            );
-        }
-        match new {
-            Some(state) => states.insert(key, state),
-            None => states.remove(&key),
-        };
-    }
-    Ok(states)
-}
-
-/// A status that explains the event is in the cache when the event can be read: the same state, or a later one.
-fn explained(rig: &Rig, event: &Event) -> bool {
-    let (Some(pod), Some(Subject::Container(container))) = (&event.pod, &event.subject) else {
-        return true;
-    };
-    let entry = rig.pleg.cache().get(&pod.uid);
-    let state = entry.and_then(|entry| entry.status.container(&container.id).map(|status| status.state));
-    match event.kind {
-        EventType::ContainerStarted => state != Some(ContainerState::Created),
-        EventType::ContainerDied => matches!(state, None | Some(ContainerState::Exited)),
-        EventType::ContainerRemoved => state.is_none(),
-        _ => true,
-    }
-}
-
-/// A waiting caller: what it waits for, and what the pod was when it began.
-struct Waiter {
-    uid: PodUid,
-    token: pleg::Token,
-    then: PodView,
-    task: tokio::task::JoinHandle<Result<pleg::PodEntry, pleg::NotFresh>>,
-}
-
-impl Waiter {
-    fn start(rig: &Rig, pod: usize) -> Self {
-        let (uid, token) = (PodUid::from(format!("p{pod}")), rig.pleg.cache().token());
-        let then = rig.fake.world().views().remove(uid.as_str()).unwrap_or_default();
-        let (cache, waited) = (rig.pleg.cache().clone(), uid.clone());
-        let task = tokio::spawn(async move { cache.newer_than(&waited, token).await });
-        Self { uid, token, then, task }
-    }
-
-    /// Nothing older than the token: states only move on, and what was gone stays gone.
-    fn check(&self, entry: &pleg::PodEntry) -> Result<(), TestCaseError> {
-        prop_assert!(entry.observed >= self.token);
-        for status in &entry.status.containers {
-            if let Some((_, state)) = self.then.containers.iter().find(|(c, _)| c.id == status.id) {
-                // A runtime that did not know may know better now, whatever it is.
-                let moved_on = *state == ContainerState::Unknown || status.state >= *state;
-                prop_assert!(moved_on, "{}: {:?} after {:?}", self.uid, status, state);
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The recording, written and read again, gives the same events: how many, and how many could not be compared.
-async fn replayed(rig: &Rig) -> Result<(u64, u64), TestCaseError> {
-    let recording = rig.pleg.recording().await.unwrap();
-    let lines: Vec<Line> = recording
-        .into_lines()
-        .map(|line| serde_json::from_str(&serde_json::to_string(&line).unwrap()).unwrap())
-        .collect();
-    let replayed = pleg::recorder::replay(lines.clone()).map_err(|error| {
-        let lines: Vec<_> = lines.iter().map(|line| serde_json::to_string(line).unwrap()).collect();
-        TestCaseError::fail(format!("{error}\n{}", lines.join("\n")))
-    })?;
-    prop_assert!(replayed.header.bytes <= replayed.header.limit_bytes);
-    if replayed.difference.is_some() {
-        let lines: Vec<_> = lines.iter().map(|line| serde_json::to_string(line).unwrap()).collect();
-        let text = format!("{:?}\n{}", replayed.difference, lines.join("\n"));
-        return Err(TestCaseError::fail(text));
-    }
-    Ok((replayed.events, replayed.not_compared))
 }
 
 async fn history(steps: Vec<Step>, faults: bool, capacity: usize) -> Result<(), TestCaseError> {
@@ -328,6 +129,8 @@ async fn history(steps: Vec<Step>, faults: bool, capacity: usize) -> Result<(), 
     );
     let mut sleeper = sleepy.pleg.subscribe(Start::Oldest, Overflow::PodSync);
     let mut waiters = Vec::new();
+    let mut chronicle = Chronicle::default();
+    chronicle.note(&fake);
     let mut events: Vec<Event> = Vec::new();
     let mut take = |rig: &mut Rig| -> Result<(), TestCaseError> {
         while let Some(item) = rig.events.try_next() {
@@ -343,6 +146,7 @@ async fn history(steps: Vec<Step>, faults: bool, capacity: usize) -> Result<(), 
 
     for (n, step) in steps.iter().enumerate() {
         apply(&fake, step, n);
+        let noted = chronicle.note(&fake);
         match step {
             Step::Pass(millis) => sleep(Duration::from_millis(*millis)).await,
             Step::Request(p) => {
@@ -350,7 +154,7 @@ async fn history(steps: Vec<Step>, faults: bool, capacity: usize) -> Result<(), 
                 rig.pleg.request(&format!("p{p}").into());
                 sleepy.pleg.request(&format!("p{p}").into());
             }
-            Step::Wait(p) => waiters.push(Waiter::start(&rig, *p)),
+            Step::Wait(p) => waiters.push(Waiter::start(&rig, *p, noted, false)),
             _ => {}
         }
         rig.settle().await;
@@ -373,35 +177,8 @@ async fn history(steps: Vec<Step>, faults: bool, capacity: usize) -> Result<(), 
     sleepy.seen().await;
     take(&mut rig)?;
 
-    // The cache is what the runtime is.
+    cache_is_right(&rig)?;
     let truth = fake.world().views();
-    let entries: BTreeMap<String, _> = rig
-        .pleg
-        .cache()
-        .entries()
-        .into_iter()
-        .map(|entry| (entry.status.pod.uid.to_string(), entry))
-        .collect();
-    prop_assert_eq!(entries.keys().collect::<Vec<_>>(), truth.keys().collect::<Vec<_>>());
-    for (uid, view) in &truth {
-        let status = &entries[uid].status;
-        prop_assert!(entries[uid].error.is_none());
-        let sandboxes: Vec<_> = status.sandboxes.iter().map(|s| (s.id.clone(), s.state)).collect();
-        prop_assert_eq!(&sandboxes, &view.sandboxes);
-        let containers: Vec<_> = status.containers.iter().map(|c| (c.id.clone(), c.state)).collect();
-        let expected: Vec<_> = view
-            .containers
-            .iter()
-            .map(|(c, state)| (c.id.clone(), *state))
-            .collect();
-        prop_assert_eq!(containers, expected);
-        for container in status.containers.iter().filter(|c| c.state == ContainerState::Exited) {
-            prop_assert_eq!(
-                container.exit_code,
-                Some(fake.world().containers[container.id.as_str()].exit_code)
-            );
-        }
-    }
     prop_assert_eq!(rig.pleg.health().report().level, Level::Healthy);
 
     // The events lead from nothing to there, each said once.
@@ -418,18 +195,9 @@ async fn history(steps: Vec<Step>, faults: bool, capacity: usize) -> Result<(), 
     }
 
     // Nobody waits any more, and nobody was told something older than he asked for.
-    for waiter in waiters {
-        let answer = timeout(Duration::from_secs(5), waiter.task).await;
-        match answer {
-            Ok(Ok(Ok(entry))) => {
-                // Checked against what was true when he began to wait.
-                let waiter = Waiter {
-                    task: tokio::spawn(std::future::pending()),
-                    ..waiter
-                };
-                waiter.check(&entry)?;
-                waiter.task.abort();
-            }
+    for mut waiter in waiters {
+        match timeout(Duration::from_secs(5), &mut waiter.task).await {
+            Ok(Ok(Ok(entry))) => waiter.check(&entry, &chronicle)?,
             Ok(Ok(Err(_))) => prop_assert!(faults),
             _ => return Err(TestCaseError::fail(format!("still waiting for {}", waiter.uid))),
         }
@@ -527,7 +295,7 @@ fn run(steps: Vec<Step>, faults: bool, capacity: usize) -> Result<(), TestCaseEr
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 400,
+        cases: common::cases(400),
         failure_persistence: Some(Box::new(proptest::test_runner::FileFailurePersistence::WithSource("regressions"))),
         ..ProptestConfig::default()
     })]

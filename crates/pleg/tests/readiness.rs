@@ -42,6 +42,31 @@ fn ready(pleg: &Pleg) -> NodeCondition {
     pleg.readiness().ready()
 }
 
+/// While events let full looks be rare, a frozen runtime is told long before the next one is due.
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_freezes_at_rest_is_told_within_seconds() {
+    let fake = Fake::default();
+    {
+        let mut world = fake.world();
+        world.has_events = true;
+        (world.version.name, world.version.version) = ("containerd".into(), "2.1.9".into());
+        world.status = well();
+        world.add_pod("a", &["c"]);
+    }
+    let (pleg, _run) = start(&fake);
+    sleep(Duration::from_secs(200)).await;
+    let report = pleg.health().report();
+    assert!(
+        report.mode.full_look_period_seconds >= 60.0 && report.level == Level::Healthy,
+        "{report:?}"
+    );
+    fake.world().status_hangs = true;
+    fake.world().list_hangs = true;
+    sleep(Duration::from_secs(18)).await;
+    let report = pleg.health().report();
+    assert_eq!(report.level, Level::Degraded, "{report:?}");
+}
+
 const READY: &str = "kubelet is posting ready status";
 
 #[tokio::test(start_paused = true)]

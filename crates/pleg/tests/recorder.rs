@@ -74,6 +74,27 @@ async fn what_the_runtime_denies_is_replayed_too() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_goes_while_it_is_inspected_is_replayed_too() {
+    let fake = Fake::default();
+    fake.world().add_pod("a", &["a1"]);
+    let mut rig = start(&fake, RecorderConfig::default());
+    rig.seen().await;
+    rig.drain();
+    fake.world().add_container("a", "a-s", "stays", ContainerState::Running);
+    fake.world().add_container("a", "a-s", "goes", ContainerState::Running);
+    fake.world().slow_ends_well = true;
+    fake.world().hung.insert("stays".into());
+    sleep(Duration::from_secs(3)).await;
+    // No longer listed before it is committed.
+    fake.world().containers.remove("goes");
+    sleep(Duration::from_secs(30)).await;
+    let all = rig.drain();
+    assert_eq!(all.last().unwrap(), "ContainerRemoved a goes");
+    let replayed = again(&lines(&rig).await);
+    assert_eq!((replayed.not_compared, replayed.difference), (0, None));
+}
+
+#[tokio::test(start_paused = true)]
 async fn troubles_are_told_with_how_long_they_lasted() {
     let fake = Fake::default();
     fake.world().add_pod("a", &["a1"]);
@@ -93,6 +114,7 @@ async fn troubles_are_told_with_how_long_they_lasted() {
     assert_eq!(
         turns(&lines),
         [
+            Turn::Generic,
             Turn::Quarantined,
             Turn::Released,
             Turn::RuntimeLost,

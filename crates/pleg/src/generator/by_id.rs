@@ -19,6 +19,7 @@ use pleg_cri::{Error, Subject};
 use tokio::time::Instant;
 
 use super::Generator;
+use super::work::Why;
 use crate::event::Source;
 use crate::health::Who;
 use crate::recorder::line;
@@ -311,7 +312,8 @@ impl<R: Runtime> Generator<R> {
         self.recorder.look(&mut self.records, &[key], why, lasted, 0);
         self.uncounted = true;
         // A container that nobody has listed yet may be missing, so this vouches for nothing beyond the last complete look.
-        self.evaluate(key, self.cache.reader().complete(), Source::Relist, asked);
+        let why = if asked { Why::Asked } else { Why::News };
+        self.evaluate(key, self.cache.reader().complete(), Source::Relist, why);
     }
 
     /// Lists are answered again, or the runtime is gone altogether.

@@ -13,7 +13,7 @@ use crate::event::{Event, EventType, Source, Subject};
 use crate::inspect::Inspected;
 use crate::model::{ContainerId, ContainerRef, PodRef, PodView};
 use crate::recorder::Committing;
-use crate::recorder::line::{Gone, Turn};
+use crate::recorder::line::{Gone, Scope, Turn};
 use crate::records::PodKey;
 use crate::runtime::Runtime;
 use crate::status::{ContainerStatus, PodStatus};
@@ -24,10 +24,22 @@ const MOST_LAG: Duration = Duration::from_hours(1);
 impl<R: Runtime> Generator<R> {
     /// Commits an inspected pod. `view` is what the list showed when the inspection began.
     pub(super) fn commit(&mut self, key: PodKey, mut view: PodView, inspected: Inspected, known: Option<&PodStatus>) {
+        // If a list has changed the pod meanwhile, the next inspection has to tell what this one was to find out.
+        let unchanged = self.records.listed(key) == view;
+        let by_id = self.work.get(&key).and_then(Work::by_id_since).filter(|_| unchanged);
+        if let Some(work) = self.work.get_mut(&key).filter(|_| !unchanged) {
+            work.ask_again();
+        }
         let (Some(pod), Some(work)) = (self.records.pod(key).cloned(), self.work.get(&key)) else {
             return;
         };
         let (token, source, initial) = (work.token, work.source, work.initial);
+        if by_id.is_some() && inspected.leaves_nothing_of(&view) {
+            // All that was known of the pod is gone; whether the pod is, only a list can tell.
+            self.no_news(key);
+            self.evented.wanted.pods.entry(pod.uid).or_default();
+            return;
+        }
         if let Some(trouble) = &work.trouble {
             self.health.release(&pod.uid);
             let lasted = trouble.since.elapsed();
@@ -40,6 +52,19 @@ impl<R: Runtime> Generator<R> {
         if work.again.is_none() {
             self.records
                 .not_found(&inspected.gone_sandboxes, &inspected.gone_containers);
+        }
+        if let Some(since) = by_id
+            && self.records.advance(&inspected)
+        {
+            let why = (Scope::Pods, source);
+            self.recorder.look(&mut self.records, &[key], why, since.elapsed(), 0);
+            self.recorder.inspecting(&pod.uid);
+            self.uncounted = true;
+            view = self.records.listed(key);
+        }
+        if by_id.is_some() && inspected.misses_something() {
+            // It went without a word; its pod may not be what we think.
+            self.evented.wanted.pods.entry(pod.uid.clone()).or_default();
         }
         inspected.correct(&mut view);
         let gone = Gone::of(&inspected, work.again.is_none());

@@ -11,6 +11,8 @@ use pleg_cri::{Error, ErrorKind, ListFilter};
 use tokio::time::Instant;
 
 use super::Generator;
+use super::evented::Wanted;
+use super::work::Why;
 use crate::cache::Token;
 use crate::event::Source;
 use crate::health::Load;
@@ -38,6 +40,9 @@ pub(super) struct Listed {
     scope: Scope,
     token: Token,
     asked: Dirty,
+    stirred: Wanted,
+    /// A full look was due.
+    due: bool,
     started: Instant,
     /// The runtime was away and has not said yet what it is now.
     lost: bool,
@@ -64,6 +69,7 @@ struct Failed {
 #[derive(Debug)]
 pub(super) struct Settling {
     started: Instant,
+    due: bool,
     bytes: usize,
     moved: Instant,
     waiting: HashSet<PodKey>,
@@ -83,16 +89,27 @@ impl<R: Runtime> Generator<R> {
         if now < self.not_before {
             return None;
         }
-        let full_due = self.settling.is_none() && now >= self.next_full;
-        if !full_due && self.hints.is_empty() {
+        let due = self.settling.is_none() && now >= self.full_at();
+        let stirred = self.stirred_at().is_some_and(|at| now >= at);
+        if !due && !stirred && self.hints.is_empty() {
             return None;
         }
         let cache = &self.cache;
         let (asked, token) = self.hints.take(|| cache.start_look());
-        let labelled = |uid: &PodUid| self.records.key(uid).is_some_and(|key| self.records.is_labelled(key));
-        let full = full_due || asked.all.is_some() || asked.pods.len() > MOST_PODS || !asked.pods.keys().all(labelled);
+        // Whatever the reason for a look, it is news about what events were about.
+        let stirred = std::mem::take(&mut self.evented.wanted);
+        let labelled = |uid: &PodUid| self.records.key(uid).map(|key| self.records.is_labelled(key));
+        let full = due
+            || asked.all.is_some()
+            || stirred.all
+            || asked.pods.len() + stirred.pods.len() > MOST_PODS
+            || !asked.pods.keys().all(|uid| labelled(uid).unwrap_or(false))
+            // What is not known yet is found by its label, or it will be missing afterwards.
+            || !stirred.pods.keys().all(|uid| labelled(uid).unwrap_or(true));
+        self.records.begin_look();
         if full {
             self.end_settling();
+            self.full_look_begins();
             if let Some(last) = self.last_start.replace(now) {
                 self.metrics.look_interval(now - last);
             }
@@ -110,7 +127,14 @@ impl<R: Runtime> Generator<R> {
                 let listed = list(&*runtime, &ListFilter::All, spare).await;
                 (Scope::Full, listed.map(|(snapshot, bytes)| (vec![snapshot], bytes)))
             } else {
-                let pods: Vec<_> = asked.pods.keys().cloned().collect();
+                let mut pods: Vec<_> = asked.pods.keys().cloned().collect();
+                pods.extend(
+                    stirred
+                        .pods
+                        .keys()
+                        .filter(|uid| !asked.pods.contains_key(*uid))
+                        .cloned(),
+                );
                 let lists = pods.iter().map(|uid| {
                     let filter = ListFilter::PodUid(uid.as_str().to_owned());
                     let runtime = &*runtime;
@@ -131,6 +155,8 @@ impl<R: Runtime> Generator<R> {
                 scope,
                 token,
                 asked,
+                stirred,
+                due,
                 started: now,
                 lost,
                 outcome,
@@ -141,68 +167,106 @@ impl<R: Runtime> Generator<R> {
 
     /// Takes in a look.
     pub(super) fn listed(&mut self, listed: Listed) {
-        let Listed {
-            scope,
-            token,
-            asked,
-            started,
-            lost,
-            outcome,
-        } = listed;
-        self.lost |= lost;
+        self.lost |= listed.lost;
         self.listing_since = None;
-        match &outcome {
+        match &listed.outcome {
             Ok(_) => self.end_by_id(true),
             Err(failed) if failed.error.kind.is_unreachable() => self.end_by_id(false),
             // The next list will hang as this one did.
             Err(_) => {}
         }
+        self.evented.listed(listed.started.elapsed());
+        let Listed {
+            scope,
+            token,
+            asked,
+            stirred,
+            due,
+            started,
+            outcome,
+            ..
+        } = listed;
         let (mut snapshots, size) = match outcome {
             Ok(lists) => lists,
-            Err(failed) => return self.look_failed(&scope, asked, started, failed),
+            Err(failed) => {
+                self.hints.put_back(asked);
+                self.evented.wanted.put_back(stirred);
+                return self.look_failed(&scope, started, failed);
+            }
         };
         match scope {
             Scope::Full => {
                 let Some(mut snapshot) = snapshots.pop() else { return };
-                self.take_in_full(&mut snapshot, token, &asked, started, size);
+                self.take_in_full(&mut snapshot, token, (&asked, &stirred), (started, due), size);
                 self.spare = snapshot;
             }
             Scope::Pods(pods) => {
                 for (uid, mut snapshot) in pods.iter().zip(snapshots) {
-                    let source = asked.pods.get(uid).copied().unwrap_or(Source::OnDemand);
-                    // Between plan and answer a commit may have dropped the pod; then nothing is absent that we knew.
-                    if let Some(key) = self.records.key(uid) {
-                        let (touched, _) = self.records.observe(&mut snapshot, Coverage::Pod(key));
-                        let why = (line::Scope::Pods, source);
-                        self.recorder
-                            .look(&mut self.records, &touched, why, started.elapsed(), 0);
-                        for &pod in touched.iter().filter(|&&pod| pod != key) {
-                            self.evaluate(pod, token, source, false);
-                        }
-                        self.uncounted |= !touched.is_empty();
-                        self.records.recycle(touched);
-                        self.evaluate(key, token, source, true);
-                    }
-                    if self.cache.reader().get(uid).is_none() {
-                        self.confirm_absence(source);
+                    let asked = asked.pods.get(uid).map(|&source| (source, Why::Asked));
+                    let why = asked.unwrap_or((Source::Evented, Why::News));
+                    self.take_in_pod(uid, &mut snapshot, token, why, started);
+                    // Without its label, or under another pod's: somewhere it is, or it is gone again.
+                    let missing = |id: &Arc<str>| self.records.pod_of(id).is_none();
+                    if stirred.pods.get(uid).is_some_and(|ids| ids.iter().any(missing)) {
+                        self.evented.wanted.all = true;
                     }
                 }
             }
         }
     }
 
-    fn take_in_full(&mut self, snapshot: &mut Snapshot, token: Token, asked: &Dirty, started: Instant, size: Size) {
+    /// Takes in the lists of one pod.
+    fn take_in_pod(
+        &mut self,
+        uid: &PodUid,
+        snapshot: &mut Snapshot,
+        token: Token,
+        (source, why): (Source, Why),
+        started: Instant,
+    ) {
+        // A pod that we do not know, or no longer since the lists were sent, has nothing that could be absent.
+        // What of it has no label is not in these lists, so they vouch for nothing.
+        let known = self.records.key(uid);
+        let coverage = known.map_or(Coverage::News, Coverage::Pod);
+        let token = known.map_or_else(|| self.cache.reader().complete(), |_| token);
+        let (touched, _) = self.records.observe(snapshot, coverage);
+        let recorded = (line::Scope::Pods, source);
+        self.recorder
+            .look(&mut self.records, &touched, recorded, started.elapsed(), 0);
+        self.uncounted |= !touched.is_empty();
+        let key = self.records.key(uid);
+        for &pod in touched.iter().filter(|&&pod| why == Why::News || Some(pod) != key) {
+            self.evaluate(pod, token, source, Why::News);
+        }
+        self.records.recycle(touched);
+        if why == Why::Asked {
+            if let Some(key) = self.records.key(uid) {
+                self.evaluate(key, token, source, why);
+            }
+            if self.cache.reader().get(uid).is_none() {
+                self.confirm_absence(source);
+            }
+        }
+    }
+
+    fn take_in_full(
+        &mut self,
+        snapshot: &mut Snapshot,
+        token: Token,
+        (asked, stirred): (&Dirty, &Wanted),
+        (started, due): (Instant, bool),
+        size: Size,
+    ) {
         let (touched, odd) = self.records.observe(snapshot, Coverage::Full);
         let why = (line::Scope::Full, asked.all.unwrap_or(Source::Relist));
         self.recorder
             .look(&mut self.records, &touched, why, started.elapsed(), size.both);
         let odd_changed = self.health.odd(odd);
+        self.metrics.odd(&odd);
         if self.first || self.uncounted || !touched.is_empty() || odd_changed {
-            let (states, pods) = self.records.census();
-            self.metrics.census(states, pods, &odd);
-            self.uncounted = false;
-            self.dead = states[ContainerState::Exited as usize];
+            self.count();
         }
+        self.verify(&touched, stirred);
         self.health.load(Load {
             list: size.larger,
             dead: self.dead,
@@ -211,11 +275,13 @@ impl<R: Runtime> Generator<R> {
         });
         for &key in &touched {
             let asked_by = self.records.pod(key).and_then(|pod| asked.pods.get(&pod.uid).copied());
-            self.evaluate(key, token, asked_by.or(asked.all).unwrap_or(Source::Relist), false);
+            let event = || (stirred.all || self.is_told(key, stirred)).then_some(Source::Evented);
+            let source = asked_by.or(asked.all).or_else(event).unwrap_or(Source::Relist);
+            self.evaluate(key, token, source, Why::News);
         }
         for (uid, &source) in &asked.pods {
             if let Some(key) = self.records.key(uid) {
-                self.evaluate(key, token, source, true);
+                self.evaluate(key, token, source, Why::Asked);
             }
         }
         let waiting: HashSet<_> = touched.iter().copied().filter(|key| self.has_open_work(*key)).collect();
@@ -231,11 +297,13 @@ impl<R: Runtime> Generator<R> {
                 "the runtime answers again after {} ({attempts} {looks} failed)",
                 seconds(lasted)
             );
+            self.evented.runtime_back();
             self.retry_all();
         }
         self.check_recovery();
         self.settling = Some(Settling {
             started,
+            due,
             bytes: size.both,
             moved: Instant::now(),
             waiting,
@@ -249,9 +317,9 @@ impl<R: Runtime> Generator<R> {
         }
     }
 
-    fn look_failed(&mut self, scope: &Scope, asked: Dirty, started: Instant, failed: Failed) {
+    fn look_failed(&mut self, scope: &Scope, started: Instant, failed: Failed) {
         let Failed { error, alone } = failed;
-        self.hints.put_back(asked);
+        self.reset_period("a look failed");
         let now = Instant::now();
         self.not_before = now + self.config.period;
         let full = matches!(scope, Scope::Full);
@@ -305,8 +373,16 @@ impl<R: Runtime> Generator<R> {
             let now = Instant::now();
             self.metrics
                 .look_done(now - settling.started, settling.bytes, jiff::Timestamp::now());
-            self.next_full = now + self.config.period;
+            self.next_full = now + self.pause(settling.due);
         }
+    }
+
+    /// Brings the gauges up to date with the records.
+    pub(super) fn count(&mut self) {
+        let (states, pods) = self.records.census();
+        self.metrics.census(states, pods);
+        (self.uncounted, self.counted) = (false, Instant::now());
+        self.dead = states[ContainerState::Exited as usize];
     }
 }
 

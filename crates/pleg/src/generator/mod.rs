@@ -12,6 +12,7 @@
 
 mod by_id;
 mod commit;
+mod evented;
 mod look;
 mod probe;
 mod work;
@@ -31,6 +32,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cache::{CacheWriter, Token};
 use crate::event::{Event, EventType, Source};
+use crate::evented::EventedConfig;
 use crate::feed::FeedWriter;
 use crate::handle::{Pleg, Stops};
 use crate::health::{Health, THRESHOLD};
@@ -45,6 +47,7 @@ use crate::records::{PodKey, Records};
 use crate::runtime::Runtime;
 use crate::snapshot::Snapshot;
 use by_id::ById;
+use evented::Evented;
 use look::{Listed, Settling};
 pub use probe::ProbeConfig;
 use probe::Prober;
@@ -57,7 +60,7 @@ const RECORDINGS: usize = 4;
 /// How a generator behaves. The defaults are the kubelet's where it has one.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// From the end of one full look to the start of the next.
+    /// From the end of one full look to the start of the next; while the runtime's events are good, the shortest such pause.
     pub period: Duration,
     /// Without a complete look for this long the generator is unhealthy.
     pub threshold: Duration,
@@ -65,6 +68,8 @@ pub struct Config {
     pub grace: Duration,
     /// A list that has not answered for this long is waited for, but what is known is asked for by id meanwhile.
     pub list_patience: Duration,
+    /// How the runtime's events are used.
+    pub evented: EventedConfig,
     /// How pods are probed for hung shims.
     pub probe: ProbeConfig,
     /// The first pause before a failed inspection is tried again; it doubles with each failure.
@@ -86,6 +91,7 @@ impl Default for Config {
             threshold: THRESHOLD,
             grace: Duration::from_millis(250),
             list_patience: Duration::from_secs(5),
+            evented: EventedConfig::default(),
             probe: ProbeConfig::default(),
             retry_first: Duration::from_secs(1),
             retry_most: Duration::from_mins(1),
@@ -124,6 +130,7 @@ pub struct Generator<R> {
     not_before: Instant,
     /// When the last full look started.
     last_start: Option<Instant>,
+    evented: Evented,
     /// The full look whose inspections are not done.
     settling: Option<Settling>,
     /// Buffers of the last full look, for the next one.
@@ -132,6 +139,8 @@ pub struct Generator<R> {
     first: bool,
     /// Looks at single pods brought news that is not in the gauges.
     uncounted: bool,
+    /// When the gauges were last brought up to date.
+    counted: Instant,
     /// Containers that were listed as exited when they were last counted.
     dead: usize,
     /// The runtime was gone and has not said since what it is: it may have come back as another one.
@@ -160,6 +169,7 @@ impl<R: Runtime> Generator<R> {
         let cache = CacheWriter::default();
         let now = Instant::now();
         metrics.inspections_bounds(config.inspections.least, config.inspections.most);
+        let evented = Evented::new(&config);
         let health = Health::new(config.threshold, runtime.inflight(), runtime.endpoint().map(Into::into));
         Self {
             readiness: Readiness::new(health.clone()),
@@ -178,10 +188,12 @@ impl<R: Runtime> Generator<R> {
             next_full: now,
             not_before: now,
             last_start: None,
+            evented,
             settling: None,
             spare: Snapshot::default(),
             first: true,
             uncounted: false,
+            counted: now,
             dead: 0,
             lost: false,
             restarted: Token::default(),
@@ -219,13 +231,15 @@ impl<R: Runtime> Generator<R> {
 
     /// The task that asks the runtime how it is, for [`Pleg::readiness`]. Run it beside the generator.
     pub fn runtime_monitor(&self) -> RuntimeMonitor<R> {
-        RuntimeMonitor::new(Arc::clone(&self.runtime), self.readiness.clone())
+        RuntimeMonitor::new(Arc::clone(&self.runtime), self.readiness.clone(), self.hints.clone())
     }
 
     /// Runs until `shutdown`. What is in flight then is dropped; no call of the generator's changes the runtime.
     pub async fn run(mut self, shutdown: CancellationToken) {
         let mut listing: Option<BoxFuture<'static, Listed>> = None;
+        let _stream = self.start_stream();
         loop {
+            self.follow_stream();
             self.settle_if_late();
             self.check_health();
             self.queue_due_retries();
@@ -253,7 +267,8 @@ impl<R: Runtime> Generator<R> {
                     // Who asked may have left.
                     let _ = reply.send(self.recorder.recording(&self.records, self.feed.reader().newest()));
                 }
-                () = self.hints.wait(), if listing.is_none() => {}
+                () = self.hints.wait() => {}
+                () = self.cache.wanted(), if self.evented.period.is_grown() => {}
                 () = tokio::time::sleep_until(wake) => {}
             }
         }
@@ -261,8 +276,9 @@ impl<R: Runtime> Generator<R> {
 
     /// When there is something to do even if nobody answers.
     fn next_wake(&self, listing: bool) -> Instant {
-        let full = (!listing && self.settling.is_none()).then_some(self.next_full.max(self.not_before));
+        let full = (!listing && self.settling.is_none()).then(|| self.full_at().max(self.not_before));
         let hinted = (!listing && !self.hints.is_empty()).then_some(self.not_before);
+        let stirred = self.stirred_at().filter(|_| !listing);
         let late = self
             .settling
             .as_ref()
@@ -275,6 +291,10 @@ impl<R: Runtime> Generator<R> {
         let wakes = [
             full,
             hinted,
+            stirred,
+            self.evented.misses.next(),
+            self.evented.tell_at().filter(|_| !self.health.looks_fail()),
+            self.count_at(),
             late,
             expiry,
             self.next_retry(),

@@ -3,7 +3,7 @@
 //! A shim that is stopped or stuck keeps no list and no status waiting: its pod just shows its last state for ever. Only a call that
 //! goes through the shim tells, and the verbose `PodSandboxStatus` is the one that changes nothing. So every ready pod is asked once
 //! in [`ProbeConfig::round`], a few a second at most, and those that there is a reason to suspect first. A probe that takes long while
-//! the plain status of the same sandbox does not is a hung shim.
+//! the plain status of the same sandbox does not, and that does so again, is a hung shim.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -52,6 +52,10 @@ impl Default for ProbeConfig {
 const MOST_PROBES: usize = 4;
 /// Suspects that wait for their probe. More than this are found in the round.
 const MOST_SUSPECTS: usize = 64;
+/// While events tell of changes and full looks are rare, the probes of a round come together: so many in flight at once.
+const MOST_TOGETHER: usize = 32;
+/// And so many in a round: a node of the usual size is through in one; on a larger one probes would be most of what rest costs.
+const MOST_AT_REST: usize = 110;
 /// From one probe of a shim that hangs to the next.
 const AGAIN: Duration = Duration::from_secs(10);
 /// The kernel waits for a lock of a process before it shows its arguments, and a hung one may hold that.
@@ -92,6 +96,9 @@ pub(super) struct Prober {
     last: Instant,
     /// The last one was of a shim that hangs: the next is of the round.
     after_hung: bool,
+    /// When probes were last made together, and how many of those are still to be made.
+    together: Instant,
+    owed: usize,
     /// The pod that was probed last in the round.
     cursor: Option<PodKey>,
     pub(super) suspects: Suspects,
@@ -108,6 +115,8 @@ impl Prober {
             in_flight: Vec::new(),
             last: now,
             after_hung: false,
+            together: now,
+            owed: 0,
             cursor: None,
             suspects: Suspects::default(),
             hung: HashMap::new(),
@@ -165,50 +174,83 @@ enum Verdict {
 }
 
 impl<R: Runtime> Generator<R> {
-    /// Starts the probe that is due. Returns when to come again.
+    /// Starts the probes that are due. Returns when to come again.
     pub(super) fn probe(&mut self) -> Option<Instant> {
         let config = self.config.probe;
         if config.round.is_zero() || self.first {
             return None;
         }
         let now = Instant::now();
+        if self.evented.period.is_grown() {
+            self.probe_together(now);
+        }
         let due = self.next_probe();
         if now < due {
             return Some(due);
         }
         self.prober.last = now;
         if self.prober.in_flight.len() < MOST_PROBES
-            && let Some((pod, sandbox)) = self.next_to_probe(now)
+            && let Some(found) = self.next_to_probe(now)
         {
-            let runtime = Arc::clone(&self.runtime);
-            // Once for each shim that hangs: a search may hang with it.
-            let search = !self.prober.hung.contains_key(&pod.uid);
-            self.prober.in_flight.push(pod.uid.clone());
-            let call = async move {
-                let (verdict, took) = probe(&*runtime, &pod, &sandbox, config.slow, search).await;
-                Probed {
-                    pod,
-                    sandbox,
-                    verdict,
-                    took,
-                }
-            };
-            self.prober.calls.push(call.boxed());
+            self.start_probe(found);
         }
         Some(self.next_probe())
     }
 
-    /// Suspects and shims that hang do not wait for the pause of the round.
-    fn next_probe(&self) -> Instant {
+    /// While nothing else wakes us, the probes of a round are made together: waking up for each costs far more than the probe.
+    fn probe_together(&mut self, now: Instant) {
+        let (round, pause) = (self.config.probe.round, self.probe_pause());
+        if now >= self.prober.together + round.max(pause) {
+            self.prober.together = now;
+            let due = round.as_nanos().div_ceil(pause.as_nanos().max(1));
+            let due = usize::try_from(due).unwrap_or(usize::MAX);
+            // No pod twice.
+            self.prober.owed = due.min(self.records.len()).min(MOST_AT_REST);
+        }
+        while self.prober.owed > 0 && self.prober.in_flight.len() < MOST_TOGETHER {
+            self.prober.owed -= 1;
+            if let Some(found) = self.next_in_round() {
+                self.start_probe(found);
+            }
+        }
+    }
+
+    fn start_probe(&mut self, (pod, sandbox): (PodRef, SandboxId)) {
+        let runtime = Arc::clone(&self.runtime);
+        let slow = self.config.probe.slow;
+        // Once for each shim that hangs: a search may hang with it.
+        let search = !self.prober.hung.contains_key(&pod.uid);
+        self.prober.in_flight.push(pod.uid.clone());
+        let call = async move {
+            let (verdict, took) = probe(&*runtime, &pod, &sandbox, slow, search).await;
+            Probed {
+                pod,
+                sandbox,
+                verdict,
+                took,
+            }
+        };
+        self.prober.calls.push(call.boxed());
+    }
+
+    fn probe_pause(&self) -> Duration {
         let config = self.config.probe;
         let pods = u32::try_from(self.records.len().max(1)).unwrap_or(u32::MAX);
-        let pause = (config.round / pods).max(config.least_pause);
-        let soon = self.prober.last + config.least_pause;
+        (config.round / pods).max(config.least_pause)
+    }
+
+    /// Suspects and shims that hang do not wait for the pause of the round.
+    fn next_probe(&self) -> Instant {
+        let soon = self.prober.last + self.config.probe.least_pause;
         if !self.prober.suspects.is_empty() {
             return soon;
         }
         let hung = self.prober.hung.values().min().map(|at| soon.max(*at));
-        let round = self.prober.last + pause;
+        let round = if self.evented.period.is_grown() {
+            self.prober.together + self.config.probe.round.max(self.probe_pause())
+        } else {
+            self.prober.last + self.probe_pause()
+        };
         hung.map_or(round, |at| at.min(round))
     }
 
@@ -236,13 +278,17 @@ impl<R: Runtime> Generator<R> {
             // Gone, or not ready any more: that is seen by everybody.
             self.shim_answers(&uid);
         }
+        self.next_in_round()
+    }
+
+    fn next_in_round(&mut self) -> Option<(PodRef, SandboxId)> {
         // A runtime that does not answer has nothing to say about shims either.
         if self.health.looks_fail() {
             return None;
         }
         let (key, found) = self.records.next_ready(self.prober.cursor)?;
         self.prober.cursor = Some(key);
-        let skip = busy(&self.prober, &found.0.uid) || self.prober.hung.contains_key(&found.0.uid);
+        let skip = self.prober.in_flight.contains(&found.0.uid) || self.prober.hung.contains_key(&found.0.uid);
         (!skip).then_some(found)
     }
 
@@ -337,6 +383,11 @@ async fn probe<R: Runtime>(
     if around * 2 >= through {
         // Everything is slow.
         return (Verdict::Unknown, Some(around));
+    }
+    // The whole runtime may have been away until a moment ago. It is the shim if it is so still, while others are answered.
+    if let Ok(again) = timeout(slow, runtime.probe_sandbox(&subject, sandbox)).await {
+        let verdict = again.map_or(Verdict::Unknown, |()| Verdict::Lives);
+        return (verdict, Some(around));
     }
     let mut shim = None;
     if search {

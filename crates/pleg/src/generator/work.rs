@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::{AbortHandle, Abortable};
+use hashbrown::HashSet;
 use pleg_cri::Error;
 use pleg_cri::error::seconds;
 use tokio::time::Instant;
@@ -31,9 +32,24 @@ pub(super) struct Work {
     pub(super) initial: bool,
     /// Somebody asked for it: an inspection is due even if there is no change.
     asked: bool,
+    /// The next inspection is of the whole pod.
+    pub(super) whole: bool,
+    /// The next inspection is a look by itself, at these objects: what it says of their states counts.
+    pub(super) by_id: HashSet<Arc<str>>,
     /// More was asked for or seen while the inspection ran: by which look, and on whose account.
     pub(super) again: Option<(Token, Source)>,
     pub(super) trouble: Option<Trouble>,
+}
+
+impl Work {
+    /// What is or will be looked at by id.
+    pub(super) fn by_ids(&self) -> HashSet<Arc<str>> {
+        let mut ids = self.by_id.clone();
+        if let Phase::Running { by_id, .. } = &self.phase {
+            ids.extend(by_id.iter().cloned());
+        }
+        ids
+    }
 }
 
 #[derive(Debug)]
@@ -48,7 +64,19 @@ enum Phase {
         abort: AbortHandle,
         since: Instant,
         view: PodView,
+        by_id: HashSet<Arc<str>>,
     },
+}
+
+/// Why a pod is evaluated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Why {
+    /// A look brought news of it.
+    News,
+    /// Somebody asked for it, and lists that were sent after that are in.
+    Asked,
+    /// An event was about objects of it: see [`Generator::ask_by_ids`].
+    ById,
 }
 
 /// Why a pod is in quarantine.
@@ -74,11 +102,35 @@ pub(super) struct Done {
     result: Option<Result<Inspected, Error>>,
 }
 
+impl Work {
+    /// Since when an inspection runs that is a look by itself.
+    pub(super) fn by_id_since(&self) -> Option<Instant> {
+        match &self.phase {
+            Phase::Running { by_id, since, .. } if !by_id.is_empty() => Some(*since),
+            _ => None,
+        }
+    }
+
+    /// What the inspection that runs is to find out is left to the next one.
+    pub(super) fn ask_again(&mut self) {
+        if let Phase::Running { by_id, .. } = &mut self.phase
+            && !by_id.is_empty()
+        {
+            self.by_id.extend(by_id.drain());
+            self.whole = true;
+            self.again.get_or_insert((self.token, self.source));
+        }
+    }
+}
+
 impl<R: Runtime> Generator<R> {
     /// Decides what to do about a pod that a look brought news of, or that somebody asked for.
-    pub(super) fn evaluate(&mut self, key: PodKey, token: Token, source: Source, asked: bool) {
-        let asked_before = self.work.get(&key).is_some_and(|work| work.asked);
-        if !asked && !self.records.is_dirty(key) {
+    pub(super) fn evaluate(&mut self, key: PodKey, token: Token, source: Source, why: Why) {
+        let asked = why != Why::News;
+        let before = self.work.get(&key).map(|work| (work.asked, work.by_ids()));
+        let (asked_before, by_id_before) = before.unwrap_or_default();
+        let no_news = !asked && !self.records.is_dirty(key);
+        if no_news {
             self.no_news(key);
             if !asked_before {
                 return;
@@ -98,11 +150,18 @@ impl<R: Runtime> Generator<R> {
                 source,
                 initial,
                 asked: false,
+                whole: false,
+                by_id: HashSet::new(),
                 again: None,
                 trouble: None,
             }
         });
         work.asked |= asked || asked_before;
+        work.whole |= why != Why::ById;
+        if no_news {
+            // What was to be a look by itself when it was ended for lack of news still is.
+            work.by_id.extend(by_id_before);
+        }
         match &work.phase {
             // What is asked for needs an inspection that starts after the asking.
             Phase::Running { view: inspecting, .. } => {
@@ -126,7 +185,7 @@ impl<R: Runtime> Generator<R> {
     }
 
     /// What was seen of the pod is what was committed.
-    fn no_news(&mut self, key: PodKey) {
+    pub(super) fn no_news(&mut self, key: PodKey) {
         let Some(uid) = self.records.pod(key).map(|pod| pod.uid.clone()) else {
             return;
         };
@@ -158,6 +217,23 @@ impl<R: Runtime> Generator<R> {
         Some(work)
     }
 
+    /// An event was about these objects of the pod, all of them in the records: asks for them by id, without a list.
+    pub(super) fn ask_by_ids(&mut self, key: PodKey, ids: Vec<Arc<str>>, token: Token) {
+        self.evaluate(key, token, Source::Evented, Why::ById);
+        if let Some(work) = self.work.get_mut(&key) {
+            // Whatever happens to a sandbox happens to all that is in it.
+            work.whole |= ids.iter().any(|id| self.records.is_sandbox(id));
+            work.by_id.extend(ids);
+        }
+    }
+
+    /// The pod is being looked at on account of an event, or will be once the inspection that runs has ended.
+    pub(super) fn is_stirred(&self, key: PodKey) -> bool {
+        let again = |work: &Work| work.again.is_some_and(|(_, source)| source == Source::Evented);
+        let stirred = |work: &Work| work.source == Source::Evented || again(work);
+        self.work.get(&key).is_some_and(stirred)
+    }
+
     /// The pod is queued or being inspected.
     pub(super) fn has_open_work(&self, key: PodKey) -> bool {
         self.work
@@ -178,11 +254,16 @@ impl<R: Runtime> Generator<R> {
             let id = self.next_inspection;
             self.next_inspection += 1;
             let (abort, registration) = AbortHandle::new_pair();
+            let by_id = std::mem::take(&mut work.by_id);
+            // Whoever asked for the pod, or saw it change, wants all of it.
+            let only = (!work.whole && !by_id.is_empty()).then(|| by_id.clone());
+            work.whole = false;
             work.phase = Phase::Running {
                 id,
                 abort,
                 since: Instant::now(),
                 view: view.clone(),
+                by_id: by_id.clone(),
             };
 
             let known = self.cache.known(&pod.uid);
@@ -193,7 +274,7 @@ impl<R: Runtime> Generator<R> {
                     .as_ref()
                     .filter(|(_, inspected)| *inspected >= restarted)
                     .map(|(status, _)| &**status);
-                let call = inspect(&*runtime, &limiter, &pod, &view, reusable);
+                let call = inspect(&*runtime, &limiter, &pod, &view, reusable, only.as_ref());
                 let result = Abortable::new(call, registration).await.ok();
                 Done {
                     key,
@@ -264,6 +345,11 @@ impl<R: Runtime> Generator<R> {
             told: false,
         });
         trouble.attempts += 1;
+        // What it was to find out is not found out.
+        work.whole = true;
+        if let Phase::Running { by_id, .. } = &mut work.phase {
+            work.by_id.extend(by_id.drain());
+        }
         let doubled = self
             .config
             .retry_first

@@ -20,6 +20,8 @@ pub enum Stage {
     Inspect,
     /// Asking a pod's shim whether it lives.
     Probe,
+    /// Reading the runtime's events.
+    Stream,
 }
 
 /// Which pod, which container.

@@ -18,6 +18,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::cache::PodError;
+use crate::evented::ModeReport;
 use crate::model::{PodRef, PodUid, SandboxId};
 use crate::shim::Shim;
 use crate::snapshot::Oddities;
@@ -66,6 +67,8 @@ pub struct Report {
     pub last_seen_seconds: Option<f64>,
     /// The threshold, in seconds.
     pub threshold_seconds: u64,
+    /// How changes are found.
+    pub mode: ModeReport,
     /// Looks completed so far.
     pub looks: u64,
     /// What made no sense in the last complete look. Never a reason for not being healthy.
@@ -93,6 +96,9 @@ struct State {
     odd: Oddities,
     /// How much there was in it.
     load: Load,
+    mode: ModeReport,
+    /// The event stream should be up and is not: why, and since when.
+    stream_down: Option<(Arc<str>, Instant)>,
 }
 
 /// A pod whose shim does not answer, while the runtime does.
@@ -191,6 +197,7 @@ impl Health {
 
         let mut causes = self.causes(&state, now);
         let (looks, odd_objects, load) = (state.looks, state.odd, state.load);
+        let mode = state.mode.clone();
         let troubled = state.failure.is_some() || !state.quarantine.is_empty();
         drop(state);
         causes.sort_by_key(|cause| (cause.stage, std::cmp::Reverse(cause.age_seconds)));
@@ -214,6 +221,7 @@ impl Health {
             warnings: load.warnings(self.endpoint.as_deref()),
             last_seen_seconds: last_seen.map(|age| (age.as_secs_f64() * 1e3).round() / 1e3),
             threshold_seconds: self.threshold.as_secs(),
+            mode,
             looks,
             odd_objects,
         }
@@ -318,7 +326,22 @@ impl Health {
             let text = format!("{} (for {})", hung.text(), seen.for_long());
             causes.push(seen.say(text, endpoint));
         }
+        causes.extend(self.stream_cause(state, now));
         causes
+    }
+
+    /// The stream is missed only while the runtime answers otherwise.
+    fn stream_cause(&self, state: &State, now: Instant) -> Option<Cause> {
+        let (error, since) = state.stream_down.as_ref().filter(|_| state.failure.is_none())?;
+        let seen = Seen {
+            stage: Stage::Stream,
+            trouble: Trouble::StreamDown,
+            rpc: Rpc::GetContainerEvents.name(),
+            who: Who::default(),
+            age: now.saturating_duration_since(*since),
+        };
+        let text = format!("no events from the runtime for {}: {error}", seen.for_long());
+        Some(seen.say(text, self.endpoint.as_deref()))
     }
 
     /// Whoever does not answer by id while a list hangs: the first is named by the list's own cause, the others by theirs.
@@ -387,6 +410,22 @@ impl Health {
             alone,
         });
         true
+    }
+
+    /// How changes are found now.
+    /// How far apart full looks are now.
+    pub(crate) fn full_look_period(&self) -> Duration {
+        let seconds = self.shared.lock().mode.full_look_period_seconds;
+        Duration::try_from_secs_f64(seconds).unwrap_or_default()
+    }
+
+    pub(crate) fn mode(&self, mode: ModeReport) {
+        self.shared.lock().mode = mode;
+    }
+
+    /// The event stream is down, for this reason and since then; or it is not.
+    pub(crate) fn stream_down(&self, why: Option<(Arc<str>, Instant)>) {
+        self.shared.lock().stream_down = why;
     }
 
     /// How much there was in a complete look.

@@ -322,6 +322,14 @@ pub enum Turn {
     ShimHangs,
     /// It does again, or is gone.
     ShimAnswers,
+    /// Changes are found by the runtime's events.
+    Evented,
+    /// They are found by full looks only; the message says why.
+    Generic,
+    /// A full look found what the events should have told.
+    Missed,
+    /// The pause between full looks changed; the message says to what.
+    Period,
     /// What only a newer version knows.
     #[serde(other)]
     Other,

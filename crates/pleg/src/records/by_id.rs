@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::table::Item;
 use super::{Pod, PodKey, Records};
+use crate::inspect::Inspected;
 use crate::model::{ContainerRef, ContainerState, PodRef, SandboxId, SandboxState};
 
 /// A container or sandbox that may still change: one to ask for by id when lists do not answer.
@@ -85,6 +86,40 @@ impl Records {
             .chain(0..first.min(len))
             .map(PodKey)
             .find_map(|key| Some((key, self.ready_sandbox(key)?)))
+    }
+
+    /// The pod of a container or sandbox.
+    pub(crate) fn pod_of(&self, id: &str) -> Option<PodKey> {
+        let container = self
+            .containers
+            .find(id.as_bytes())
+            .and_then(|slot| self.containers.get(slot));
+        let sandbox = || {
+            self.sandboxes
+                .find(id.as_bytes())
+                .and_then(|slot| self.sandboxes.get(slot))
+        };
+        container.map(|item| item.pod).or_else(|| Some(sandbox()?.pod))
+    }
+
+    /// It is the id of a sandbox.
+    pub(crate) fn is_sandbox(&self, id: &str) -> bool {
+        self.sandboxes.find(id.as_bytes()).is_some()
+    }
+
+    /// Takes in what an inspection said of objects that are listed, as far as it is ahead: states only ever move on, and the list
+    /// may be newer. Returns whether anything was.
+    pub(crate) fn advance(&mut self, inspected: &Inspected) -> bool {
+        let mut news = false;
+        for status in &inspected.sandboxes {
+            let slot = self.sandboxes.find(status.id.as_str().as_bytes());
+            news |= slot.is_some_and(|slot| self.sandboxes.advance(slot, status.state));
+        }
+        for status in &inspected.containers {
+            let slot = self.containers.find(status.id.as_str().as_bytes());
+            news |= slot.is_some_and(|slot| self.containers.advance(slot, status.state));
+        }
+        news
     }
 
     /// Takes in what the runtime said when asked by id while a list is in flight. Returns the pod if that is news.

@@ -53,9 +53,17 @@ pub enum Coverage {
     Full,
     /// One pod's labelled objects.
     Pod(PodKey),
+    /// Nothing that was known before.
+    News,
 }
 
 impl Records {
+    /// A look begins: what was told by id so far is older than what it will list.
+    pub(crate) fn begin_look(&mut self) {
+        self.sandboxes.forget_notes();
+        self.containers.forget_notes();
+    }
+
     /// Empties the snapshot for a look, and lets it recognise what will be unchanged.
     pub fn prepare(&self, snapshot: &mut Snapshot) {
         snapshot.clear();
@@ -105,9 +113,8 @@ impl Records {
         match coverage {
             Coverage::Full => self.vanish_unseen(&seen_sandboxes, &seen_containers),
             Coverage::Pod(pod) => self.vanish_unseen_of(pod, &seen_sandboxes, &seen_containers),
+            Coverage::News => {}
         }
-        self.sandboxes.forget_notes();
-        self.containers.forget_notes();
         let denied = self.sandboxes.denied + self.containers.denied;
         odd.listed_not_found = u32::try_from(denied).unwrap_or(u32::MAX);
         // Their room is used again.
@@ -482,6 +489,16 @@ impl State for ContainerState {
             Self::Running => 1,
             Self::Exited => 2,
             Self::Unknown => 3,
+        }
+    }
+
+    /// A container that the runtime lost sight of may end; one that has ended stays so.
+    fn stage(self) -> u8 {
+        match self {
+            Self::Created => 0,
+            Self::Running => 1,
+            Self::Unknown => 2,
+            Self::Exited => 3,
         }
     }
 }

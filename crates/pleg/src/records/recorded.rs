@@ -1,4 +1,4 @@
-//! What the flight recorder takes from the records: what looks have changed, and how everything stands.
+//! The records in the flight recorder's words: what looks have changed, what is not committed, and how everything stands.
 
 use std::sync::Arc;
 
@@ -26,6 +26,12 @@ impl<S: Copy + Eq + Into<State>> Item<S> {
             after: self.listed.map(Into::into),
             denied,
         })
+    }
+
+    fn uncommitted(&self) -> Option<(Arc<str>, Option<State>, Option<State>)> {
+        let state = |state: Option<S>| state.map(Into::into);
+        self.is_dirty()
+            .then(|| (Arc::clone(&self.id), state(self.committed), state(self.visible())))
     }
 
     fn state(&self, object: ObjectKind) -> ObjectState {
@@ -66,6 +72,19 @@ impl Records {
             );
         }
         objects
+    }
+
+    /// Objects of the pod whose listed state is not the committed one: before and after.
+    pub(crate) fn uncommitted(&self, key: PodKey) -> Vec<(Arc<str>, Option<State>, Option<State>)> {
+        let Some(record) = self.pods.get(key.0 as usize).and_then(Option::as_ref) else {
+            return Vec::new();
+        };
+        let sandboxes = record.sandboxes.iter().filter_map(|&slot| self.sandboxes.get(slot));
+        let containers = record.containers.iter().filter_map(|&slot| self.containers.get(slot));
+        sandboxes
+            .filter_map(Item::uncommitted)
+            .chain(containers.filter_map(Item::uncommitted))
+            .collect()
     }
 
     /// The pod as it stands. What [`Records::news`] has not told yet is not in it.

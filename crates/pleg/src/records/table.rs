@@ -12,6 +12,11 @@ use crate::snapshot::Oddities;
 pub(super) trait State: Copy + Ord {
     /// The state as it is on the wire.
     fn to_wire(self) -> u8;
+
+    /// How far on its way an object in this state is: of two answers the one that is further is the newer one.
+    fn stage(self) -> u8 {
+        self.to_wire()
+    }
 }
 
 /// One container or sandbox.
@@ -67,7 +72,7 @@ pub(super) struct Table<S> {
     pub(super) listed: usize,
     /// How many of those the runtime denied when asked by id.
     pub(super) denied: usize,
-    /// Slots whose state was told by id since the last look: a list that was sent before may be older.
+    /// Slots whose state was told by id since the last look began: its lists may be older.
     noted: HashSet<u32>,
 }
 
@@ -127,6 +132,7 @@ impl<S: State> Table<S> {
         };
         self.listed -= usize::from(item.listed.is_some());
         self.denied -= usize::from(item.not_found);
+        self.noted.remove(&slot);
         let known = Arc::make_mut(&mut self.known);
         known.remove(slot, item.id.as_bytes());
         self.free.push(slot);
@@ -147,7 +153,10 @@ impl<S: State> Table<S> {
             }
         }
         // States only ever move on.
-        if !self.noted.is_empty() && self.noted.contains(&slot) && item.listed.is_some_and(|it| it >= shown.state) {
+        if !self.noted.is_empty()
+            && self.noted.contains(&slot)
+            && item.listed.is_some_and(|it| it.stage() >= shown.state.stage())
+        {
             return None;
         }
         let known = Some(shown.state.to_wire()).filter(|_| shown.clean);
@@ -184,7 +193,13 @@ impl<S: State> Table<S> {
         Some(item.pod)
     }
 
-    /// A look was taken in: it is newer than what was noted.
+    /// Notes a state that is ahead of the listed one. Returns whether it is.
+    pub(super) fn advance(&mut self, slot: u32, state: S) -> bool {
+        let ahead = |item: &Item<S>| item.listed.is_some_and(|listed| state.stage() > listed.stage());
+        self.get(slot).is_some_and(ahead) && self.note(slot, state).is_some()
+    }
+
+    /// A look begins: it is newer than what was noted. Not when one is taken in: it may consist of several lists.
     pub(super) fn forget_notes(&mut self) {
         if !self.noted.is_empty() {
             self.noted = HashSet::new();

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use pleg_cri::{Client, Error, ErrorKind, InFlight, ListFilter, ListSummary, Rpc, Subject, v1};
+use futures_util::{StreamExt, stream};
+use pleg_cri::{Client, Error, ErrorKind, Hint, InFlight, ListFilter, ListSummary, Rpc, Subject, v1};
 
-use super::{Runtime, RuntimeCondition, RuntimeStatus, RuntimeVersion};
+use super::{EventStream, Runtime, RuntimeCondition, RuntimeEvent, RuntimeStatus, RuntimeVersion};
 use crate::model::{ContainerId, SandboxId};
 use crate::snapshot::{ContainerList, SandboxList};
 use crate::status::{ContainerStatus, SandboxStatus, text};
@@ -65,7 +66,8 @@ impl Runtime for CriRuntime {
             pod_sandbox_id: id.as_str().to_owned(),
             verbose: true,
         };
-        self.client.call_for(subject, request).await.map(drop)
+        // What it says is long, and nobody reads it.
+        self.client.is_answered(subject, request).await
     }
 
     async fn container_status(
@@ -83,6 +85,19 @@ impl Runtime for CriRuntime {
             .status
             .ok_or_else(|| self.empty_answer(Rpc::ContainerStatus, subject))?;
         Ok(ContainerStatus::from_cri(id, name, &status))
+    }
+
+    async fn events(&self) -> Result<EventStream, Error> {
+        let events = self.client.container_event_hints().await?;
+        let next = |events: Option<pleg_cri::EventStream<Hint>>| async move {
+            let mut events = events?;
+            match events.next().await {
+                Ok(hint) => Some((Ok(event(&hint)), Some(events))),
+                Err(_) if events.ended_cleanly() => None,
+                Err(error) => Some((Err(error), None)),
+            }
+        };
+        Ok(stream::unfold(Some(events), next).boxed())
     }
 
     async fn version(&self) -> Result<RuntimeVersion, Error> {
@@ -122,5 +137,84 @@ impl Runtime for CriRuntime {
 
     fn inflight(&self) -> InFlight {
         self.client.inflight().clone()
+    }
+}
+
+/// What is no text, or is longer than any id, tells nothing.
+fn event(hint: &Hint) -> RuntimeEvent {
+    const LONGEST: usize = 256;
+    let text = |bytes| {
+        std::str::from_utf8(bytes)
+            .ok()
+            .filter(|text| !text.is_empty() && text.len() <= LONGEST)
+    };
+    RuntimeEvent {
+        id: text(&hint.id).map(Into::into),
+        pod: hint.pod().and_then(text).map(Into::into),
+        deleted: hint.is_deletion(),
+        created_at: hint.created_at,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+
+    use super::*;
+
+    fn read(event: &v1::ContainerEventResponse) -> RuntimeEvent {
+        super::event(&Hint::decode(&*event.encode_to_vec()).unwrap())
+    }
+
+    fn whole() -> v1::ContainerEventResponse {
+        v1::ContainerEventResponse {
+            container_id: "c".into(),
+            container_event_type: v1::ContainerEventType::ContainerDeletedEvent.into(),
+            created_at: 7,
+            pod_sandbox_status: Some(v1::PodSandboxStatus {
+                id: "s".into(),
+                metadata: Some(v1::PodSandboxMetadata {
+                    name: "web".into(),
+                    uid: "u".into(),
+                    namespace: "default".into(),
+                    attempt: 3,
+                }),
+                ..Default::default()
+            }),
+            containers_statuses: vec![v1::ContainerStatus {
+                id: "c".into(),
+                ..Default::default()
+            }],
+        }
+    }
+
+    #[test]
+    fn an_event_tells_its_object_and_its_pod() {
+        let expected = RuntimeEvent {
+            id: Some("c".into()),
+            pod: Some("u".into()),
+            deleted: true,
+            created_at: 7,
+        };
+        assert_eq!(read(&whole()), expected);
+    }
+
+    /// kubernetes#114351, #128654: the kubelet panicked on these.
+    #[test]
+    fn what_is_missing_or_odd_is_not_told() {
+        let mut event = whole();
+        event.pod_sandbox_status.as_mut().unwrap().metadata = None;
+        assert_eq!(read(&event).pod, None);
+        event.pod_sandbox_status = None;
+        assert_eq!((read(&event).pod, read(&event).id), (None, Some("c".into())));
+        event.container_id = "x".repeat(300);
+        event.container_event_type = 99;
+        assert_eq!((read(&event).id, read(&event).deleted), (None, false));
+        assert_eq!(read(&v1::ContainerEventResponse::default()), RuntimeEvent::default());
+        let bad = Hint {
+            id: vec![0xff, 0xfe].into(),
+            ..Hint::default()
+        };
+        assert_eq!(super::event(&bad).id, None);
     }
 }

@@ -7,9 +7,10 @@ mod cri;
 use std::sync::Arc;
 
 pub use cri::CriRuntime;
+use futures_util::stream::BoxStream;
 pub use pleg_cri::{Error, ErrorKind, InFlight, ListFilter, ListSummary, Subject};
 
-use crate::model::{ContainerId, SandboxId};
+use crate::model::{ContainerId, PodUid, SandboxId};
 use crate::snapshot::{ContainerList, SandboxList};
 use crate::status::{ContainerStatus, SandboxStatus};
 
@@ -59,6 +60,22 @@ impl std::fmt::Display for RuntimeCondition {
     }
 }
 
+/// An event of the runtime: where to look, not what is there.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RuntimeEvent {
+    /// The container or sandbox it is about, if that is told.
+    pub id: Option<Arc<str>>,
+    /// The pod it is about, if that is told.
+    pub pod: Option<PodUid>,
+    /// It says that something was deleted.
+    pub deleted: bool,
+    /// When it says it was made. Decides nothing: see [`crate::evented::quirks`].
+    pub created_at: i64,
+}
+
+/// The runtime's events. Ends after an error, or without one if the runtime ends the subscription so.
+pub type EventStream = BoxStream<'static, Result<RuntimeEvent, Error>>;
+
 /// A container runtime that can be looked at. Every call is bounded in time by the implementation.
 pub trait Runtime: Send + Sync + 'static {
     /// Fills `into` with the sandboxes of the node or of one pod. What it holds counts only if the call succeeds.
@@ -95,6 +112,10 @@ pub trait Runtime: Send + Sync + 'static {
     fn probe_sandbox(&self, _subject: &Subject, _id: &SandboxId) -> impl Future<Output = Result<(), Error>> + Send {
         std::future::ready(Ok(()))
     }
+
+    /// Subscribes to the runtime's events. Returns once the subscription stands or is refused; a runtime that has none says
+    /// [`ErrorKind::Unimplemented`].
+    fn events(&self) -> impl Future<Output = Result<EventStream, Error>> + Send;
 
     /// Asks which runtime this is. Called whenever the runtime was away or did not know a call, until it answers: it may have
     /// become another one.

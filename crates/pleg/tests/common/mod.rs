@@ -1,21 +1,35 @@
 //! A runtime in memory, with faults, driven under paused time.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
-#![allow(clippy::unwrap_used, reason = "a test's helper")]
+#![allow(clippy::unwrap_used, clippy::struct_excessive_bools, reason = "a test's helper")]
+
+pub mod history;
+pub mod oracle;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::{StreamExt, stream};
 use parking_lot::{Mutex, MutexGuard};
 use pleg::model::PodView;
-use pleg::runtime::{Error, ErrorKind, ListFilter, ListSummary, Runtime, RuntimeStatus, RuntimeVersion, Subject};
+use pleg::runtime::{
+    Error, ErrorKind, EventStream, ListFilter, ListSummary, Runtime, RuntimeEvent, RuntimeStatus, RuntimeVersion,
+    Subject,
+};
 use pleg::snapshot::{ContainerList, SandboxList};
 use pleg::{
     Config, ContainerId, ContainerRef, ContainerState, ContainerStatus, Event, Generator, Item, Metrics, Overflow,
     Pleg, PodUid, SandboxId, SandboxState, SandboxStatus, Start, Subscriber,
 };
 use pleg_cri::{ContainerItem, Endpoint, InFlight, Rpc, SandboxItem};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+
+/// How many histories are tried: so many, or as many as `PROPTEST_CASES` says.
+pub fn cases(usual: u32) -> u32 {
+    let asked = std::env::var("PROPTEST_CASES").ok();
+    asked.and_then(|cases| cases.parse().ok()).unwrap_or(usual)
+}
 
 #[derive(Debug, Clone)]
 pub struct Sandbox {
@@ -74,6 +88,13 @@ pub struct World {
     pub denied: BTreeSet<String>,
     /// What each call takes.
     pub latency: Duration,
+    /// What one call after the other takes, round and round; if there are any, `latency` is not asked.
+    pub latencies: Vec<Duration>,
+    /// More calls than this without any time passing are a caller that goes round in circles: it is noted in `spun`, and they take
+    /// their time. Zero: nobody counts.
+    pub most_calls_at_once: usize,
+    pub spun: bool,
+    calls_at: Option<(tokio::time::Instant, usize)>,
     /// Full lists answered, with what they said.
     pub looks: Vec<BTreeMap<String, PodView>>,
     /// When each full list was asked for and answered.
@@ -82,9 +103,71 @@ pub struct World {
     pub status_calls: Vec<String>,
     pub in_flight: usize,
     pub most_in_flight: usize,
+    /// What `Version` answers.
+    pub version: RuntimeVersion,
+    /// `GetContainerEvents` is implemented.
+    pub has_events: bool,
+    /// Fails it.
+    pub events_error: Option<ErrorKind>,
+    /// It ends at once, without an error.
+    pub events_end: bool,
+    /// What the next subscriber gets first.
+    pub backlog: Vec<RuntimeEvent>,
+    /// Lists show the world as it was when they were asked for, and not as it is when they are answered.
+    pub list_snapshot_early: bool,
+    /// The same of statuses.
+    pub status_snapshot_early: bool,
+    /// When somebody subscribed.
+    pub subscriptions: Vec<tokio::time::Instant>,
+    pub subscribers: Vec<mpsc::UnboundedSender<Result<RuntimeEvent, Error>>>,
 }
 
 impl World {
+    /// Tells every subscriber.
+    pub fn tell(&mut self, event: &RuntimeEvent) {
+        self.subscribers
+            .retain(|subscriber| subscriber.send(Ok(event.clone())).is_ok());
+    }
+
+    /// Tells that something happened to an object, with or without its pod.
+    pub fn tell_of(&mut self, id: &str, pod: Option<&str>) {
+        self.tell(&RuntimeEvent {
+            id: Some(id.into()),
+            pod: pod.map(Into::into),
+            ..RuntimeEvent::default()
+        });
+    }
+
+    /// Tells that an object was deleted.
+    pub fn tell_deleted(&mut self, id: &str, pod: Option<&str>) {
+        self.tell(&RuntimeEvent {
+            id: Some(id.into()),
+            pod: pod.map(Into::into),
+            deleted: true,
+            ..RuntimeEvent::default()
+        });
+    }
+
+    /// Ends every stream.
+    pub fn cut(&mut self) {
+        self.subscribers.clear();
+    }
+
+    fn latency(&mut self) -> Duration {
+        let now = tokio::time::Instant::now();
+        let before = self.calls_at.filter(|(at, _)| *at == now).map_or(0, |(_, calls)| calls);
+        self.calls_at = Some((now, before + 1));
+        if self.most_calls_at_once > 0 && before >= self.most_calls_at_once {
+            self.spun = true;
+            return Duration::from_millis(1);
+        }
+        if self.latencies.is_empty() {
+            return self.latency;
+        }
+        self.latencies.rotate_left(1);
+        self.latencies[0]
+    }
+
     fn tick(&mut self) -> i64 {
         self.clock += 1;
         self.clock
@@ -207,6 +290,16 @@ impl Fake {
         timeout.map_err(|_| Self::error(rpc, subject, ErrorKind::Deadline(deadline)))
     }
 
+    fn early<T>(&self, part: impl Fn(&World) -> T) -> Option<T> {
+        let world = self.world();
+        world.list_snapshot_early.then(|| part(&world))
+    }
+
+    fn early_status<T>(&self, part: impl Fn(&World) -> T) -> Option<T> {
+        let world = self.world();
+        world.status_snapshot_early.then(|| part(&world))
+    }
+
     async fn list_call(&self, rpc: Rpc) -> Result<(), Error> {
         let deadline = Duration::from_mins(2);
         let inflight = self.world().inflight.clone();
@@ -215,8 +308,8 @@ impl Fake {
             self.unlocked(deadline, rpc, &Subject::NODE, |_| true).await?;
         }
         let (latency, hangs) = {
-            let world = self.world();
-            (world.latency, world.list_hangs)
+            let mut world = self.world();
+            (world.latency(), world.list_hangs)
         };
         if hangs {
             tokio::time::sleep(Duration::from_mins(2)).await;
@@ -243,7 +336,7 @@ impl Fake {
             world.status_calls.push(id.to_owned());
             world.in_flight += 1;
             world.most_in_flight = world.most_in_flight.max(world.in_flight);
-            (world.latency, world.hung.contains(id))
+            (world.latency(), world.hung.contains(id))
         };
         let _landing = Landing(self.clone());
         if hung {
@@ -287,9 +380,10 @@ fn bytes(flag: bool, text: &str) -> &[u8] {
 
 impl Runtime for Fake {
     async fn list_sandboxes(&self, filter: &ListFilter, into: &mut SandboxList) -> Result<ListSummary, Error> {
+        let early = self.early(|world| world.sandboxes.clone());
         self.list_call(Rpc::ListPodSandbox).await?;
         let world = self.world();
-        for (id, sandbox) in &world.sandboxes {
+        for (id, sandbox) in early.as_ref().unwrap_or(&world.sandboxes) {
             let item = SandboxItem {
                 id: id.as_bytes(),
                 has_metadata: true,
@@ -312,9 +406,10 @@ impl Runtime for Fake {
 
     async fn list_containers(&self, filter: &ListFilter, into: &mut ContainerList) -> Result<ListSummary, Error> {
         let asked = tokio::time::Instant::now();
+        let early = self.early(|world| world.containers.clone());
         self.list_call(Rpc::ListContainers).await?;
         let mut world = self.world();
-        for (id, container) in &world.containers {
+        for (id, container) in early.as_ref().unwrap_or(&world.containers) {
             let item = ContainerItem {
                 id: id.as_bytes(),
                 pod_sandbox_id: container.sandbox.as_bytes(),
@@ -343,9 +438,10 @@ impl Runtime for Fake {
     }
 
     async fn sandbox_status(&self, subject: &Subject, id: &SandboxId) -> Result<SandboxStatus, Error> {
+        let find = |world: &World| world.sandboxes.get(id.as_str()).cloned();
+        let early = self.early_status(find);
         self.status_call(Rpc::PodSandboxStatus, subject, id.as_str()).await?;
-        let world = self.world();
-        let Some(sandbox) = world.sandboxes.get(id.as_str()) else {
+        let Some(sandbox) = early.unwrap_or_else(|| find(&self.world())) else {
             return Err(Self::error(
                 Rpc::PodSandboxStatus,
                 subject,
@@ -368,9 +464,10 @@ impl Runtime for Fake {
         id: &ContainerId,
         name: &Arc<str>,
     ) -> Result<ContainerStatus, Error> {
+        let find = |world: &World| world.containers.get(id.as_str()).cloned();
+        let early = self.early_status(find);
         self.status_call(Rpc::ContainerStatus, subject, id.as_str()).await?;
-        let world = self.world();
-        let Some(container) = world.containers.get(id.as_str()) else {
+        let Some(container) = early.unwrap_or_else(|| find(&self.world())) else {
             return Err(Self::error(
                 Rpc::ContainerStatus,
                 subject,
@@ -387,7 +484,12 @@ impl Runtime for Fake {
             started_at: None,
             finished_at: None,
             exit_code: exited.then_some(container.exit_code),
-            reason: if exited { "Error".into() } else { "".into() },
+            // As containerd says of a container whose start failed.
+            reason: match (exited, container.exit_code) {
+                (false, _) => "".into(),
+                (true, 128) => "StartError".into(),
+                (true, _) => "Error".into(),
+            },
             message: Box::default(),
             image: "image".into(),
             image_ref: Box::default(),
@@ -412,13 +514,32 @@ impl Runtime for Fake {
         self.world().inflight.clone()
     }
 
+    async fn events(&self) -> Result<EventStream, Error> {
+        let mut world = self.world();
+        let refusal = world.events_error.clone();
+        let refusal = refusal.or((!world.has_events).then_some(ErrorKind::Unimplemented));
+        if let Some(kind) = refusal {
+            return Err(Self::error(Rpc::GetContainerEvents, &Subject::NODE, kind));
+        }
+        let (subscriber, events) = mpsc::unbounded_channel();
+        world.subscriptions.push(tokio::time::Instant::now());
+        for event in std::mem::take(&mut world.backlog) {
+            let _ = subscriber.send(Ok(event));
+        }
+        if !world.events_end {
+            world.subscribers.push(subscriber);
+        }
+        let next = |mut events: mpsc::UnboundedReceiver<_>| async move { Some((events.recv().await?, events)) };
+        Ok(stream::unfold(events, next).boxed())
+    }
+
     async fn version(&self) -> Result<RuntimeVersion, Error> {
         let mut world = self.world();
         if let Some(kind) = world.version_error.clone() {
             return Err(Self::error(Rpc::Version, &Subject::NODE, kind));
         }
         world.versions += 1;
-        Ok(RuntimeVersion::default())
+        Ok(world.version.clone())
     }
 
     async fn status(&self) -> Result<RuntimeStatus, Error> {

@@ -261,14 +261,12 @@ impl Forth {
     }
 
     fn commit(&mut self, commit: &Commit) -> Result<Outcome, ReplayError> {
-        let unknown = commit.changes.iter().any(|change| {
-            let about = nameless(&change.id, change.before.or(change.after));
-            let object = self.node.objects.get(&key(&commit.uid, &about));
-            object.is_none_or(|object| object.nameless)
-        });
+        let mut unknown = false;
         for change in &commit.changes {
             let about = nameless(&change.id, change.before.or(change.after));
-            self.node.object(&commit.uid, &about, true).committed = change.after;
+            let object = self.node.object(&commit.uid, &about, true);
+            object.committed = change.after;
+            unknown |= object.nameless;
         }
         let view = match self.views.remove(&commit.uid) {
             // Nothing was asked, because nothing was listed any more.

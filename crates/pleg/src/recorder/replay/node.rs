@@ -27,6 +27,8 @@ pub(super) type Key = (PodUid, ObjectKind, Arc<str>);
 #[derive(Debug, Default)]
 pub(super) struct Node {
     pub(super) objects: BTreeMap<Key, Standing>,
+    /// What is known of objects that are gone: one that went while it was inspected is committed after that.
+    gone: BTreeMap<Key, Object>,
     pub(super) pods: HashMap<PodUid, PodRef>,
 }
 
@@ -56,19 +58,24 @@ impl Node {
 
     /// The object, made if it is gone by now.
     pub(super) fn object(&mut self, uid: &PodUid, about: &Object, nameless: bool) -> &mut Standing {
-        self.objects.entry(key(uid, about)).or_insert_with(|| Standing {
-            about: about.clone(),
-            listed: None,
-            committed: None,
-            denied: false,
-            nameless,
+        self.objects.entry(key(uid, about)).or_insert_with_key(|key| {
+            let known = if nameless { self.gone.remove(key) } else { None };
+            Standing {
+                nameless: nameless && known.is_none(),
+                about: known.unwrap_or_else(|| about.clone()),
+                listed: None,
+                committed: None,
+                denied: false,
+            }
         })
     }
 
     pub(super) fn drop_if_unknown(&mut self, key: &Key) {
         let nothing = |object: &Standing| object.listed.is_none() && object.committed.is_none();
-        if self.objects.get(key).is_some_and(nothing) {
-            self.objects.remove(key);
+        if self.objects.get(key).is_some_and(nothing)
+            && let Some(object) = self.objects.remove(key).filter(|object| !object.nameless)
+        {
+            self.gone.insert(key.clone(), object.about);
         }
     }
 

@@ -1,0 +1,182 @@
+//! Did the stream tell what a full look found?
+//!
+//! A list may show a change a moment before its event arrives, and an event may arrive a moment before a list shows its change. So a
+//! change that nobody hinted at is only suspected, and forgiven if a hint about its pod comes within [`GRACE`].
+
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use tokio::time::Instant;
+
+use crate::model::{ContainerId, PodUid};
+
+/// How far apart a change and its event may be seen.
+pub(crate) const GRACE: Duration = Duration::from_secs(2);
+/// More pods than this within the grace: nobody is blamed for a while. Bounds the memory.
+const MOST: usize = 8192;
+
+/// Who was hinted at, and who changed without.
+#[derive(Debug, Default)]
+pub(crate) struct Misses {
+    hinted: HashMap<PodUid, Instant>,
+    /// Hints beyond the limit came then.
+    flooded: Option<Instant>,
+    suspected: HashMap<PodUid, Suspicion>,
+}
+
+/// A change that nobody hinted at, so far.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Suspicion {
+    since: Instant,
+    /// The containers that ended without having been seen to run: if their start failed, no event tells.
+    pub(crate) unstarted: Vec<ContainerId>,
+    /// Something else changed, too.
+    pub(crate) other: bool,
+}
+
+impl Suspicion {
+    pub(crate) fn new(since: Instant) -> Self {
+        Self {
+            since,
+            unstarted: Vec::new(),
+            other: false,
+        }
+    }
+
+    /// There is a change that an event should have told.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.unstarted.is_empty() && !self.other
+    }
+}
+
+impl Misses {
+    /// An event came about this pod.
+    pub(crate) fn hinted(&mut self, uid: &PodUid, now: Instant) {
+        self.suspected.remove(uid);
+        if let Some(at) = self.hinted.get_mut(uid) {
+            *at = now;
+            return;
+        }
+        if self.hinted.len() >= MOST {
+            self.forget_old(now);
+        }
+        if self.hinted.len() < MOST {
+            self.hinted.insert(uid.clone(), now);
+        } else {
+            self.flooded = Some(now);
+            self.suspected.clear();
+        }
+    }
+
+    /// An event came that may be about any pod.
+    pub(crate) fn hinted_all(&mut self, now: Instant) {
+        self.flooded = Some(now);
+        self.suspected.clear();
+    }
+
+    /// Whether an event came about this pod within the grace.
+    pub(crate) fn is_hinted(&self, uid: &PodUid, now: Instant) -> bool {
+        let recent = |at: Instant| now.saturating_duration_since(at) <= GRACE;
+        self.flooded.is_some_and(recent) || self.hinted.get(uid).copied().is_some_and(recent)
+    }
+
+    /// A full look found this change.
+    pub(crate) fn suspect(&mut self, uid: &PodUid, suspicion: Suspicion) {
+        if self.suspected.len() < MOST && !suspicion.is_empty() {
+            self.suspected.entry_ref(uid).or_insert(suspicion);
+        }
+    }
+
+    /// Nothing is suspected.
+    pub(crate) fn is_clear(&self) -> bool {
+        self.suspected.is_empty()
+    }
+
+    /// When the next suspicion becomes a certainty.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.suspected.values().map(|suspicion| suspicion.since + GRACE).min()
+    }
+
+    /// Those that nobody hinted at in time.
+    pub(crate) fn certain(&mut self, now: Instant) -> Vec<(PodUid, Suspicion)> {
+        let late = |_: &PodUid, suspicion: &mut Suspicion| now >= suspicion.since + GRACE;
+        self.suspected.extract_if(late).collect()
+    }
+
+    /// The stream ended: whatever it did not tell, it had no chance to.
+    pub(crate) fn forgive(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Forgets hints that do not count any more, and gives the room of a storm back.
+    pub(crate) fn forget_old(&mut self, now: Instant) {
+        self.hinted.retain(|_, at| now.saturating_duration_since(*at) <= GRACE);
+        if self.hinted.is_empty() {
+            self.hinted = HashMap::new();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn other(since: Instant) -> Suspicion {
+        Suspicion {
+            other: true,
+            ..Suspicion::new(since)
+        }
+    }
+
+    #[test]
+    fn a_hint_within_the_grace_before_or_after_is_enough() {
+        let start = Instant::now();
+        let at = |ms: u64| start + Duration::from_millis(ms);
+        let uid = PodUid::from("a");
+        // (hint at, change seen at, is it a miss)
+        for (hint, change, miss) in [
+            (None, 1000, true),
+            (Some(0), 1999, false),
+            (Some(0), 2001, true),
+            (Some(3000), 1001, false),
+            (Some(3100), 1000, true),
+        ] {
+            let mut misses = Misses::default();
+            if let Some(hint) = hint.filter(|hint| *hint < change) {
+                misses.hinted(&uid, at(hint));
+            }
+            if !misses.is_hinted(&uid, at(change)) {
+                misses.suspect(&uid, other(at(change)));
+            }
+            let mut found = misses.certain(at(change + 1999));
+            if let Some(hint) = hint.filter(|hint| *hint >= change && *hint < change + 2000) {
+                misses.hinted(&uid, at(hint));
+            }
+            found.extend(misses.certain(at(change + 2000)));
+            assert_eq!(found.len(), usize::from(miss), "{hint:?} {change}");
+        }
+    }
+
+    #[test]
+    fn a_flood_of_hints_is_bounded_and_blames_nobody() {
+        let now = Instant::now();
+        let mut misses = Misses::default();
+        for n in 0..2 * MOST {
+            misses.hinted(&PodUid::from(format!("{n}").as_str()), now);
+        }
+        assert!(misses.hinted.len() <= MOST);
+        assert!(misses.is_hinted(&PodUid::from("never heard of"), now));
+        misses.forget_old(now + GRACE * 2);
+        assert_eq!(misses.hinted.capacity(), 0);
+    }
+
+    #[test]
+    fn a_stream_that_ended_is_not_to_blame() {
+        let now = Instant::now();
+        let mut misses = Misses::default();
+        misses.suspect(&PodUid::from("a"), other(now));
+        assert!(!misses.is_clear());
+        misses.forgive();
+        assert_eq!(misses.certain(now + GRACE * 2), []);
+    }
+}

@@ -1,0 +1,152 @@
+//! Event-driven generation: the runtime's own events are hints where to look, and nothing else.
+//!
+//! ```text
+//!              GetContainerEvents            dirty set                 one writer
+//! runtime ───────────────────────▶ stream ─────────────▶ hints ─────────────────▶ generator
+//!    ▲                             (this module's task)                               │
+//!    └──────────── by id · one pod's lists · both lists in full ◀─────────────────────┘
+//! ```
+//!
+//! The task in `stream` reads the stream as fast as it comes, whatever the generator does: a slow reader holds up the runtime's
+//! own work. What it writes is the dirty set; cache, records and events have one writer, the generator, so that an event that is
+//! late, doubled, half filled or from the future can cost a look and can never be wrong. What runtimes are known to do to their
+//! events is in [`quirks`].
+//!
+//! Trust, but verify: while the stream is up the pause between full looks grows (`period`); a full look that finds a change nobody
+//! hinted at (`misses`) takes it back to the shortest, as does a stream that ends.
+
+pub(crate) mod link;
+pub(crate) mod misses;
+pub(crate) mod period;
+pub mod quirks;
+pub(crate) mod stream;
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+
+pub(crate) use link::{Link, State as StreamState};
+pub(crate) use stream::Stream;
+
+/// How changes are found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// By full looks, once a period.
+    Generic,
+    /// By the runtime's events, and full looks now and then.
+    Evented,
+    /// By events where the runtime has them and nobody else loses any by it.
+    #[default]
+    Auto,
+}
+
+impl Mode {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Evented, Self::Generic];
+
+    /// As people write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Generic => "generic",
+            Self::Evented => "evented",
+            Self::Auto => "auto",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Why a text is no mode.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no mode: write generic, evented or auto")]
+pub struct BadMode(String);
+
+impl FromStr for Mode {
+    type Err = BadMode;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let found = Self::ALL.into_iter().find(|mode| mode.name() == text);
+        found.ok_or_else(|| BadMode(text.chars().take(40).collect()))
+    }
+}
+
+/// How events are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EventedConfig {
+    /// Whether they are.
+    pub mode: Mode,
+    /// The longest pause between full looks while the stream is good; never more than half of the health threshold, so that
+    /// one late look does not make a node NotReady.
+    pub most_period: Duration,
+    /// Nobody else listens on this runtime, so that [`Mode::Auto`] takes nothing from anybody where each event goes to one only.
+    pub alone: bool,
+}
+
+impl Default for EventedConfig {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Auto,
+            most_period: Duration::from_mins(1),
+            alone: false,
+        }
+    }
+}
+
+/// How changes are found now, and why so.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ModeReport {
+    /// What is done: [`Mode::Generic`] or [`Mode::Evented`].
+    pub mode: Mode,
+    /// What was asked for.
+    pub configured: Mode,
+    /// Why, in a few words.
+    pub reason: Arc<str>,
+    /// The pause between full looks, now.
+    pub full_look_period_seconds: f64,
+    /// Changes that the stream should have told and a full look found.
+    pub missed_changes: u64,
+}
+
+impl Default for ModeReport {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Generic,
+            configured: Mode::Auto,
+            reason: "not running yet".into(),
+            full_look_period_seconds: 1.0,
+            missed_changes: 0,
+        }
+    }
+}
+
+impl fmt::Display for ModeReport {
+    /// As in `evented (full look every 60s): the event stream of containerd 2.1.9 is up`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let period = pleg_cri::error::seconds(Duration::from_secs_f64(self.full_look_period_seconds.max(0.0)));
+        write!(f, "{} (a full look every {period}): {}", self.mode, self.reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_are_read_back() {
+        for mode in Mode::ALL {
+            assert_eq!(mode.name().parse(), Ok(mode));
+        }
+        assert_eq!(
+            "fast".parse::<Mode>().unwrap_err().to_string(),
+            "\"fast\" is no mode: write generic, evented or auto"
+        );
+    }
+}

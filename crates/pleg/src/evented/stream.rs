@@ -1,0 +1,169 @@
+//! The task that reads the runtime's events: subscribes, drains into the dirty set, and comes back for ever.
+//!
+//! Nothing here waits for the generator, and nothing is gated on health: a stream that is not read holds up the runtime, and a
+//! generator that waits for what it does not read never starts (as the kubelet's did, with more than 1000 events in the backlog).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use pleg_cri::{Error, ErrorKind};
+use tokio::time::{Instant, timeout};
+
+use super::Mode;
+use super::link::{Link, State};
+use super::quirks::{Quirks, made_at};
+use crate::hints::Hints;
+use crate::metrics::Metrics;
+use crate::runtime::{Runtime, RuntimeVersion};
+
+/// The first pause before a lost stream is asked for again, and the longest.
+const AGAIN: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(30)];
+/// A runtime without events is asked again after this long, or when it was away: it may have become another one.
+const RECHECK: Duration = Duration::from_mins(1);
+/// A stream that ends sooner, without an event, was none.
+const PROVEN: Duration = Duration::from_secs(1);
+
+/// The task.
+#[derive(Debug)]
+pub(crate) struct Stream<R> {
+    pub(crate) runtime: Arc<R>,
+    pub(crate) mode: Mode,
+    pub(crate) alone: bool,
+    pub(crate) hints: Hints,
+    pub(crate) link: Link,
+    pub(crate) metrics: Metrics,
+}
+
+/// How an attempt ended.
+enum Ended {
+    /// There was a stream, and it ended.
+    Lost(Arc<str>),
+    /// There was none, but there should be.
+    Failed(Arc<str>),
+    /// This runtime has none, or it is not ours to take.
+    NotOffered(Arc<str>),
+}
+
+impl<R: Runtime> Stream<R> {
+    /// Runs until it is dropped.
+    pub(crate) async fn run(self) {
+        let mut pause = AGAIN[0];
+        let mut ever_up = false;
+        loop {
+            let ended = self.attempt(ever_up).await;
+            // A stream that was good is asked for again at once, and not by all nodes of a cluster together.
+            let error = match ended {
+                Ended::NotOffered(reason) => {
+                    ever_up = false;
+                    self.turn(State::Off { reason });
+                    // Either way it is asked again.
+                    let _ = timeout(RECHECK, self.link.back()).await;
+                    continue;
+                }
+                Ended::Lost(error) => {
+                    ever_up = true;
+                    pause = AGAIN[0];
+                    error
+                }
+                Ended::Failed(error) => error,
+            };
+            self.metrics.stream_failed();
+            let since = match self.link.state() {
+                State::Down { since, .. } => since,
+                _ => Instant::now(),
+            };
+            self.turn(State::Down { error, since });
+            let jitter = pause.mul_f64(0.5 + fastrand::f64() / 2.0);
+            let back = timeout(jitter, self.link.back()).await;
+            pause = back.map_or((pause * 2).min(AGAIN[1]), |()| AGAIN[0]);
+        }
+    }
+
+    fn turn(&self, state: State) {
+        if self.link.set(state) {
+            self.hints.wake();
+        }
+    }
+
+    /// Subscribes and reads to the end. `ever_up`: this runtime has had a stream before.
+    async fn attempt(&self, ever_up: bool) -> Ended {
+        let version = match self.runtime.version().await {
+            Ok(version) => version,
+            Err(error) => return failed(&error),
+        };
+        let name = name(&version);
+        let splits = Quirks::of(&version.name, &version.version).splits_events;
+        if splits && self.mode == Mode::Auto && !self.alone {
+            let reason =
+                format!("{name} hands each event to one subscriber only, and a kubelet beside us would miss ours");
+            return Ended::NotOffered(reason.into());
+        }
+        let asked = Instant::now();
+        let mut events = match self.runtime.events().await {
+            Ok(events) => events,
+            Err(error) if error.kind == ErrorKind::Unimplemented && self.mode == Mode::Auto => {
+                return Ended::NotOffered(format!("{name} has no event stream").into());
+            }
+            Err(error) => return failed(&error),
+        };
+        let mut first = true;
+        let mut clean = false;
+        let error = loop {
+            // The first event, or a second without a refusal, says that the subscription stands.
+            let event = if first {
+                let Ok(event) = timeout(PROVEN.saturating_sub(asked.elapsed()), events.next()).await else {
+                    self.up(&name, splits, &mut first);
+                    continue;
+                };
+                event
+            } else {
+                events.next().await
+            };
+            match event {
+                Some(Ok(event)) => {
+                    self.metrics.stream_event(made_at(event.created_at));
+                    self.hints.stir(event);
+                    if first {
+                        self.up(&name, splits, &mut first);
+                    }
+                }
+                Some(Err(error)) => break error.to_string().into(),
+                None => {
+                    clean = true;
+                    break "the runtime ended the stream".into();
+                }
+            }
+        };
+        if !first {
+            return Ended::Lost(error);
+        }
+        if clean && self.mode == Mode::Auto && !ever_up {
+            let reason =
+                format!("{name} ends its event stream at once (CRI-O does so unless enable_pod_events is set)");
+            return Ended::NotOffered(reason.into());
+        }
+        Ended::Failed(error)
+    }
+
+    fn up(&self, name: &Arc<str>, splits: bool, first: &mut bool) {
+        *first = false;
+        self.metrics.stream_up();
+        let runtime = Arc::clone(name);
+        self.turn(State::Up { runtime, splits });
+    }
+}
+
+fn failed(error: &Error) -> Ended {
+    Ended::Failed(error.to_string().into())
+}
+
+fn name(version: &RuntimeVersion) -> Arc<str> {
+    let clip = |text: &str| text.chars().take(64).collect::<String>();
+    format!(
+        "{} {}",
+        clip(&version.name),
+        clip(version.version.trim_start_matches('v'))
+    )
+    .into()
+}

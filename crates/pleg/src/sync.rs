@@ -1,0 +1,10 @@
+//! What the parts share that are written by one task and read or stirred by others: [`hints`](crate::hints), [`cache`](crate::cache)
+//! and the [`link`](crate::evented) to the stream.
+//!
+//! They name their locks, atomics and notifications here and nowhere else, so that `tests/seams` can compile the very same files with
+//! others, which let a scheduler decide who runs when.
+
+pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
+
+pub(crate) use parking_lot::{Mutex, RwLock};
+pub(crate) use tokio::sync::Notify;

@@ -1,0 +1,342 @@
+//! Random histories of a runtime that tells of its changes, well or badly: events are dropped, doubled, late, out of order, half
+//! filled, from another time or invented, streams are cut and refused, answers take their time and are of one moment or another.
+//! What must hold always holds; and where the runtime tells the truth in time, nothing waits for a full look.
+
+#![allow(clippy::unwrap_used, reason = "the steps of a test")]
+#![allow(clippy::float_cmp, reason = "these figures are whole numbers")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::history::{CONTAINERS, Change, Chronicle, PODS, Waiter, change, toggle};
+use common::oracle::{cache_is_right, container_states, explained, replay, replayed};
+use common::{Fake, Rig};
+use pleg::runtime::{ErrorKind, RuntimeEvent};
+use pleg::{Config, Event, Item, Level, Mode};
+use proptest::prelude::*;
+use tokio::time::{sleep, timeout};
+
+/// What becomes of the events of a change.
+#[derive(Debug, Clone)]
+enum Fate {
+    Told,
+    Doubled,
+    /// Told after so many milliseconds; so others overtake it.
+    Late(u64),
+    Dropped,
+    WithoutPod,
+    WithoutId,
+    Empty,
+    /// Made at that time, as it says.
+    Wild(i64),
+    /// DELETED, whatever it was.
+    Deleted,
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Change(Change, Fate),
+    /// An event about nothing that happened: of an object that was made in a step, of a pod, either or neither told.
+    Invented(Option<(bool, usize)>, Option<usize>, bool),
+    Cut,
+    Refuse(bool),
+    /// Time passes, in milliseconds.
+    Pass(u64),
+    /// The tasks take so many turns.
+    Turns(usize),
+    Request(usize),
+    RequestAll,
+    /// Waits for news; having asked for it or not.
+    Wait(usize, bool),
+    /// The oldest of those who wait gives up.
+    GiveUp,
+    /// What calls take from now on, one after the other, in milliseconds.
+    Latencies(Vec<u64>),
+    /// Lists and statuses are of the moment when they are asked for, and not when they are answered.
+    Early(bool, bool),
+    FailLists(bool),
+    Fail(usize, usize, bool),
+    Hang(usize, usize, bool),
+}
+
+/// What may go wrong in a history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Faults {
+    /// Nothing: every event comes at once, and every call is answered.
+    None,
+    /// Calls.
+    Calls,
+    /// Calls and events.
+    All,
+}
+
+fn fate(faults: Faults) -> impl Strategy<Value = Fate> {
+    let wild = prop_oneof![Just(i64::MIN), Just(-1), Just(0), Just(1), Just(i64::MAX), any::<i64>()];
+    let good = prop_oneof![
+        6 => Just(Fate::Told),
+        1 => Just(Fate::Doubled),
+        1 => wild.prop_map(Fate::Wild),
+    ];
+    let bad = prop_oneof![
+        2 => (1..5000u64).prop_map(Fate::Late),
+        2 => Just(Fate::Dropped),
+        1 => Just(Fate::WithoutPod),
+        1 => Just(Fate::WithoutId),
+        1 => Just(Fate::Empty),
+        1 => Just(Fate::Deleted),
+    ];
+    match faults {
+        Faults::All => prop_oneof![3 => good, 2 => bad].boxed(),
+        Faults::None | Faults::Calls => good.boxed(),
+    }
+}
+
+fn step(faults: Faults) -> impl Strategy<Value = Step> {
+    let p = 0..PODS;
+    let pc = (p.clone(), 0..CONTAINERS);
+    let invented = (
+        proptest::option::of((any::<bool>(), 0..40usize)),
+        proptest::option::of(0..PODS + 2),
+        any::<bool>(),
+    );
+    // Most calls are fast, some slower than the pauses between looks.
+    let millis = prop_oneof![3 => Just(0), 3 => 1..20u64, 2 => 20..400u64];
+    let latencies = proptest::collection::vec(millis, 0..4);
+    let calm = prop_oneof![
+        20 => (change(), fate(faults)).prop_map(|(change, fate)| Step::Change(change, fate)),
+        1 => invented.prop_map(|(id, pod, deleted)| Step::Invented(id, pod, deleted)),
+        5 => (1..50u64).prop_map(Step::Pass),
+        3 => (50..5000u64).prop_map(Step::Pass),
+        3 => (1..8usize).prop_map(Step::Turns),
+        2 => p.clone().prop_map(Step::Request),
+        1 => Just(Step::RequestAll),
+        2 => (p, any::<bool>()).prop_map(|(p, ask)| Step::Wait(p, ask)),
+        1 => Just(Step::GiveUp),
+        2 => latencies.prop_map(Step::Latencies),
+        1 => any::<(bool, bool)>().prop_map(|(lists, statuses)| Step::Early(lists, statuses)),
+    ];
+    let calls = prop_oneof![
+        1 => any::<bool>().prop_map(Step::FailLists),
+        2 => (pc.clone(), any::<bool>()).prop_map(|((p, c), on)| Step::Fail(p, c, on)),
+        1 => (pc, any::<bool>()).prop_map(|((p, c), on)| Step::Hang(p, c, on)),
+    ];
+    let stream = prop_oneof![Just(Step::Cut), any::<bool>().prop_map(Step::Refuse)];
+    match faults {
+        Faults::None => calm.boxed(),
+        Faults::Calls => prop_oneof![6 => calm, 1 => calls].boxed(),
+        Faults::All => prop_oneof![12 => calm, 2 => calls, 1 => stream].boxed(),
+    }
+}
+
+/// Tells of a change, as its fate is.
+fn tell(fake: &Fake, mut events: Vec<RuntimeEvent>, fate: &Fate) {
+    for event in &mut events {
+        match fate {
+            Fate::WithoutPod => event.pod = None,
+            Fate::WithoutId => event.id = None,
+            Fate::Empty => *event = RuntimeEvent::default(),
+            Fate::Wild(created_at) => event.created_at = *created_at,
+            Fate::Deleted => event.deleted = true,
+            Fate::Told | Fate::Doubled | Fate::Late(_) | Fate::Dropped => {}
+        }
+    }
+    let all = |fake: &Fake, events: &[RuntimeEvent]| events.iter().for_each(|event| fake.world().tell(event));
+    match fate {
+        Fate::Dropped => {}
+        Fate::Late(millis) => {
+            let (fake, late) = (fake.clone(), Duration::from_millis(*millis));
+            tokio::spawn(async move {
+                sleep(late).await;
+                all(&fake, &events);
+            });
+        }
+        Fate::Doubled => {
+            all(fake, &events);
+            all(fake, &events);
+        }
+        _ => all(fake, &events),
+    }
+}
+
+fn apply(fake: &Fake, step: &Step, n: usize) {
+    match step {
+        Step::Change(change, fate) => tell(fake, change.apply_and_tell(fake, n), fate),
+        Step::Invented(object, pod, deleted) => {
+            let event = RuntimeEvent {
+                id: object.map(|(container, n)| format!("{}{n}", if container { "k" } else { "s" }).into()),
+                pod: pod.map(|p| format!("p{p}").into()),
+                deleted: *deleted,
+                created_at: 1,
+            };
+            fake.world().tell(&event);
+        }
+        Step::Cut => fake.world().cut(),
+        Step::Refuse(on) => {
+            let refusal = ErrorKind::Status {
+                code: "UNKNOWN",
+                message: "not now".into(),
+            };
+            fake.world().events_error = on.then_some(refusal);
+        }
+        Step::Latencies(millis) => {
+            fake.world().latencies = millis.iter().copied().map(Duration::from_millis).collect();
+        }
+        Step::Early(lists, statuses) => {
+            let mut world = fake.world();
+            (world.list_snapshot_early, world.status_snapshot_early) = (*lists, *statuses);
+        }
+        Step::FailLists(on) => fake.world().list_error = on.then(|| ErrorKind::Unreachable("gone".into())),
+        Step::Fail(p, c, on) => toggle(fake, *p, *c, *on, |world| &mut world.failing),
+        Step::Hang(p, c, on) => toggle(fake, *p, *c, *on, |world| &mut world.hung),
+        Step::Pass(_) | Step::Turns(_) | Step::Request(_) | Step::RequestAll | Step::Wait(..) | Step::GiveUp => {}
+    }
+}
+
+/// What was read, each with how much of the chronicle there was.
+#[derive(Default)]
+struct Read(Vec<(Event, usize)>);
+
+impl Read {
+    fn take(&mut self, rig: &mut Rig, noted: usize) -> Result<(), TestCaseError> {
+        while let Some(item) = rig.events.try_next() {
+            let Item::Event(event) = item else {
+                return Err(TestCaseError::fail("a gap"));
+            };
+            prop_assert!(explained(rig, &event), "visible before its status: {:?}", event);
+            prop_assert_eq!(event.seq, self.0.len() as u64 + 1);
+            self.0.push(((*event).clone(), noted));
+        }
+        Ok(())
+    }
+}
+
+/// `rested`: the stream has proved itself before the history begins, and full looks are rare.
+async fn history(steps: Vec<Step>, faults: Faults, rested: bool) -> Result<(), TestCaseError> {
+    let fake = Fake::default();
+    {
+        let mut world = fake.world();
+        world.has_events = true;
+        world.most_calls_at_once = 2000;
+        world.version.name = "containerd".into();
+        world.version.version = "2.1.9".into();
+    }
+    let mut config = Config::default();
+    config.probe.round = Duration::ZERO;
+    let mut rig = Rig::start(&fake, config);
+    if rested {
+        sleep(Duration::from_secs(200)).await;
+        prop_assert_eq!(rig.pleg.health().report().mode.full_look_period_seconds, 60.0);
+    }
+    let (mut chronicle, mut read) = (Chronicle::default(), Read::default());
+    let mut waiters = Vec::new();
+    chronicle.note(&fake);
+    for (n, step) in steps.iter().enumerate() {
+        apply(&fake, step, n);
+        let noted = chronicle.note(&fake);
+        match step {
+            Step::Pass(millis) => sleep(Duration::from_millis(*millis)).await,
+            Step::Turns(turns) => {
+                for _ in 0..*turns {
+                    tokio::task::yield_now().await;
+                }
+            }
+            Step::Request(p) => drop(rig.pleg.request(&format!("p{p}").into())),
+            Step::RequestAll => drop(rig.pleg.request_all()),
+            Step::Wait(p, ask) => waiters.push(Waiter::start(&rig, *p, noted, *ask)),
+            Step::GiveUp if !waiters.is_empty() => waiters.remove(0).task.abort(),
+            _ => {}
+        }
+        read.take(&mut rig, noted)?;
+        prop_assert!(!fake.world().spun, "looks without end");
+        if n % 20 == 19 {
+            replayed(&rig).await?;
+        }
+    }
+
+    let noted = chronicle.note(&fake);
+    if faults == Faults::None && rested {
+        // Everything was told: it is known long before the next full look. At worst by a few lists and statuses of 400 ms each, one
+        // after the other, and the pauses between lists.
+        sleep(Duration::from_secs(8)).await;
+        read.take(&mut rig, noted)?;
+        let events = read.0.iter().map(|(event, _)| event);
+        prop_assert_eq!(replay(events)?, container_states(&fake.world().views()));
+        cache_is_right(&rig)?;
+    }
+
+    // Quiet: no more faults, enough time for every retry and for the stream to come back.
+    {
+        let mut world = fake.world();
+        (world.list_error, world.events_error) = (None, None);
+        world.failing.clear();
+        world.hung.clear();
+    }
+    sleep(Duration::from_secs(90)).await;
+    rig.seen().await;
+    read.take(&mut rig, noted)?;
+    prop_assert!(!fake.world().spun, "looks without end");
+    cache_is_right(&rig)?;
+    let report = rig.pleg.health().report();
+    prop_assert_eq!((report.level, report.mode.mode), (Level::Healthy, Mode::Evented));
+
+    // The events lead from nothing to there, each said once, and each is something that really was.
+    let events = || read.0.iter().map(|(event, _)| event);
+    prop_assert_eq!(replay(events())?, container_states(&fake.world().views()));
+    chronicle.check_events(&read.0)?;
+    let of_pods = events().filter(|event| event.pod.is_some()).count();
+    prop_assert_eq!(replayed(&rig).await?, (of_pods as u64, 0));
+
+    // A stream that told everything is not said to have missed anything.
+    if faults != Faults::All {
+        prop_assert_eq!(report.mode.missed_changes, 0);
+    }
+
+    // Nobody waits any more, and nobody was told something older than he asked for.
+    for mut waiter in waiters {
+        match timeout(Duration::from_secs(5), &mut waiter.task).await {
+            Ok(Ok(Ok(entry))) => waiter.check(&entry, &chronicle)?,
+            Ok(Ok(Err(_))) => prop_assert!(faults != Faults::None),
+            _ => return Err(TestCaseError::fail(format!("still waiting for {}", waiter.uid))),
+        }
+    }
+    prop_assert!(rig.pleg.cache().waits().is_empty());
+    Ok(())
+}
+
+fn run(steps: Vec<Step>, faults: Faults, rested: bool) -> Result<(), TestCaseError> {
+    // Pauses before a lost stream is asked for again are of random length: here of the same each time.
+    fastrand::seed(7);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    runtime.block_on(history(steps, faults, rested))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: common::cases(1000),
+        max_shrink_time: 20_000,
+        failure_persistence: Some(Box::new(proptest::test_runner::FileFailurePersistence::WithSource("regressions"))),
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn told_histories(steps in proptest::collection::vec(step(Faults::None), 1..60)) {
+        run(steps, Faults::None, true)?;
+    }
+
+    #[test]
+    fn told_histories_of_faulty_runtimes(
+        steps in proptest::collection::vec(step(Faults::Calls), 1..60), rested in any::<bool>()
+    ) {
+        run(steps, Faults::Calls, rested)?;
+    }
+
+    #[test]
+    fn badly_told_histories(steps in proptest::collection::vec(step(Faults::All), 1..80), rested in any::<bool>()) {
+        run(steps, Faults::All, rested)?;
+    }
+}

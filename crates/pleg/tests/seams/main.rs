@@ -1,0 +1,341 @@
+//! The seams between the stream, the generator and those who wait: what is told is looked at, what is asked for is answered, and
+//! nobody sleeps while there is something to do, in whatever order the threads run.
+//!
+//! The very files of the crate are compiled here, with the primitives of [`sync`] instead of those of `src/sync.rs`. That needs neither a
+//! feature, which whoever uses the crate would see, nor a `--cfg`, for which everything would have to be built once more.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+#[path = "../../src/cache.rs"]
+#[allow(dead_code, unreachable_pub, reason = "a part of it is used here")]
+mod cache;
+#[path = "../../src/hints.rs"]
+#[allow(dead_code, reason = "a part of it is used here")]
+mod hints;
+#[path = "../../src/evented/link.rs"]
+#[allow(dead_code, reason = "a part of it is used here")]
+mod link;
+mod sync;
+
+/// The rest of the crate, as those files name it.
+mod event {
+    pub(crate) use pleg::event::Source;
+}
+mod model {
+    pub(crate) use pleg::model::{PodRef, PodUid};
+}
+mod runtime {
+    pub(crate) use pleg::runtime::RuntimeEvent;
+}
+mod status {
+    pub(crate) use pleg::status::PodStatus;
+}
+mod trouble {
+    pub(crate) use pleg::trouble::Trouble;
+}
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::task::{Context, Waker};
+
+use cache::{Cache, CacheWriter, NotFresh, PodEntry, Token};
+use event::Source;
+use hints::Hints;
+use jiff::Timestamp;
+use link::{Link, State};
+use model::{PodRef, PodUid};
+use runtime::RuntimeEvent;
+use shuttle::future::block_on;
+use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
+use shuttle::thread;
+use status::PodStatus;
+use sync::{Mutex, Notify, scheduled};
+
+const PODS: usize = 2;
+
+fn uid(pod: usize) -> PodUid {
+    PodUid::from(format!("{pod}"))
+}
+
+fn reference(pod: usize, version: u64) -> PodRef {
+    PodRef {
+        uid: uid(pod),
+        namespace: "".into(),
+        // What inspection finds out about a pod, in these tests.
+        name: version.to_string().into(),
+    }
+}
+
+fn version(entry: &PodEntry) -> u64 {
+    entry.status.pod.name.parse().unwrap_or(0)
+}
+
+/// A node: what the runtime is, and what the generator knows of it.
+struct Node {
+    /// How often each pod has changed.
+    runtime: Mutex<[u64; PODS]>,
+    hints: Hints,
+    link: Link,
+    cache: Cache,
+    records: Mutex<Records>,
+    /// There are inspections to make.
+    work: Notify,
+    /// Something was committed or followed.
+    moved: Notify,
+}
+
+/// The generator's own. In the crate one task has it; the lock is that task.
+#[derive(Debug, Default)]
+struct Records {
+    listed: [u64; PODS],
+    committed: [u64; PODS],
+    queue: VecDeque<(usize, Token)>,
+    /// The state of the stream that was followed.
+    followed: Option<State>,
+    over: bool,
+}
+
+impl Node {
+    fn new(writer: &CacheWriter) -> Self {
+        let cache = writer.reader();
+        Self {
+            runtime: Mutex::default(),
+            hints: Hints::new(cache.clone()),
+            link: Link::new(State::Asking),
+            cache,
+            records: Mutex::default(),
+            work: Notify::new(),
+            moved: Notify::new(),
+        }
+    }
+
+    /// Something happens to a pod.
+    fn change(&self, pod: usize) -> u64 {
+        let mut runtime = self.runtime.lock();
+        runtime[pod] += 1;
+        runtime[pod]
+    }
+
+    /// Waits until the records are so. If that never comes to be, shuttle finds everybody asleep.
+    fn until(&self, so: impl Fn(&Records) -> bool) {
+        block_on(async {
+            loop {
+                let moved = self.moved.notified();
+                tokio::pin!(moved);
+                moved.as_mut().enable();
+                if so(&self.records.lock()) {
+                    return;
+                }
+                moved.await;
+            }
+        });
+    }
+
+    /// As the task that reads the stream does.
+    fn turn(&self, state: State) {
+        if self.link.set(state) {
+            self.hints.wake();
+        }
+    }
+
+    /// Tells of changes in every way, without ever asking: whatever is told is committed. Then the stream is lost, and asked for again
+    /// when the generator says so.
+    fn stream(&self) {
+        let runtime = "sim".into();
+        self.turn(State::Up { runtime, splits: false });
+        let told = [(Some("c"), Some(0)), (None, Some(1)), (None, None), (Some("c"), None)];
+        for (id, pod) in told {
+            let changed = pod.unwrap_or(0);
+            let version = self.change(changed);
+            self.hints.stir(RuntimeEvent {
+                id: id.map(Into::into),
+                pod: pod.map(uid),
+                ..RuntimeEvent::default()
+            });
+            if id.is_none() {
+                self.until(|records| records.committed[changed] >= version);
+            }
+        }
+        let all = *self.runtime.lock();
+        self.until(|records| records.committed[0] >= all[0] && records.committed[1] >= all[1]);
+        let off = State::Off { reason: "lost".into() };
+        self.turn(off.clone());
+        block_on(self.link.back());
+        self.until(|records| records.followed.as_ref() == Some(&off));
+    }
+
+    /// Changes something and waits for a status that knows of it. `all`: asks for everything.
+    fn call(&self, pod: usize, all: bool) {
+        let version_then = self.change(pod);
+        let token = if all {
+            self.hints.all(Source::OnDemand)
+        } else {
+            self.hints.pod(&uid(pod), Source::OnDemand)
+        };
+        let entry = block_on(self.cache.newer_than(&uid(pod), token)).unwrap();
+        assert!(entry.observed >= token);
+        assert!(
+            version(&entry) >= version_then,
+            "{entry:?} is older than {version_then}"
+        );
+    }
+
+    /// Begins to wait and gives up.
+    fn give_up(&self, pod: usize) {
+        let token = self.hints.pod(&uid(pod), Source::OnDemand);
+        let uid = uid(pod);
+        let waiting = self.cache.newer_than(&uid, token);
+        tokio::pin!(waiting);
+        let _ = waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    }
+
+    /// Follows the stream, plans looks, lists, and hands over what is to be inspected. So many looks fail first.
+    fn plan(&self, writer: &CacheWriter, mut failures: usize) {
+        let (mut turn, mut wanted, mut everything) = (self.link.turns(), BTreeSet::new(), false);
+        loop {
+            let turns = self.link.turns();
+            if std::mem::replace(&mut turn, turns) != turns {
+                let state = self.link.state();
+                if matches!(state, State::Off { .. }) {
+                    self.link.runtime_back();
+                }
+                self.records.lock().followed = Some(state);
+                self.moved.notify_waiters();
+                self.hints.all(Source::Relist);
+            }
+            let stirred = self.hints.take_stirred();
+            everything |= stirred.all || stirred.objects.values().any(|stir| stir.pod.is_none());
+            let pods = stirred.objects.into_values().filter_map(|stir| stir.pod);
+            wanted.extend(pods.chain(stirred.pods));
+            if self.hints.is_empty() && wanted.is_empty() && !everything {
+                if self.records.lock().over {
+                    return;
+                }
+                block_on(self.hints.wait());
+                continue;
+            }
+            let (asked, token) = self.hints.take(|| writer.start_look());
+            let list = *self.runtime.lock();
+            if failures > 0 {
+                failures -= 1;
+                self.hints.put_back(asked);
+                continue;
+            }
+            let full = std::mem::take(&mut everything) || asked.all.is_some();
+            let mut records = self.records.lock();
+            for (pod, &listed) in list.iter().enumerate() {
+                let (uid, named) = (uid(pod), asked.pods.contains_key(&uid(pod)));
+                let covered = full || named || wanted.contains(&uid);
+                if covered && (named || listed > records.listed[pod]) {
+                    writer.hold(&reference(pod, 0));
+                    records.listed[pod] = listed;
+                    records.queue.push_back((pod, token));
+                }
+            }
+            if full {
+                writer.complete_look(token);
+            }
+            drop(records);
+            wanted.clear();
+            self.work.notify_one();
+        }
+    }
+
+    /// Inspects and commits.
+    fn inspect(&self, writer: &CacheWriter) {
+        loop {
+            let next = self.records.lock().queue.front().copied();
+            let Some((pod, token)) = next else {
+                if self.records.lock().over {
+                    return;
+                }
+                block_on(self.work.notified());
+                continue;
+            };
+            let found = self.runtime.lock()[pod];
+            let mut records = self.records.lock();
+            records.queue.pop_front();
+            records.committed[pod] = found;
+            let held = records.queue.iter().any(|(queued, _)| *queued == pod);
+            writer.commit(
+                PodStatus::empty(reference(pod, found)),
+                token,
+                Timestamp::UNIX_EPOCH,
+                held,
+            );
+            drop(records);
+            self.moved.notify_waiters();
+        }
+    }
+}
+
+/// What a thread does.
+type Part = Box<dyn FnOnce(&Node, &CacheWriter) + Send>;
+
+/// The threads of a node, until all is quiet.
+fn node(failures: usize) {
+    let writer = Arc::new(CacheWriter::default());
+    let node = Arc::new(Node::new(&writer));
+    let spawn = |part: Part| {
+        let (node, writer) = (Arc::clone(&node), Arc::clone(&writer));
+        thread::spawn(move || part(&node, &writer))
+    };
+    let generator = [
+        spawn(Box::new(move |node, writer| node.plan(writer, failures))),
+        spawn(Box::new(Node::inspect)),
+    ];
+    let others = [
+        spawn(Box::new(|node, _| node.stream())),
+        spawn(Box::new(|node, _| node.call(0, false))),
+        spawn(Box::new(|node, _| {
+            node.give_up(1);
+            node.call(1, true);
+        })),
+    ];
+    for thread in others {
+        thread.join().unwrap();
+    }
+    assert!(node.cache.waits().is_empty());
+    node.records.lock().over = true;
+    node.hints.wake();
+    node.work.notify_one();
+    for thread in generator {
+        thread.join().unwrap();
+    }
+    assert_eq!(node.records.lock().committed, *node.runtime.lock());
+}
+
+/// Who waits while the generator ends is told.
+fn end() {
+    let writer = CacheWriter::default();
+    let (cache, token) = (writer.reader(), writer.reader().token());
+    let waiting = thread::spawn(move || block_on(cache.newer_than(&uid(0), token)));
+    drop(writer);
+    assert!(matches!(waiting.join().unwrap(), Err(NotFresh::Ended)));
+}
+
+fn run(scheduler: impl Scheduler + 'static, scenario: fn()) {
+    let mut config = shuttle::Config::new();
+    config.stack_size = 0x4_0000;
+    scheduled(scenario, |scenario| {
+        shuttle::Runner::new(scheduler, config).run(scenario);
+    });
+}
+
+#[test]
+fn nothing_is_lost_in_any_order() {
+    run(RandomScheduler::new(3000), || node(0));
+    run(PctScheduler::new(3, 3000), || node(0));
+}
+
+#[test]
+fn nothing_is_lost_when_looks_fail() {
+    run(RandomScheduler::new(1000), || node(2));
+    run(PctScheduler::new(3, 1000), || node(2));
+}
+
+#[test]
+fn nobody_waits_for_a_generator_that_has_ended() {
+    run(RandomScheduler::new(1000), end);
+    run(PctScheduler::new(3, 1000), end);
+}
