@@ -1,0 +1,282 @@
+//! Who works on which pod: begins workers and ends them, has a pod wait for its name, and puts up a worker that fell.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use pleg::{PodEntry, PodRef, PodUid, SandboxState};
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info};
+
+use crate::decide::Goal;
+use crate::manifest::Pod;
+use crate::memory::Memory;
+use crate::sources::Offer;
+use crate::worker::{Ended, Handle, Shared, Worker};
+
+/// A worker that fell is put up again after this long, and twice as long each time it does.
+const RISE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+
+/// The workers of a node.
+#[derive(Debug)]
+pub(crate) struct Crew {
+    pub(crate) shared: Shared,
+    members: BTreeMap<PodUid, Member>,
+    /// By `namespace/name`: pods that begin when the name is free.
+    waiting: BTreeMap<Arc<str>, Offer>,
+    running: JoinSet<Ended>,
+    /// Whose worker a task is: all that is left to know of one that fell.
+    tasks: HashMap<Id, PodUid>,
+    /// What is remembered of pods that have no worker yet.
+    remembered: BTreeMap<PodUid, Memory>,
+    /// Manifests of pods that something may be left of, by an earlier one of us.
+    kept: BTreeMap<PodUid, Arc<Pod>>,
+    /// Pods of ours that were there when we came, as long as nobody was called unwanted.
+    found: Vec<PodRef>,
+    shutdown: CancellationToken,
+}
+
+#[derive(Debug)]
+struct Member {
+    handle: Handle,
+    /// How often its worker fell.
+    falls: u32,
+}
+
+impl Crew {
+    pub(crate) fn new(shared: Shared) -> Self {
+        Self {
+            shared,
+            members: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            running: JoinSet::new(),
+            tasks: HashMap::new(),
+            remembered: BTreeMap::new(),
+            kept: BTreeMap::new(),
+            found: Vec::new(),
+            shutdown: CancellationToken::new(),
+        }
+    }
+
+    /// What an earlier one of us knew.
+    pub(crate) fn remember(&mut self, remembered: BTreeMap<PodUid, Memory>, kept: Vec<Offer>) {
+        self.remembered = remembered;
+        self.kept = kept
+            .into_iter()
+            .map(|offer| (offer.pod.id.uid.clone(), offer.pod))
+            .collect();
+    }
+
+    /// These pods of ours are there, and have been before us.
+    pub(crate) fn found(&mut self, found: Vec<PodRef>) {
+        self.found = found;
+    }
+
+    /// Workers end with this.
+    pub(crate) fn ends_with(&mut self, shutdown: CancellationToken) {
+        self.shutdown = shutdown;
+    }
+
+    /// Tells the worker of a pod, or every one, that there may be news.
+    pub(crate) fn tell(&self, pod: Option<&PodRef>) {
+        match pod {
+            Some(pod) => {
+                if let Some(member) = self.members.get(&pod.uid) {
+                    member.handle.news.notify_one();
+                }
+            }
+            None => self.members.values().for_each(|member| member.handle.news.notify_one()),
+        }
+    }
+
+    /// Begins a pod, or has it wait until its name is free. Who has the name and is another pod ends first, also if it was there
+    /// before us: its manifest was edited while we were away. While not all sources have `spoken`, one of them may want that one.
+    pub(crate) fn begin(&mut self, offer: Offer, spoken: bool) {
+        let pod = &offer.pod;
+        let name = pod.id.full_name();
+        self.waiting.remove(&name);
+        let before = |other: &&PodRef| other.full_name() == name && other.uid != pod.id.uid;
+        let before: Vec<PodRef> = self.found.iter().filter(before).cloned().collect();
+        if !before.is_empty() && !spoken {
+            self.waiting.insert(name, offer);
+            return;
+        }
+        for old in before {
+            self.found.retain(|other| other.uid != old.uid);
+            self.end_unwanted(old, "its manifest was edited while we were away");
+        }
+        let taken = |member: &Member| member.handle.pod.id.full_name() == name;
+        if self.members.values().any(taken) {
+            self.waiting.insert(name, offer);
+        } else {
+            self.keep(&offer);
+            self.spawn(offer.pod, Goal::Run);
+        }
+    }
+
+    /// Begins those whose names are free.
+    pub(crate) fn begin_waiting(&mut self, spoken: bool) {
+        for offer in std::mem::take(&mut self.waiting).into_values() {
+            self.begin(offer, spoken);
+        }
+    }
+
+    /// The same pod comes from another place.
+    pub(crate) fn reconcile(&self, offer: &Offer) {
+        if self.members.contains_key(&offer.pod.id.uid) {
+            self.keep(offer);
+        }
+        self.tell(Some(&offer.pod.id));
+    }
+
+    /// Writes down where a pod comes from and how it is wanted. Not before it begins: an earlier one of the same content that ends
+    /// would take that with it.
+    fn keep(&self, offer: &Offer) {
+        if let Some(keeper) = &self.shared.keeper {
+            keeper.keep_manifest(offer);
+        }
+    }
+
+    /// Nobody wants this pod any more.
+    pub(crate) fn remove(&mut self, pod: &Pod) {
+        self.waiting.remove(&pod.id.full_name());
+        self.end(&pod.id.uid);
+        if let (Some(keeper), false) = (&self.shared.keeper, self.members.contains_key(&pod.id.uid)) {
+            keeper.forget(&pod.id.uid);
+        }
+    }
+
+    /// Ends a pod, if it has a worker.
+    pub(crate) fn end(&mut self, uid: &PodUid) {
+        let Some(member) = self.members.get(uid) else { return };
+        let (since, grace) = (self.shared.clock.now(), member.handle.pod.spec.termination_grace);
+        member.handle.goal.send_if_modified(|goal| {
+            let runs = *goal == Goal::Run;
+            if runs {
+                *goal = Goal::End { since, grace };
+            }
+            runs
+        });
+    }
+
+    fn spawn(&mut self, pod: Arc<Pod>, goal: Goal) {
+        let uid = &pod.id.uid;
+        let memory = self.remembered.remove(uid).unwrap_or_default();
+        self.kept.remove(uid);
+        self.spawn_after(Duration::ZERO, pod, goal, memory, 0);
+    }
+
+    fn spawn_after(&mut self, pause: Duration, pod: Arc<Pod>, goal: Goal, memory: Memory, falls: u32) {
+        let uid = pod.id.uid.clone();
+        // Whoever runs has the ports that others may want, before they ask.
+        let seen = self.shared.pleg.cache().get(&uid);
+        let ready = |entry: &PodEntry| {
+            entry
+                .status
+                .sandboxes
+                .iter()
+                .any(|sandbox| sandbox.state == SandboxState::Ready)
+        };
+        if seen.is_some_and(|entry| ready(&entry)) {
+            // It cannot be refused what it has.
+            let _ = self.shared.ports.take(&pod, true);
+        }
+        let (worker, handle) = Worker::new(pod, goal, memory, self.shared.clone());
+        let shutdown = self.shutdown.clone();
+        let task = self.running.spawn(async move {
+            if !pause.is_zero() {
+                let paused = tokio::time::sleep(pause);
+                if shutdown.run_until_cancelled(paused).await.is_none() {
+                    return Ended::Early;
+                }
+            }
+            worker.run(shutdown).await
+        });
+        self.tasks.insert(task.id(), uid.clone());
+        self.members.insert(uid, Member { handle, falls });
+        self.shared.metrics.active(self.members.len());
+    }
+
+    /// Waits until a worker ends. None if there is none. Cancel-safe.
+    pub(crate) async fn next_end(&mut self) -> Option<(Id, Result<Ended, JoinError>)> {
+        let ended = self.running.join_next_with_id().await?;
+        Some(match ended {
+            Ok((id, ended)) => (id, Ok(ended)),
+            Err(error) => (error.id(), Err(error)),
+        })
+    }
+
+    /// A worker has ended: its pod is gone, or we shut down, or it fell.
+    pub(crate) fn ended(&mut self, id: Id, ended: Result<Ended, JoinError>) {
+        let Some(uid) = self.tasks.remove(&id) else { return };
+        let Some(member) = self.members.remove(&uid) else {
+            return;
+        };
+        self.shared.metrics.active(self.members.len());
+        let pod = member.handle.pod;
+        match ended {
+            Err(fell) => {
+                let pause = RISE.0.saturating_mul(1 << member.falls.min(8)).min(RISE.1);
+                error!(
+                    pod = %pod.id,
+                    error = %fell,
+                    "the worker of the pod fell, which is a bug of ours; another one takes over in {} s",
+                    pause.as_secs()
+                );
+                let (goal, memory) = (*member.handle.goal.borrow(), member.handle.memory.lock().clone());
+                self.shared.metrics.fall();
+                self.spawn_after(pause, pod, goal, memory, member.falls.saturating_add(1));
+                return;
+            }
+            Ok(Ended::Unclean) => _ = self.kept.insert(uid, Arc::clone(&pod)),
+            Ok(Ended::Gone | Ended::Early) => {}
+        }
+        // Another one with that name may be ending still.
+        if let Some(next) = self.waiting.remove(&pod.id.full_name()) {
+            self.begin(next, true);
+        }
+    }
+
+    /// Ends pods of ours that nobody wants: their manifests went while we were away. Whose they are is said by their label, so no
+    /// other's pod is touched. What is only known from an earlier one of us is looked for too: its directories may be left.
+    pub(crate) fn end_orphans(&mut self, ours: Vec<PodRef>, wanted: &BTreeSet<PodUid>) {
+        self.found.clear();
+        let kept: Vec<PodRef> = self.kept.values().map(|pod| pod.id.clone()).collect();
+        for id in ours.into_iter().chain(kept) {
+            if !wanted.contains(&id.uid) && !self.members.contains_key(&id.uid) {
+                self.end_unwanted(id, "nobody wants it");
+            }
+        }
+        // Nobody will come for what is remembered of others.
+        self.remembered.retain(|uid, _| {
+            let stays = wanted.contains(uid);
+            if let (Some(keeper), false) = (&self.shared.keeper, stays) {
+                keeper.forget(uid);
+            }
+            stays
+        });
+    }
+
+    fn end_unwanted(&mut self, id: PodRef, why: &str) {
+        // As its manifest has it, if that is known: with its grace period and hooks.
+        let kept = self.kept.get(&id.uid).cloned();
+        let pod = kept.unwrap_or_else(|| Arc::new(Pod::forgotten(id)));
+        info!(pod = %pod.id, "ends: {why}");
+        self.shared.metrics.orphan();
+        let goal = Goal::End {
+            since: self.shared.clock.now(),
+            grace: pod.spec.termination_grace,
+        };
+        self.spawn(pod, goal);
+    }
+
+    /// Ends all workers; pods go on running.
+    pub(crate) async fn shut_down(&mut self) {
+        self.shutdown.cancel();
+        while self.running.join_next().await.is_some() {}
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,92 @@
+//! The environment of a container, and `$(NAME)` wherever Kubernetes replaces it.
+
+use std::net::IpAddr;
+
+use super::Node;
+use crate::manifest::{Container, EnvValue, Pod, PodField};
+
+/// The variables, in order; of several with one name the last one counts, in its place.
+pub(super) fn environment(node: &Node, pod: &Pod, container: &Container, ips: &[IpAddr]) -> Vec<(String, String)> {
+    let mut environment: Vec<(String, String)> = Vec::new();
+    for var in &container.env {
+        let value = match &var.value {
+            EnvValue::Text(text) => expand(text, &environment),
+            EnvValue::Field(field) => value_of(node, pod, field, ips),
+        };
+        environment.retain(|(name, _)| *name != var.name);
+        environment.push((var.name.clone(), value));
+    }
+    environment
+}
+
+fn value_of(node: &Node, pod: &Pod, field: &PodField, ips: &[IpAddr]) -> String {
+    let first = |ips: &[IpAddr]| ips.first().map(ToString::to_string).unwrap_or_default();
+    match field {
+        PodField::Name => pod.id.name.to_string(),
+        PodField::Namespace => pod.id.namespace.to_string(),
+        PodField::Uid => pod.id.uid.to_string(),
+        PodField::Label(key) => pod.labels.get(key).cloned().unwrap_or_default(),
+        PodField::Annotation(key) => pod.annotations.get(key).cloned().unwrap_or_default(),
+        PodField::NodeName => node.name.to_string(),
+        PodField::HostIp => first(&node.ips),
+        PodField::PodIp => first(ips),
+        PodField::PodIps => ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+    }
+}
+
+/// Replaces `$(NAME)` by the variable's value. One that is not there stays as it is written, and `$$` is one `$`.
+pub(super) fn expand(text: &str, environment: &[(String, String)]) -> String {
+    let mut expanded = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        expanded.push_str(&rest[..at]);
+        rest = &rest[at + 1..];
+        if let Some(after) = rest.strip_prefix('$') {
+            expanded.push('$');
+            rest = after;
+            continue;
+        }
+        let name = rest.strip_prefix('(').and_then(|after| after.split_once(')'));
+        let Some((name, after)) = name else {
+            expanded.push('$');
+            continue;
+        };
+        if let Some((_, value)) = environment.iter().find(|(other, _)| other == name) {
+            expanded.push_str(value);
+        } else {
+            expanded.extend(["$(", name, ")"]);
+        }
+        rest = after;
+    }
+    expanded.push_str(rest);
+    expanded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table() {
+        let environment = [("A".to_owned(), "1".to_owned()), ("B_2".to_owned(), "$(A)".to_owned())];
+        for (text, wanted) in [
+            ("", ""),
+            ("plain", "plain"),
+            ("$(A)", "1"),
+            ("x$(A)y$(A)", "x1y1"),
+            // What was replaced is not looked at again.
+            ("$(B_2)", "$(A)"),
+            ("$(NO)", "$(NO)"),
+            ("$$(A)", "$(A)"),
+            ("$$$(A)", "$1"),
+            ("$", "$"),
+            ("$$", "$"),
+            ("a$b", "a$b"),
+            ("$(A", "$(A"),
+            ("$()", "$()"),
+            ("ä$(A)ö$", "ä1ö$"),
+        ] {
+            assert_eq!(expand(text, &environment), wanted, "{text}");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Limits of a container's cgroup, and who is killed first when memory is short.
+
+use pleg_cri::v1;
+
+use crate::manifest::{Container, Pod, Quantity};
+use crate::status::{QosClass, qos_class};
+
+/// The period in which CPU is measured out, in microseconds.
+const PERIOD: i64 = 100_000;
+/// The kernel takes no smaller quota.
+const LEAST_QUOTA: i64 = 1_000;
+/// The kernel takes no smaller and no larger weight.
+const SHARES: std::ops::RangeInclusive<i64> = 2..=262_144;
+/// Who is promised all it may use is killed after everybody else.
+const GUARANTEED_SCORE: i64 = -997;
+
+/// A container's limits on a node with that much memory.
+pub(super) fn of(pod: &Pod, container: &Container, memory: u64) -> v1::LinuxContainerResources {
+    let resources = &container.resources;
+    let units = |quantity: Option<Quantity>| quantity.map_or(0, Quantity::units);
+    let quota = |limit: Quantity| (limit.milli().saturating_mul(PERIOD) / 1000).max(LEAST_QUOTA);
+    let request = resources.cpu_request.map_or(0, Quantity::milli);
+    v1::LinuxContainerResources {
+        cpu_period: PERIOD,
+        // Nothing is no limit.
+        cpu_quota: resources.cpu_limit.filter(|limit| limit.milli() > 0).map_or(0, quota),
+        cpu_shares: (request.saturating_mul(1024) / 1000).clamp(*SHARES.start(), *SHARES.end()),
+        memory_limit_in_bytes: units(resources.memory_limit),
+        oom_score_adj: score(pod, units(resources.memory_request), memory),
+        ..Default::default()
+    }
+}
+
+/// The kubelet's policy: the more of the node's memory is promised to a container, the later it is killed.
+fn score(pod: &Pod, request: i64, memory: u64) -> i64 {
+    if pod.spec.node_critical {
+        return GUARANTEED_SCORE;
+    }
+    match qos_class(pod) {
+        QosClass::Guaranteed => GUARANTEED_SCORE,
+        QosClass::BestEffort => 1000,
+        QosClass::Burstable => {
+            let share = i128::from(request) * 1000 / i128::from(memory.max(1));
+            let score = 1000 - i64::try_from(share).unwrap_or(1000);
+            // Never as good as those who are promised all, never as bad as those who are promised nothing.
+            score.clamp(1000 + GUARANTEED_SCORE, 999)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::pod;
+
+    #[test]
+    fn the_table() {
+        const GIB: i64 = 1 << 30;
+        for (resources, [quota, shares, memory, score]) in [
+            ("", [0, 2, 0, 1000]),
+            ("limits: {cpu: 500m, memory: 1Gi}", [50_000, 512, GIB, -997]),
+            ("limits: {cpu: 2}, requests: {cpu: 250m}", [200_000, 256, 0, 999]),
+            ("requests: {memory: 4Gi}", [0, 2, 0, 500]),
+            ("requests: {memory: 8Gi}", [0, 2, 0, 3]),
+            ("requests: {cpu: 1m, memory: 1}", [0, 2, 0, 999]),
+            ("limits: {cpu: 1m}", [1_000, 2, 0, 999]),
+            ("requests: {cpu: 1000000}", [0, 262_144, 0, 999]),
+        ] {
+            let pod = pod(&format!(
+                "containers: [{{name: a, image: i, resources: {{{resources}}}}}]"
+            ));
+            let of = of(&pod, &pod.spec.containers[0], 8 << 30);
+            let found = [of.cpu_quota, of.cpu_shares, of.memory_limit_in_bytes, of.oom_score_adj];
+            assert_eq!(found, [quota, shares, memory, score], "{resources}");
+        }
+        let critical = pod("priorityClassName: system-node-critical, containers: [{name: a, image: i}]");
+        assert_eq!(of(&critical, &critical.spec.containers[0], 1).oom_score_adj, -997);
+    }
+}

@@ -1,0 +1,128 @@
+//! As whom a container runs, with which capabilities, in which namespaces.
+
+use pleg_cri::v1;
+
+use crate::manifest::{Container, Pod, Processes, Seccomp};
+
+/// What a container that is not privileged must not see. A runtime that is told nothing would show it.
+const MASKED: [&str; 12] = [
+    "/proc/asound",
+    "/proc/acpi",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/sys/firmware",
+    "/sys/devices/virtual/powercap",
+];
+/// What it must not write to.
+const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+/// Why a container must not be made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotAllowed {
+    /// It would be root.
+    #[error("container {0} has runAsNonRoot and would run as root: set runAsUser, or take an image with another user")]
+    Root(String),
+    /// Nobody can tell.
+    #[error(
+        "container {0} has runAsNonRoot, and its image has the user {1:?}, which may be root: set runAsUser to a number"
+    )]
+    Named(String, String),
+}
+
+/// Whether the container may run as the user it would have. `image` is what the runtime says about its image.
+pub fn check_user(pod: &Pod, container: &Container, image: &v1::Image) -> Result<(), NotAllowed> {
+    let (own, shared) = (&container.security, &pod.spec.security);
+    if own.run_as_non_root.or(shared.run_as_non_root) != Some(true) {
+        return Ok(());
+    }
+    let root = || Err(NotAllowed::Root(container.name.clone()));
+    let wanted = own.run_as_user.or(shared.run_as_user);
+    match wanted.or(image.uid.as_ref().map(|uid| uid.value)) {
+        Some(0) => root(),
+        Some(_) => Ok(()),
+        None if image.username.is_empty() => root(),
+        None => Err(NotAllowed::Named(container.name.clone(), image.username.clone())),
+    }
+}
+
+pub(super) fn of_sandbox(pod: &Pod) -> v1::LinuxSandboxSecurityContext {
+    let security = &pod.spec.security;
+    v1::LinuxSandboxSecurityContext {
+        namespace_options: Some(namespaces(pod)),
+        run_as_user: security.run_as_user.map(number),
+        run_as_group: security.run_as_group.map(number),
+        supplemental_groups: security.supplemental_groups.clone(),
+        // A sandbox for a privileged container has to be one too.
+        privileged: pod.spec.all_containers().any(|container| container.security.privileged),
+        // Whatever containers are allowed, the sandbox itself needs no more than this.
+        seccomp: Some(profile(Seccomp::RuntimeDefault)),
+        ..Default::default()
+    }
+}
+
+pub(super) fn of_container(pod: &Pod, container: &Container) -> v1::LinuxContainerSecurityContext {
+    let (own, shared) = (&container.security, &pod.spec.security);
+    let hidden = |paths: &[&str]| {
+        let paths: &[&str] = if own.privileged { &[] } else { paths };
+        paths.iter().map(|path| (*path).to_owned()).collect()
+    };
+    v1::LinuxContainerSecurityContext {
+        capabilities: Some(v1::Capability {
+            add_capabilities: own.add_capabilities.clone(),
+            drop_capabilities: own.drop_capabilities.clone(),
+            add_ambient_capabilities: Vec::new(),
+        }),
+        privileged: own.privileged,
+        namespace_options: Some(namespaces(pod)),
+        run_as_user: own.run_as_user.or(shared.run_as_user).map(number),
+        run_as_group: own.run_as_group.or(shared.run_as_group).map(number),
+        readonly_rootfs: own.read_only_root,
+        supplemental_groups: shared.supplemental_groups.clone(),
+        no_new_privs: own.allow_privilege_escalation == Some(false),
+        masked_paths: hidden(&MASKED),
+        readonly_paths: hidden(&READ_ONLY),
+        seccomp: Some(profile(own.seccomp.or(shared.seccomp).unwrap_or_default())),
+        ..Default::default()
+    }
+}
+
+fn number(value: i64) -> v1::Int64Value {
+    v1::Int64Value { value }
+}
+
+fn namespaces(pod: &Pod) -> v1::NamespaceOption {
+    let network = if pod.spec.host_network {
+        v1::NamespaceMode::Node
+    } else {
+        v1::NamespaceMode::Pod
+    };
+    let pid = match pod.spec.processes {
+        Processes::Container => v1::NamespaceMode::Container,
+        Processes::Pod => v1::NamespaceMode::Pod,
+        Processes::Host => v1::NamespaceMode::Node,
+    };
+    v1::NamespaceOption {
+        network: network.into(),
+        pid: pid.into(),
+        ipc: v1::NamespaceMode::Pod.into(),
+        ..Default::default()
+    }
+}
+
+fn profile(seccomp: Seccomp) -> v1::SecurityProfile {
+    use v1::security_profile::ProfileType;
+    let kind = match seccomp {
+        Seccomp::Unconfined => ProfileType::Unconfined,
+        Seccomp::RuntimeDefault => ProfileType::RuntimeDefault,
+    };
+    v1::SecurityProfile {
+        profile_type: kind.into(),
+        localhost_ref: String::new(),
+    }
+}

@@ -1,0 +1,96 @@
+//! What there is to know about this machine: read once, when a node starts. Blocking, and without asking anybody's name server.
+
+use std::net::{IpAddr, UdpSocket};
+use std::path::Path;
+
+use crate::manifest::{DnsConfig, NodeName};
+
+/// Memory where nobody can tell: it only weighs pods against each other.
+const SOME_MEMORY: u64 = 1 << 30;
+/// A resolv.conf is a few lines.
+const LONGEST_FILE: usize = 64 << 10;
+
+/// The name of this machine, as a node may have it.
+pub fn name() -> Result<NodeName, String> {
+    let uname = rustix::system::uname();
+    NodeName::new(&uname.nodename().to_string_lossy())
+}
+
+/// The address by which this machine reaches others, if it reaches any.
+pub fn address() -> Option<IpAddr> {
+    // Nothing is sent: the kernel only says which address it would send from. Documentation addresses (RFC 5737, RFC 3849) are nobody's.
+    let by = |own: &str, other: &str| {
+        let socket = UdpSocket::bind(own).ok()?;
+        socket.connect(other).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    };
+    let found = by("0.0.0.0:0", "192.0.2.1:9").or_else(|| by("[::]:0", "[2001:db8::1]:9"));
+    found.filter(|ip| !ip.is_unspecified())
+}
+
+/// This machine's memory, in bytes.
+pub fn memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    total_memory(&text).unwrap_or(SOME_MEMORY)
+}
+
+fn total_memory(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// Where this machine looks up names.
+pub fn dns() -> DnsConfig {
+    dns_of(Path::new("/etc/resolv.conf"))
+}
+
+fn dns_of(path: &Path) -> DnsConfig {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let mut config = DnsConfig::default();
+    for line in text.get(..LONGEST_FILE.min(text.len())).unwrap_or_default().lines() {
+        let mut words = line.split_whitespace();
+        match words.next() {
+            // An address may name its interface; a container has none of that name.
+            Some("nameserver") => config
+                .servers
+                .extend(words.next().and_then(|ip| ip.parse::<IpAddr>().ok())),
+            // Of several the last one counts.
+            Some("search" | "domain") => config.searches = words.map(str::to_owned).collect(),
+            Some("options") => config.options.extend(words.map(str::to_owned)),
+            _ => {}
+        }
+    }
+    config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn meminfo_is_read() {
+        let text = "MemTotal:       16318392 kB\nMemFree:         1234 kB\n";
+        assert_eq!(total_memory(text), Some(16_318_392 * 1024));
+        assert_eq!(total_memory("MemTotal: lots"), None);
+        assert!(memory() > 0);
+    }
+
+    #[test]
+    fn resolv_conf_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("resolv.conf");
+        let text = "# made by hand\nnameserver 192.0.2.53\nnameserver fe80::1%eth0\nnameserver x\nsearch a b\nsearch example.com\noptions ndots:2 rotate\n";
+        std::fs::write(&path, text).unwrap();
+        let config = dns_of(&path);
+        assert_eq!(config.servers, ["192.0.2.53".parse::<IpAddr>().unwrap()]);
+        assert_eq!(
+            (config.searches, config.options),
+            (
+                vec!["example.com".to_owned()],
+                vec!["ndots:2".to_owned(), "rotate".to_owned()]
+            )
+        );
+        assert_eq!(dns_of(&dir.path().join("none")), DnsConfig::default());
+    }
+}

@@ -1,0 +1,421 @@
+//! A container of a pod: what to run, with what, and how to tell that it is well.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use super::names;
+use super::probe::{self, Hook, Probe, ProbeKind};
+use super::quantity::Quantity;
+use super::read::{Field, Object};
+use super::security::{self, ContainerSecurity};
+use super::tree::Tree;
+use super::volume::{self, Mount, Volume};
+
+/// What a container is in its pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// One of `initContainers`: runs to its end before the next begins.
+    Init,
+    /// One of `initContainers` with `restartPolicy: Always`: started in its turn, runs beside the others, is stopped last.
+    Sidecar,
+    /// One of `containers`.
+    Main,
+}
+
+/// When an image is fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PullPolicy {
+    /// Before each start.
+    Always,
+    /// If it is not there.
+    IfNotPresent,
+    /// Not at all.
+    Never,
+}
+
+/// A container of a manifest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Container {
+    /// Its name in the pod.
+    pub name: String,
+    /// What it is in its pod.
+    pub role: Role,
+    /// Its image.
+    pub image: String,
+    /// When the image is fetched.
+    pub pull_policy: PullPolicy,
+    /// Instead of the image's entry point, unless empty.
+    pub command: Vec<String>,
+    /// Instead of the image's arguments, unless empty.
+    pub args: Vec<String>,
+    /// Instead of the image's working directory, unless empty.
+    pub working_dir: String,
+    /// The environment, in order: later ones may refer to earlier ones.
+    pub env: Vec<EnvVar>,
+    /// What it listens on.
+    pub ports: Vec<Port>,
+    /// Volumes that it sees.
+    pub mounts: Vec<Mount>,
+    /// What it may use.
+    pub resources: Resources,
+    /// As whom it runs, and what it may do.
+    pub security: ContainerSecurity,
+    /// Has it come up?
+    pub startup: Option<Probe>,
+    /// Is it alive?
+    pub liveness: Option<Probe>,
+    /// Can it serve?
+    pub readiness: Option<Probe>,
+    /// Done once it runs.
+    pub post_start: Option<Hook>,
+    /// Done before it is stopped.
+    pub pre_stop: Option<Hook>,
+}
+
+impl Container {
+    /// One of its probes.
+    pub fn probe(&self, kind: ProbeKind) -> Option<&Probe> {
+        match kind {
+            ProbeKind::Startup => self.startup.as_ref(),
+            ProbeKind::Liveness => self.liveness.as_ref(),
+            ProbeKind::Readiness => self.readiness.as_ref(),
+        }
+    }
+}
+
+/// An environment variable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EnvVar {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: EnvValue,
+}
+
+/// Where the value of a variable comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EnvValue {
+    /// Written in the manifest; `$(NAME)` stands for an earlier variable.
+    Text(String),
+    /// Something about the pod itself.
+    Field(PodField),
+}
+
+/// What a container can be told about its pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PodField {
+    /// `metadata.name`
+    Name,
+    /// `metadata.namespace`
+    Namespace,
+    /// `metadata.uid`
+    Uid,
+    /// `metadata.labels['…']`; empty if there is none of that key.
+    Label(String),
+    /// `metadata.annotations['…']`; empty if there is none of that key.
+    Annotation(String),
+    /// `spec.nodeName`
+    NodeName,
+    /// `status.hostIP`
+    HostIp,
+    /// `status.podIP`
+    PodIp,
+    /// `status.podIPs`
+    PodIps,
+}
+
+/// A protocol above IP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Protocol {
+    Tcp,
+    Udp,
+    Sctp,
+}
+
+/// A port of a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Port {
+    /// By which probes may mean it.
+    pub name: Option<String>,
+    /// The port in the pod.
+    pub container: u16,
+    /// The port of the host that leads there.
+    pub host: Option<u16>,
+    /// The address of the host that it is on; all if none.
+    pub host_ip: Option<IpAddr>,
+    /// The protocol.
+    pub protocol: Protocol,
+}
+
+/// What a container may use, and what it is promised.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Resources {
+    /// At most this much CPU.
+    pub cpu_limit: Option<Quantity>,
+    /// At most this much memory.
+    pub memory_limit: Option<Quantity>,
+    /// A share of CPU by this weight.
+    pub cpu_request: Option<Quantity>,
+    /// Memory that it is expected to need.
+    pub memory_request: Option<Quantity>,
+}
+
+const UNSUPPORTED: &[&str] = &[
+    "envFrom",
+    "resizePolicy",
+    "restartPolicyRules",
+    "stdin",
+    "stdinOnce",
+    "terminationMessagePath",
+    "terminationMessagePolicy",
+    "tty",
+    "volumeDevices",
+];
+
+/// Reads a container of `containers` or, if `init`, of `initContainers`.
+pub(super) fn read(field: &Field<'_>, init: bool, volumes: &BTreeMap<String, Volume>) -> Option<Container> {
+    field.object(UNSUPPORTED, |object| {
+        let role = role(object, init);
+        let security = object
+            .get("securityContext")
+            .and_then(|f| security::read_container(&f))
+            .unwrap_or_default();
+        let ports = object.get("ports").map(|f| read_ports(&f)).unwrap_or_default();
+        let image = object.need("image").and_then(|f| f.checked(image)).unwrap_or_default();
+        let pull = object.get("imagePullPolicy").and_then(|f| {
+            f.one_of(&[
+                ("Always", PullPolicy::Always),
+                ("IfNotPresent", PullPolicy::IfNotPresent),
+                ("Never", PullPolicy::Never),
+            ])
+        });
+        let by_name = ports
+            .iter()
+            .filter_map(|port| Some((port.name.clone()?, port.container)))
+            .collect();
+        let mut probe = |name, kind| {
+            let field = object.get(name)?;
+            if role == Role::Init {
+                field.refuse(
+                    "an init container runs to its end, so it has no probes; sidecars have restartPolicy: Always",
+                );
+            }
+            probe::read(&field, kind, &by_name)
+        };
+        let (startup, liveness, readiness) = (
+            probe("startupProbe", ProbeKind::Startup),
+            probe("livenessProbe", ProbeKind::Liveness),
+            probe("readinessProbe", ProbeKind::Readiness),
+        );
+        let (post_start, pre_stop) = lifecycle(object, role);
+        Container {
+            name: object
+                .need("name")
+                .and_then(|f| f.checked(names::label))
+                .unwrap_or_default(),
+            role,
+            pull_policy: pull.unwrap_or_else(|| default_pull_policy(&image)),
+            image,
+            command: object.get("command").map(|f| f.texts()).unwrap_or_default(),
+            args: object.get("args").map(|f| f.texts()).unwrap_or_default(),
+            working_dir: object
+                .get("workingDir")
+                .and_then(|f| f.text())
+                .unwrap_or_default()
+                .to_owned(),
+            env: object.get("env").map(|f| f.list(read_env)).unwrap_or_default(),
+            mounts: object
+                .get("volumeMounts")
+                .map(|f| volume::read_mounts(&f, volumes, security.privileged))
+                .unwrap_or_default(),
+            ports,
+            resources: object
+                .get("resources")
+                .and_then(|f| read_resources(&f))
+                .unwrap_or_default(),
+            security,
+            startup,
+            liveness,
+            readiness,
+            post_start,
+            pre_stop,
+        }
+    })
+}
+
+fn role(object: &mut Object<'_>, init: bool) -> Role {
+    let policy = object.get("restartPolicy");
+    match (policy, init) {
+        (None, false) => Role::Main,
+        (None, true) => Role::Init,
+        (Some(field), false) => {
+            field.refuse("only init containers have a restart policy of their own; the pod's is spec.restartPolicy");
+            Role::Main
+        }
+        (Some(field), true) => field.one_of(&[("Always", Role::Sidecar)]).unwrap_or(Role::Init),
+    }
+}
+
+fn lifecycle(object: &mut Object<'_>, role: Role) -> (Option<Hook>, Option<Hook>) {
+    let Some(field) = object.get("lifecycle") else {
+        return (None, None);
+    };
+    if role == Role::Init {
+        field.refuse("an init container runs to its end, so it has no hooks; sidecars have restartPolicy: Always");
+    }
+    let hooks = field.object(&["stopSignal"], |lifecycle| {
+        let mut hook = |name| lifecycle.get(name).and_then(|f| probe::read_hook(&f));
+        (hook("postStart"), hook("preStop"))
+    });
+    hooks.unwrap_or_default()
+}
+
+/// A reference that a runtime can resolve; the runtime knows the rest.
+fn image(text: &str) -> Result<(), String> {
+    if !text.is_empty() && text.len() <= 1024 && text.bytes().all(|c| c.is_ascii_graphic()) {
+        return Ok(());
+    }
+    Err(format!("is {}, which is no image", names::quoted(text)))
+}
+
+/// As Kubernetes has it: what may be another image tomorrow is fetched again.
+fn default_pull_policy(image: &str) -> PullPolicy {
+    let name = image.rsplit('/').next().unwrap_or(image);
+    if name.contains('@') {
+        return PullPolicy::IfNotPresent;
+    }
+    match name.split_once(':') {
+        Some((_, tag)) if tag != "latest" => PullPolicy::IfNotPresent,
+        _ => PullPolicy::Always,
+    }
+}
+
+fn read_env(field: &Field<'_>) -> Option<EnvVar> {
+    field.object(&[], |var| {
+        let name = var
+            .need("name")
+            .and_then(|f| f.checked(names::variable))
+            .unwrap_or_default();
+        let (text, from) = (var.get("value"), var.get("valueFrom"));
+        if text.is_some() && from.is_some() {
+            var.refuse("has to have one of value and valueFrom, not both");
+        }
+        let unsupported = &["configMapKeyRef", "fileKeyRef", "resourceFieldRef", "secretKeyRef"];
+        let reference =
+            from.and_then(|from| from.object(unsupported, |from| from.need("fieldRef").and_then(|f| field_ref(&f)))?);
+        let value = match reference {
+            Some(reference) => EnvValue::Field(reference),
+            None => EnvValue::Text(text.and_then(|f| f.text()).unwrap_or_default().to_owned()),
+        };
+        EnvVar { name, value }
+    })
+}
+
+fn field_ref(field: &Field<'_>) -> Option<PodField> {
+    field.object(&[], |reference| {
+        reference.only("apiVersion", &Tree::Text("v1".to_owned()), "has to be v1");
+        let path = reference.need("fieldPath")?;
+        let text = path.text()?;
+        let keyed = |prefix: &str| text.strip_prefix(prefix)?.strip_suffix("']").map(str::to_owned);
+        let found = match text {
+            "metadata.name" => Some(PodField::Name),
+            "metadata.namespace" => Some(PodField::Namespace),
+            "metadata.uid" => Some(PodField::Uid),
+            "spec.nodeName" => Some(PodField::NodeName),
+            "status.hostIP" => Some(PodField::HostIp),
+            "status.podIP" => Some(PodField::PodIp),
+            "status.podIPs" => Some(PodField::PodIps),
+            _ => keyed("metadata.labels['")
+                .map(PodField::Label)
+                .or_else(|| keyed("metadata.annotations['").map(PodField::Annotation)),
+        };
+        if found.is_none() {
+            path.refuse(format!(
+                "is {}, and has to be metadata.name, .namespace, .uid, .labels['…'] or .annotations['…'], spec.nodeName, \
+                 status.hostIP, .podIP or .podIPs",
+                names::quoted(text)
+            ));
+        }
+        found
+    })?
+}
+
+fn read_ports(field: &Field<'_>) -> Vec<Port> {
+    let mut seen = Vec::new();
+    field.list(|item| {
+        item.object(&[], |port| {
+            let mut number = |name, needed| {
+                let field = if needed { port.need(name) } else { port.get(name) };
+                field?.int(1..=65_535).and_then(|n| u16::try_from(n).ok())
+            };
+            let (container, host) = (number("containerPort", true), number("hostPort", false));
+            let name = port.get("name").and_then(|f| f.checked(names::port));
+            if let Some(name) = &name {
+                if seen.contains(name) {
+                    port.refuse_field("name", format!("there are two ports named {name}"));
+                }
+                seen.push(name.clone());
+            }
+            let host_ip = port.get("hostIP").and_then(|f| {
+                let ip = f.text()?.parse().ok();
+                if ip.is_none() {
+                    f.refuse("is no IP address");
+                }
+                ip
+            });
+            let protocol = port
+                .get("protocol")
+                .and_then(|f| f.one_of(&[("TCP", Protocol::Tcp), ("UDP", Protocol::Udp), ("SCTP", Protocol::Sctp)]));
+            Port {
+                name,
+                container: container.unwrap_or_default(),
+                host,
+                host_ip,
+                protocol: protocol.unwrap_or(Protocol::Tcp),
+            }
+        })
+    })
+}
+
+fn read_resources(field: &Field<'_>) -> Option<Resources> {
+    field.object(&["claims"], |resources| {
+        let (cpu_limit, memory_limit) = resources
+            .get("limits")
+            .and_then(|f| cpu_and_memory(&f))
+            .unwrap_or_default();
+        let (cpu, memory) = resources
+            .get("requests")
+            .and_then(|f| cpu_and_memory(&f))
+            .unwrap_or_default();
+        for (name, request, limit) in [("cpu", cpu, cpu_limit), ("memory", memory, memory_limit)] {
+            if let (Some(request), Some(limit)) = (request, limit)
+                && request > limit
+            {
+                resources.refuse_field("requests", format!("asks for more {name} than the limit allows"));
+            }
+        }
+        Resources {
+            cpu_limit,
+            memory_limit,
+            // Who is limited and asks for nothing asks for all that it may have.
+            cpu_request: cpu.or(cpu_limit),
+            memory_request: memory.or(memory_limit),
+        }
+    })
+}
+
+fn cpu_and_memory(field: &Field<'_>) -> Option<(Option<Quantity>, Option<Quantity>)> {
+    field.object(&["ephemeral-storage", "hugepages-2Mi", "hugepages-1Gi"], |list| {
+        let mut quantity = |name| {
+            let field = list.get(name)?;
+            let quantity = match field.tree {
+                Tree::Int(n) => Quantity::parse(&n.to_string()),
+                Tree::Float(n) => Quantity::parse(&n.to_string()),
+                _ => Quantity::parse(field.text()?),
+            };
+            quantity.map_err(|what| field.refuse(what)).ok()
+        };
+        (quantity("cpu"), quantity("memory"))
+    })
+}

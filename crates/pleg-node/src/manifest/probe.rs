@@ -1,0 +1,297 @@
+//! Probes and hooks: what is asked of a container while it runs, and what is done around its start and stop.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::names;
+use super::read::{Field, Object};
+use super::tree::Tree;
+
+/// A question that is asked again and again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Probe {
+    /// How it is asked.
+    pub handler: ProbeHandler,
+    /// Not before the container has run for this long.
+    pub initial_delay: Duration,
+    /// How often.
+    pub period: Duration,
+    /// How long an answer may take.
+    pub timeout: Duration,
+    /// How many good answers in a row make it succeed.
+    pub success_threshold: u32,
+    /// How many bad answers in a row make it fail.
+    pub failure_threshold: u32,
+    /// The grace period of a container that is killed for failing; none for the pod's own.
+    pub termination_grace: Option<Duration>,
+}
+
+/// How a probe asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProbeHandler {
+    /// Runs a command in the container; 0 is good.
+    Exec(Vec<String>),
+    /// Gets a page; 200 to 399 is good.
+    Http(HttpGet),
+    /// Opens a connection.
+    Tcp {
+        /// Where; the pod's address if none.
+        host: Option<String>,
+        /// The port, on the host or the pod.
+        port: u16,
+    },
+    /// Asks by gRPC's health protocol.
+    Grpc {
+        /// The port, on the pod.
+        port: u16,
+        /// The service that is asked about; empty for the server as a whole.
+        service: String,
+    },
+}
+
+/// A page to get.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpGet {
+    /// By TLS, whoever answers.
+    pub tls: bool,
+    /// Where; the pod's address if none.
+    pub host: Option<String>,
+    /// The port.
+    pub port: u16,
+    /// Path and query.
+    pub path: String,
+    /// Headers to send, in order.
+    pub headers: Vec<(String, String)>,
+}
+
+/// What is done once a container has started, or before it is stopped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hook {
+    /// Runs a command in the container.
+    Exec(Vec<String>),
+    /// Waits.
+    Sleep(Duration),
+}
+
+/// Which of the three a probe is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ProbeKind {
+    /// Until it succeeds the others wait; if it fails the container is killed.
+    Startup,
+    /// If it fails the container is killed.
+    Liveness,
+    /// While it fails the container is not ready.
+    Readiness,
+}
+
+impl ProbeKind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Startup, Self::Liveness, Self::Readiness];
+
+    /// The name in lower case, for messages and labels of metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Startup => "startup",
+            Self::Liveness => "liveness",
+            Self::Readiness => "readiness",
+        }
+    }
+}
+
+/// Reads a probe. `ports` are the container's, by which it may mean one by name.
+pub(super) fn read(field: &Field<'_>, kind: ProbeKind, ports: &BTreeMap<String, u16>) -> Option<Probe> {
+    field.object(&[], |probe| {
+        let handler = handler(probe, ports);
+        let mut seconds = |name, least, default| {
+            let value = probe.get(name).and_then(|f| f.int(least..=i64::from(i32::MAX)));
+            Duration::from_secs(value.map_or(default, i64::unsigned_abs))
+        };
+        let (initial_delay, period, timeout) = (
+            seconds("initialDelaySeconds", 0, 0),
+            seconds("periodSeconds", 1, 10),
+            seconds("timeoutSeconds", 1, 1),
+        );
+        let most = if kind == ProbeKind::Readiness {
+            i64::from(i32::MAX)
+        } else {
+            1
+        };
+        let mut count = |name, most, default: u32| {
+            let value = probe.get(name).and_then(|f| f.int(1..=most));
+            value.and_then(|n| u32::try_from(n).ok()).unwrap_or(default)
+        };
+        let success_threshold = count("successThreshold", most, 1);
+        let failure_threshold = count("failureThreshold", i64::from(i32::MAX), 3);
+        let grace = probe.get("terminationGracePeriodSeconds");
+        if let (Some(grace), ProbeKind::Readiness) = (&grace, kind) {
+            grace.refuse("a readiness probe ends nothing, so it has no grace period");
+        }
+        Probe {
+            handler: handler.unwrap_or(ProbeHandler::Exec(Vec::new())),
+            initial_delay,
+            period,
+            timeout,
+            success_threshold,
+            failure_threshold,
+            termination_grace: grace
+                .and_then(|f| f.int(1..=i64::from(i32::MAX)))
+                .map(|s| Duration::from_secs(s.unsigned_abs())),
+        }
+    })
+}
+
+/// The one way of asking that a probe has.
+fn handler(probe: &mut Object<'_>, ports: &BTreeMap<String, u16>) -> Option<ProbeHandler> {
+    let mut ways = Vec::new();
+    if let Some(exec) = probe.get("exec") {
+        ways.push(command(&exec).map(ProbeHandler::Exec));
+    }
+    if let Some(http) = probe.get("httpGet") {
+        ways.push(http_get(&http, ports).map(ProbeHandler::Http));
+    }
+    if let Some(tcp) = probe.get("tcpSocket") {
+        let tcp = tcp.object(&[], |tcp| ProbeHandler::Tcp {
+            host: host(tcp),
+            port: port(tcp, ports),
+        });
+        ways.push(tcp);
+    }
+    if let Some(grpc) = probe.get("grpc") {
+        let grpc = grpc.object(&["mode"], |grpc| {
+            let port = grpc
+                .need("port")
+                .and_then(|f| f.int(1..=65_535))
+                .and_then(|n| u16::try_from(n).ok());
+            let service = grpc
+                .get("service")
+                .and_then(|f| f.text())
+                .unwrap_or_default()
+                .to_owned();
+            ProbeHandler::Grpc {
+                port: port.unwrap_or_default(),
+                service,
+            }
+        });
+        ways.push(grpc);
+    }
+    if ways.len() != 1 {
+        probe.refuse("has to have exactly one of exec, httpGet, tcpSocket and grpc");
+    }
+    ways.pop()?
+}
+
+/// Reads a hook of `lifecycle`.
+pub(super) fn read_hook(field: &Field<'_>) -> Option<Hook> {
+    field.object(&["httpGet", "tcpSocket"], |hook| {
+        let mut ways = Vec::new();
+        if let Some(exec) = hook.get("exec") {
+            ways.push(command(&exec).map(Hook::Exec));
+        }
+        if let Some(sleep) = hook.get("sleep") {
+            let seconds = sleep.object(&[], |sleep| sleep.need("seconds").and_then(|f| f.int(0..=86_400)));
+            ways.push(
+                seconds
+                    .flatten()
+                    .map(|s| Hook::Sleep(Duration::from_secs(s.unsigned_abs()))),
+            );
+        }
+        if ways.len() != 1 {
+            hook.refuse("has to have exactly one of exec and sleep");
+        }
+        ways.pop()?
+    })?
+}
+
+fn command(field: &Field<'_>) -> Option<Vec<String>> {
+    field.object(&[], |exec| {
+        let command = exec.need("command").map(|f| f.texts()).unwrap_or_default();
+        if command.is_empty() {
+            exec.refuse_field("command", "has to name a command");
+        }
+        command
+    })
+}
+
+fn http_get(field: &Field<'_>, ports: &BTreeMap<String, u16>) -> Option<HttpGet> {
+    field.object(&[], |get| {
+        let path = get.get("path").and_then(|f| f.checked(request_target));
+        let tls = get
+            .get("scheme")
+            .and_then(|f| f.one_of(&[("HTTP", false), ("HTTPS", true)]));
+        let headers = get.get("httpHeaders").map(|f| f.list(header)).unwrap_or_default();
+        HttpGet {
+            tls: tls.unwrap_or_default(),
+            host: host(get),
+            port: port(get, ports),
+            path: path.map_or_else(
+                || "/".to_owned(),
+                |path| {
+                    if path.starts_with('/') {
+                        path
+                    } else {
+                        format!("/{path}")
+                    }
+                },
+            ),
+            headers,
+        }
+    })
+}
+
+/// What may stand in the first line of a request: a line break there would be another request.
+fn request_target(text: &str) -> Result<(), String> {
+    if text.bytes().all(|c| c.is_ascii_graphic()) {
+        return Ok(());
+    }
+    Err(format!(
+        "is {}, and has to be printable ASCII without spaces",
+        names::quoted(text)
+    ))
+}
+
+fn header(field: &Field<'_>) -> Option<(String, String)> {
+    let token = |text: &str| {
+        let is = |c: u8| c.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&c);
+        if !text.is_empty() && text.bytes().all(is) {
+            return Ok(());
+        }
+        Err(format!("is {}, which is no name of a header", names::quoted(text)))
+    };
+    let value = |text: &str| {
+        if text.bytes().all(|c| c == b'\t' || (b' '..=b'~').contains(&c)) {
+            return Ok(());
+        }
+        Err("has to be printable ASCII".to_owned())
+    };
+    field.object(&[], |header| {
+        let name = header.need("name").and_then(|f| f.checked(token));
+        let value = header.get("value").and_then(|f| f.checked(value));
+        (name.unwrap_or_default(), value.unwrap_or_default())
+    })
+}
+
+/// An address or a name; not looked up here.
+fn host(object: &mut Object<'_>) -> Option<String> {
+    let check = |text: &str| match text.parse::<std::net::IpAddr>() {
+        Ok(_) => Ok(()),
+        Err(_) => names::subdomain(text),
+    };
+    let host = object.get("host").and_then(|f| f.checked(check));
+    host.filter(|host| !host.is_empty())
+}
+
+/// A port by its number, or by its name among the container's.
+fn port(object: &mut Object<'_>, ports: &BTreeMap<String, u16>) -> u16 {
+    let Some(field) = object.need("port") else {
+        return 0;
+    };
+    if let Tree::Text(name) = field.tree {
+        let port = ports.get(name.as_str()).copied();
+        if port.is_none() {
+            field.refuse(format!("the container has no port named {}", names::quoted(name)));
+        }
+        return port.unwrap_or_default();
+    }
+    let port = field.int(1..=65_535).and_then(|port| u16::try_from(port).ok());
+    port.unwrap_or_default()
+}

@@ -1,0 +1,151 @@
+//! Security contexts, of a pod and of a container.
+
+use super::read::{Field, Object};
+use super::tree::Tree;
+
+/// Which system calls a container may make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Seccomp {
+    /// Any.
+    #[default]
+    Unconfined,
+    /// Those of the runtime's own profile.
+    RuntimeDefault,
+}
+
+/// What a pod says for all its containers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PodSecurity {
+    /// The user.
+    pub run_as_user: Option<i64>,
+    /// The group.
+    pub run_as_group: Option<i64>,
+    /// Root is not accepted.
+    pub run_as_non_root: Option<bool>,
+    /// Groups beside the user's own.
+    pub supplemental_groups: Vec<i64>,
+    /// System calls.
+    pub seccomp: Option<Seccomp>,
+}
+
+/// What a container says; what it leaves open is the pod's word.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ContainerSecurity {
+    /// The user.
+    pub run_as_user: Option<i64>,
+    /// The group.
+    pub run_as_group: Option<i64>,
+    /// Root is not accepted.
+    pub run_as_non_root: Option<bool>,
+    /// As good as a process of the host.
+    pub privileged: bool,
+    /// Set-user-id programs work; not said means yes.
+    pub allow_privilege_escalation: Option<bool>,
+    /// The image cannot be written to.
+    pub read_only_root: bool,
+    /// Capabilities beyond the runtime's default, without `CAP_`.
+    pub add_capabilities: Vec<String>,
+    /// Capabilities taken away, without `CAP_`; `ALL` for all.
+    pub drop_capabilities: Vec<String>,
+    /// System calls.
+    pub seccomp: Option<Seccomp>,
+}
+
+const UNSUPPORTED_POD: &[&str] = &[
+    "appArmorProfile",
+    "fsGroup",
+    "fsGroupChangePolicy",
+    "seLinuxChangePolicy",
+    "seLinuxOptions",
+    "supplementalGroupsPolicy",
+    "sysctls",
+    "windowsOptions",
+];
+const UNSUPPORTED_CONTAINER: &[&str] = &["appArmorProfile", "procMount", "seLinuxOptions", "windowsOptions"];
+
+/// Reads a pod's.
+pub(super) fn read_pod(field: &Field<'_>) -> Option<PodSecurity> {
+    field.object(UNSUPPORTED_POD, |security| PodSecurity {
+        run_as_user: id(security, "runAsUser"),
+        run_as_group: id(security, "runAsGroup"),
+        run_as_non_root: security.get("runAsNonRoot").and_then(|f| f.bool()),
+        supplemental_groups: security
+            .get("supplementalGroups")
+            .map(|f| f.list(|item| item.int(0..=i64::from(i32::MAX))))
+            .unwrap_or_default(),
+        seccomp: seccomp(security),
+    })
+}
+
+/// Reads a container's.
+pub(super) fn read_container(field: &Field<'_>) -> Option<ContainerSecurity> {
+    field.object(UNSUPPORTED_CONTAINER, |security| {
+        let (mut add_capabilities, mut drop_capabilities) = (Vec::new(), Vec::new());
+        if let Some(capabilities) = security.get("capabilities") {
+            capabilities.object(&[], |capabilities| {
+                add_capabilities = capabilities.get("add").map(|f| f.list(capability)).unwrap_or_default();
+                drop_capabilities = capabilities.get("drop").map(|f| f.list(capability)).unwrap_or_default();
+            });
+        }
+        let privileged = security.get("privileged").and_then(|f| f.bool()).unwrap_or_default();
+        let escalation = security.get("allowPrivilegeEscalation");
+        let allow_privilege_escalation = escalation.as_ref().and_then(Field::bool);
+        if let (Some(field), Some(false)) = (escalation, allow_privilege_escalation)
+            && (privileged || add_capabilities.iter().any(|name| name == "SYS_ADMIN" || name == "ALL"))
+        {
+            field.refuse("a container that is privileged or has SYS_ADMIN can escalate in any case");
+        }
+        ContainerSecurity {
+            run_as_user: id(security, "runAsUser"),
+            run_as_group: id(security, "runAsGroup"),
+            run_as_non_root: security.get("runAsNonRoot").and_then(|f| f.bool()),
+            privileged,
+            allow_privilege_escalation,
+            read_only_root: security
+                .get("readOnlyRootFilesystem")
+                .and_then(|f| f.bool())
+                .unwrap_or_default(),
+            add_capabilities,
+            drop_capabilities,
+            seccomp: seccomp(security),
+        }
+    })
+}
+
+fn id(object: &mut Object<'_>, name: &'static str) -> Option<i64> {
+    object.get(name)?.int(0..=i64::from(i32::MAX))
+}
+
+/// A capability, with or without `CAP_`. Which there are is the kernel's business; what one can look like is ours.
+fn capability(field: &Field<'_>) -> Option<String> {
+    let check = |text: &str| {
+        if !text.is_empty()
+            && text.len() < 64
+            && text
+                .bytes()
+                .all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == b'_')
+        {
+            return Ok(());
+        }
+        Err(format!(
+            "is {}, which is no capability such as NET_ADMIN",
+            super::names::quoted(text)
+        ))
+    };
+    let name = field.checked(check)?;
+    Some(name.strip_prefix("CAP_").map(str::to_owned).unwrap_or(name))
+}
+
+fn seccomp(object: &mut Object<'_>) -> Option<Seccomp> {
+    object.get("seccompProfile")?.object(&["localhostProfile"], |profile| {
+        let kind = profile.need("type")?;
+        if *kind.tree == Tree::Text("Localhost".to_owned()) {
+            kind.refuse("pleg node does not support profiles of its own: write RuntimeDefault or Unconfined");
+            return None;
+        }
+        kind.one_of(&[
+            ("RuntimeDefault", Seccomp::RuntimeDefault),
+            ("Unconfined", Seccomp::Unconfined),
+        ])
+    })?
+}

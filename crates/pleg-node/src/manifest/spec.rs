@@ -1,0 +1,347 @@
+//! The `spec` of a pod: what its containers share, and the containers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::container::{self, Container};
+use super::names;
+use super::read::{Field, Object};
+use super::security::{self, PodSecurity};
+use super::tree::Tree;
+use super::volume::{self, Volume};
+
+/// What happens to containers that have ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RestartPolicy {
+    /// They are started again.
+    #[default]
+    Always,
+    /// They are started again unless they ended with 0.
+    OnFailure,
+    /// They stay as they are.
+    Never,
+}
+
+/// Whose processes a container sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Processes {
+    /// Its own.
+    #[default]
+    Container,
+    /// Those of all containers of the pod: `shareProcessNamespace`.
+    Pod,
+    /// All of the host: `hostPID`.
+    Host,
+}
+
+/// Where names are looked up.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Dns {
+    /// Where the host looks them up.
+    #[default]
+    Host,
+    /// As the manifest says, beside what the host has.
+    HostAnd(DnsConfig),
+    /// As the manifest says, and nowhere else.
+    Own(DnsConfig),
+}
+
+/// `dnsConfig`: what is written to `resolv.conf`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DnsConfig {
+    /// Servers, at most 3.
+    pub servers: Vec<IpAddr>,
+    /// Domains to search, at most 32.
+    pub searches: Vec<String>,
+    /// Options, as they are written in the file: `ndots:2`.
+    pub options: Vec<String>,
+}
+
+/// What a pod is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spec {
+    /// Run first, in this order.
+    pub init_containers: Vec<Container>,
+    /// Run then, all at once. At least one.
+    pub containers: Vec<Container>,
+    /// What they share, by name.
+    pub volumes: BTreeMap<String, Volume>,
+    /// What happens when they end.
+    pub restart_policy: RestartPolicy,
+    /// How long they may take to end.
+    pub termination_grace: Duration,
+    /// How long the pod may run.
+    pub active_deadline: Option<Duration>,
+    /// The host's network.
+    pub host_network: bool,
+    /// Whose processes containers see.
+    pub processes: Processes,
+    /// Names.
+    pub dns: Dns,
+    /// The host name in the pod; the pod's name if none.
+    pub hostname: Option<String>,
+    /// As whom containers run.
+    pub security: PodSecurity,
+    /// `system-node-critical`: among the last to be killed for memory.
+    pub node_critical: bool,
+}
+
+/// How long containers may take to end, where nothing is said.
+const DEFAULT_GRACE: Duration = Duration::from_secs(30);
+
+impl Spec {
+    /// Of a pod whose manifest is lost.
+    pub(super) fn forgotten() -> Self {
+        Self {
+            init_containers: Vec::new(),
+            containers: Vec::new(),
+            volumes: BTreeMap::new(),
+            restart_policy: RestartPolicy::Never,
+            termination_grace: DEFAULT_GRACE,
+            active_deadline: None,
+            host_network: false,
+            processes: Processes::default(),
+            dns: Dns::default(),
+            hostname: None,
+            security: PodSecurity::default(),
+            node_critical: false,
+        }
+    }
+
+    /// All containers: those of `initContainers` first.
+    pub fn all_containers(&self) -> impl Iterator<Item = &Container> {
+        self.init_containers.iter().chain(&self.containers)
+    }
+
+    /// The container of that name.
+    pub fn container(&self, name: &str) -> Option<&Container> {
+        self.all_containers().find(|container| container.name == name)
+    }
+}
+
+const UNSUPPORTED: &[&str] = &[
+    "affinity",
+    "ephemeralContainers",
+    "evictionResponders",
+    "hostAliases",
+    "hostnameOverride",
+    "imagePullSecrets",
+    "nodeName",
+    "nodeSelector",
+    "overhead",
+    "preemptionPolicy",
+    "readinessGates",
+    "resourceClaims",
+    "resources",
+    "runtimeClassName",
+    "schedulerName",
+    "schedulingGates",
+    "schedulingGroup",
+    "serviceAccount",
+    "serviceAccountName",
+    "subdomain",
+    "tolerations",
+    "topologySpreadConstraints",
+    "workloadRef",
+];
+
+/// Reads `spec`.
+pub(super) fn read(field: &Field<'_>) -> Option<Spec> {
+    field.object(UNSUPPORTED, |spec| {
+        say_what_we_do(spec);
+        let volumes = spec.get("volumes").map(|f| volume::read(&f)).unwrap_or_default();
+        let init_containers = containers(spec.get("initContainers"), true, &volumes);
+        let field = spec.need("containers");
+        let containers = containers(field.clone(), false, &volumes);
+        if let (Some(field), true) = (field, containers.is_empty()) {
+            field.refuse("a pod has at least one container");
+        }
+        let restart_policy = spec.get("restartPolicy").and_then(|f| {
+            f.one_of(&[
+                ("Always", RestartPolicy::Always),
+                ("OnFailure", RestartPolicy::OnFailure),
+                ("Never", RestartPolicy::Never),
+            ])
+        });
+        let mut seconds = |name, least| {
+            let value = spec.get(name)?.int(least..=i64::from(i32::MAX))?;
+            Some(Duration::from_secs(value.unsigned_abs()))
+        };
+        let termination_grace = seconds("terminationGracePeriodSeconds", 0).unwrap_or(DEFAULT_GRACE);
+        let active_deadline = seconds("activeDeadlineSeconds", 1);
+        let mut flag = |name| spec.get(name).and_then(|f| f.bool()).unwrap_or_default();
+        let host_network = flag("hostNetwork");
+        let processes = match (flag("hostPID"), flag("shareProcessNamespace")) {
+            (false, false) => Processes::Container,
+            (false, true) => Processes::Pod,
+            (true, share) => {
+                if share {
+                    spec.refuse_field("shareProcessNamespace", "with hostPID all processes are shared already");
+                }
+                Processes::Host
+            }
+        };
+        let result = Spec {
+            dns: dns(spec),
+            hostname: spec.get("hostname").and_then(|f| f.checked(names::label)),
+            security: spec
+                .get("securityContext")
+                .and_then(|f| security::read_pod(&f))
+                .unwrap_or_default(),
+            node_critical: priority(spec),
+            init_containers,
+            containers,
+            volumes,
+            restart_policy: restart_policy.unwrap_or_default(),
+            termination_grace,
+            active_deadline,
+            host_network,
+            processes,
+        };
+        check_together(&result, spec);
+        result
+    })
+}
+
+/// Fields that manifests often have, with the one value that says what we do in any case.
+fn say_what_we_do(spec: &mut Object<'_>) {
+    let no = Tree::Bool(false);
+    let none = "there is no API server here: write false, or remove it";
+    spec.only("automountServiceAccountToken", &no, none);
+    spec.only("enableServiceLinks", &no, none);
+    let unsupported = "pleg node does not support this: write false, or remove it";
+    spec.only("hostIPC", &no, unsupported);
+    spec.only("setHostnameAsFQDN", &no, unsupported);
+    spec.only(
+        "hostUsers",
+        &Tree::Bool(true),
+        "pleg node does not support user namespaces: write true, or remove it",
+    );
+    if let Some(os) = spec.get("os") {
+        os.object(&[], |os| {
+            os.only("name", &Tree::Text("linux".to_owned()), "this is linux");
+        });
+    }
+}
+
+fn containers(field: Option<Field<'_>>, init: bool, volumes: &BTreeMap<String, Volume>) -> Vec<Container> {
+    field
+        .map(|f| f.list(|item| container::read(item, init, volumes)))
+        .unwrap_or_default()
+}
+
+/// What no field can tell by itself.
+fn check_together(spec: &Spec, object: &Object<'_>) {
+    let (mut names, mut host_ports) = (BTreeSet::new(), BTreeSet::new());
+    for (list, containers) in [
+        ("initContainers", &spec.init_containers),
+        ("containers", &spec.containers),
+    ] {
+        for (n, container) in containers.iter().enumerate() {
+            if !container.name.is_empty() && !names.insert(&container.name) {
+                object.refuse_field(list, format!("there are two containers named {}", container.name));
+            }
+            for port in &container.ports {
+                let Some(host) = port.host else { continue };
+                let place = format!("{}.{list}[{n}].ports", object.path());
+                if spec.host_network && host != port.container {
+                    let what = format!(
+                        "with hostNetwork the hostPort {host} has to be the containerPort {}",
+                        port.container
+                    );
+                    object.refuse_at(&place, what);
+                }
+                if !host_ports.insert((host, port.protocol, port.host_ip)) {
+                    object.refuse_at(&place, format!("the hostPort {host} is taken twice"));
+                }
+            }
+        }
+    }
+}
+
+fn priority(spec: &mut Object<'_>) -> bool {
+    const CLASSES: &[(&str, (i64, bool))] = &[
+        ("system-node-critical", (2_000_001_000, true)),
+        ("system-cluster-critical", (2_000_000_000, false)),
+    ];
+    let class = spec.get("priorityClassName").and_then(|f| f.one_of(CLASSES));
+    if let Some(field) = spec.get("priority")
+        && class.is_none_or(|(value, _)| *field.tree != Tree::Int(value))
+    {
+        field.refuse("has to be the value of priorityClassName: there is nobody here who would sort pods by it");
+    }
+    class.is_some_and(|(_, node)| node)
+}
+
+fn dns(spec: &mut Object<'_>) -> Dns {
+    let config = spec.get("dnsConfig").and_then(|f| dns_config(&f));
+    let Some(policy) = spec.get("dnsPolicy") else {
+        return config.map_or(Dns::Host, Dns::HostAnd);
+    };
+    if policy
+        .tree
+        .as_text()
+        .is_some_and(|text| text.starts_with("ClusterFirst"))
+    {
+        policy.refuse("there is no cluster DNS here: write Default for the host's, or None with dnsConfig");
+        return Dns::Host;
+    }
+    match (policy.one_of(&[("Default", false), ("None", true)]), config) {
+        (Some(true), Some(config)) if !config.servers.is_empty() => Dns::Own(config),
+        (Some(true), _) => {
+            policy.refuse("None needs at least one of dnsConfig.nameservers");
+            Dns::Host
+        }
+        (_, config) => config.map_or(Dns::Host, Dns::HostAnd),
+    }
+}
+
+fn dns_config(field: &Field<'_>) -> Option<DnsConfig> {
+    field.object(&[], |config| {
+        let servers = config.get("nameservers");
+        let server = |f: &Field<'_>| {
+            let ip = f.text()?.parse().ok();
+            if ip.is_none() {
+                f.refuse("is no IP address");
+            }
+            ip
+        };
+        let list = servers.as_ref().map(|f| f.list(server)).unwrap_or_default();
+        if let (Some(field), true) = (&servers, list.len() > 3) {
+            field.refuse("no more than 3 are looked at");
+        }
+        let searches = config.get("searches");
+        // A dot at the end says that the name is complete.
+        let domain = |text: &str| names::subdomain(text.strip_suffix('.').unwrap_or(text));
+        let domains = searches
+            .as_ref()
+            .map(|f| f.list(|item| item.checked(domain)))
+            .unwrap_or_default();
+        if let (Some(field), true) = (&searches, domains.len() > 32) {
+            field.refuse("no more than 32 are looked at");
+        }
+        DnsConfig {
+            servers: list,
+            searches: domains,
+            options: config.get("options").map(|f| f.list(dns_option)).unwrap_or_default(),
+        }
+    })
+}
+
+fn dns_option(field: &Field<'_>) -> Option<String> {
+    // A line break would be another line of resolv.conf.
+    let word = |text: &str| {
+        if !text.is_empty() && text.bytes().all(|c| c.is_ascii_graphic()) {
+            return Ok(());
+        }
+        Err(format!("is {}, and has to be one word", names::quoted(text)))
+    };
+    field.object(&[], |option| {
+        let name = option.need("name").and_then(|f| f.checked(word)).unwrap_or_default();
+        match option.get("value").and_then(|f| f.checked(word)) {
+            Some(value) => format!("{name}:{value}"),
+            None => name,
+        }
+    })
+}

@@ -1,0 +1,201 @@
+//! Volumes of a pod, and where a container sees them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::names;
+use super::read::Field;
+
+/// A directory or file that containers share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Volume {
+    /// A directory of the pod's own, empty when the pod comes and gone when it goes.
+    EmptyDir,
+    /// A path of the host.
+    HostPath {
+        /// Which.
+        path: String,
+        /// What has to be there.
+        kind: HostPathKind,
+    },
+}
+
+/// What has to be at a path of the host before a container starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostPathKind {
+    /// Anything; not looked at.
+    Any,
+    /// A directory; made if it is absent.
+    DirectoryOrCreate,
+    /// A directory.
+    Directory,
+    /// A file; made, empty, if it is absent.
+    FileOrCreate,
+    /// A file.
+    File,
+    /// A unix socket.
+    Socket,
+    /// A character device.
+    CharDevice,
+    /// A block device.
+    BlockDevice,
+}
+
+/// Whether mounts made on one side of a mount are seen on the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Propagation {
+    /// They are not.
+    #[default]
+    None,
+    /// The container sees the host's.
+    HostToContainer,
+    /// Both see all.
+    Bidirectional,
+}
+
+/// A volume in a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// The volume's name.
+    pub volume: String,
+    /// Where the container sees it.
+    pub path: String,
+    /// It cannot write there.
+    pub read_only: bool,
+    /// Mounts beneath it.
+    pub propagation: Propagation,
+}
+
+/// All kinds of volumes that Kubernetes has and we have not.
+const UNSUPPORTED_VOLUME: &[&str] = &[
+    "awsElasticBlockStore",
+    "azureDisk",
+    "azureFile",
+    "cephfs",
+    "cinder",
+    "configMap",
+    "csi",
+    "downwardAPI",
+    "ephemeral",
+    "fc",
+    "flexVolume",
+    "flocker",
+    "gcePersistentDisk",
+    "gitRepo",
+    "glusterfs",
+    "image",
+    "iscsi",
+    "nfs",
+    "persistentVolumeClaim",
+    "photonPersistentDisk",
+    "portworxVolume",
+    "projected",
+    "quobyte",
+    "rbd",
+    "scaleIO",
+    "secret",
+    "storageos",
+    "vsphereVolume",
+];
+
+/// Reads `spec.volumes`, by name.
+pub(super) fn read(field: &Field<'_>) -> BTreeMap<String, Volume> {
+    let mut volumes = BTreeMap::new();
+    field.list(|item| {
+        let (name, volume) = item.object(UNSUPPORTED_VOLUME, |volume| {
+            let name = volume
+                .need("name")
+                .and_then(|f| f.checked(names::label))
+                .unwrap_or_default();
+            let mut found = Vec::new();
+            if let Some(empty) = volume.get("emptyDir") {
+                found.push(empty.object(&["medium", "mode", "sizeLimit"], |_| Volume::EmptyDir));
+            }
+            if let Some(host) = volume.get("hostPath") {
+                found.push(read_host_path(&host));
+            }
+            // A volume of a kind that is not supported has had its word already, if it is there at all.
+            if found.len() != 1 {
+                volume.refuse(
+                    "has to have exactly one of emptyDir and hostPath (an empty directory is written emptyDir: {})",
+                );
+            }
+            (name, found.pop().flatten())
+        })?;
+        if volumes.contains_key(&name) {
+            item.refuse(format!("there are two volumes named {name}"));
+        }
+        volumes.insert(name, volume.unwrap_or(Volume::EmptyDir));
+        Some(())
+    });
+    volumes
+}
+
+fn read_host_path(field: &Field<'_>) -> Option<Volume> {
+    field.object(&[], |host| {
+        let path = host.need("path").and_then(|f| f.checked(names::absolute_path));
+        let kind = host.get("type").and_then(|f| {
+            f.one_of(&[
+                ("", HostPathKind::Any),
+                ("DirectoryOrCreate", HostPathKind::DirectoryOrCreate),
+                ("Directory", HostPathKind::Directory),
+                ("FileOrCreate", HostPathKind::FileOrCreate),
+                ("File", HostPathKind::File),
+                ("Socket", HostPathKind::Socket),
+                ("CharDevice", HostPathKind::CharDevice),
+                ("BlockDevice", HostPathKind::BlockDevice),
+            ])
+        });
+        Volume::HostPath {
+            path: path.unwrap_or_default(),
+            kind: kind.unwrap_or(HostPathKind::Any),
+        }
+    })
+}
+
+/// Reads a container's `volumeMounts`.
+pub(super) fn read_mounts(field: &Field<'_>, volumes: &BTreeMap<String, Volume>, privileged: bool) -> Vec<Mount> {
+    let mut paths = BTreeSet::new();
+    field.list(|item| {
+        item.object(
+            &["bindMountOptions", "recursiveReadOnly", "subPath", "subPathExpr"],
+            |mount| {
+                let name = mount.need("name");
+                let volume = name.as_ref().and_then(Field::text).unwrap_or_default().to_owned();
+                if let Some(name) = name
+                    && !volumes.contains_key(&volume)
+                {
+                    name.refuse(format!("the pod has no volume named {}", names::quoted(&volume)));
+                }
+                let path = mount
+                    .need("mountPath")
+                    .and_then(|f| f.checked(names::mount_path))
+                    .unwrap_or_default();
+                let normal = path
+                    .split('/')
+                    .filter(|part| !part.is_empty() && *part != ".")
+                    .collect::<Vec<_>>()
+                    .join("/");
+                if !paths.insert(normal) {
+                    mount.refuse_field("mountPath", format!("there are two mounts at {}", names::quoted(&path)));
+                }
+                let propagation = mount.get("mountPropagation");
+                let wanted = propagation.as_ref().and_then(|f| {
+                    f.one_of(&[
+                        ("None", Propagation::None),
+                        ("HostToContainer", Propagation::HostToContainer),
+                        ("Bidirectional", Propagation::Bidirectional),
+                    ])
+                });
+                if let (Some(field), Some(Propagation::Bidirectional), false) = (propagation, wanted, privileged) {
+                    field.refuse("Bidirectional is for privileged containers only");
+                }
+                Mount {
+                    volume,
+                    path,
+                    read_only: mount.get("readOnly").and_then(|f| f.bool()).unwrap_or_default(),
+                    propagation: wanted.unwrap_or_default(),
+                }
+            },
+        )
+    })
+}

@@ -1,0 +1,221 @@
+//! What a node counts. The kubelet's names where the meaning is the same; ours are `pleg_node_*`. No pod is a label.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use prometheus::core::Collector;
+use prometheus::{
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+};
+
+use crate::decide::Why;
+use crate::manifest::{ProbeKind, Role};
+use crate::sources::Complaint;
+
+/// As far as the longest grace period that people write.
+const BUCKETS: [f64; 14] = [
+    0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
+];
+
+/// All of them. Clones count together.
+#[derive(Debug, Clone)]
+pub(crate) struct NodeMetrics {
+    pod_start: Histogram,
+    worker: HistogramVec,
+    desired: IntGaugeVec,
+    active: IntGauge,
+    orphans: IntCounter,
+    started_pods: IntCounter,
+    started_pods_errors: IntCounter,
+    started_containers: IntCounterVec,
+    started_containers_errors: IntCounterVec,
+    restarts: IntCounter,
+    kills: IntCounterVec,
+    probes: IntCounterVec,
+    refused: IntGauge,
+    refusals: IntCounter,
+    skips: IntCounterVec,
+    stale: IntGauge,
+    falls: IntCounter,
+}
+
+/// What a worker is at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Operation {
+    /// It brings its pod up.
+    Create,
+    /// It keeps it as it is wanted.
+    Sync,
+    /// It ends it.
+    Terminate,
+}
+
+/// Why nothing was decided about a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Skip {
+    /// The runtime does not tell about this pod.
+    Quarantined,
+    /// The runtime tells nothing.
+    Runtime,
+}
+
+fn container_type(role: Role) -> &'static str {
+    match role {
+        Role::Main => "container",
+        Role::Init | Role::Sidecar => "init_container",
+    }
+}
+
+fn why_killed(why: Why) -> &'static str {
+    match why {
+        Why::Probe(kind) => kind.name(),
+        Why::Sandbox => "sandbox",
+        Why::Double => "double",
+        Why::Unknown => "unknown",
+        Why::Finished => "finished",
+        Why::End => "end",
+    }
+}
+
+impl NodeMetrics {
+    /// All at zero. Fails only where the registry has such metrics already: those of another node.
+    #[rustfmt::skip]
+    pub(crate) fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let make = Make(registry);
+        let all = Self {
+            // The kubelet's.
+            pod_start: make.histogram("kubelet_pod_start_duration_seconds", "From the moment that a pod is wanted to all its containers running. Pods that were adopted are not counted.")?,
+            worker: make.add(HistogramVec::new(HistogramOpts::new("kubelet_pod_worker_duration_seconds", "From a decision about a pod to the end of what was decided, by operation: create, sync, terminate.").buckets(BUCKETS.to_vec()), &["operation_type"])?)?,
+            desired: make.add(IntGaugeVec::new(Opts::new("kubelet_desired_pods", "Pods that manifests want."), &["static"])?)?,
+            active: make.gauge("kubelet_active_pods", "Pods that have a worker: wanted, or about to end.")?,
+            orphans: make.counter("kubelet_orphaned_runtime_pods_total", "Pods that were found in the runtime, or on the disk, and that nobody wanted.")?,
+            started_pods: make.counter("kubelet_started_pods_total", "Sandboxes that were to be made.")?,
+            started_pods_errors: make.counter("kubelet_started_pods_errors_total", "Sandboxes that could not be made.")?,
+            started_containers: make.counters("kubelet_started_containers_total", "Containers that were to be started.", &["container_type"])?,
+            started_containers_errors: make.counters("kubelet_started_containers_errors_total", "Containers that could not be started, by the reason that the pod's status has.", &["container_type", "code"])?,
+            // Ours.
+            restarts: make.counter("pleg_node_container_restarts_total", "Containers that were started again.")?,
+            kills: make.counters("pleg_node_container_kills_total", "Containers that were told to end, by why.", &["why"])?,
+            probes: make.counters("pleg_node_probes_total", "Answers to probes.", &["probe_type", "result"])?,
+            refused: make.gauge("pleg_node_manifests_refused", "What is wrong with manifests, now: see /api/v1/node/complaints.")?,
+            refusals: make.counter("pleg_node_manifest_refusals_total", "Times something new was wrong with a manifest.")?,
+            skips: make.counters("pleg_node_sync_skips_total", "Times nothing was decided about a pod because nothing new is seen: of that pod (quarantined), or of any (runtime; counted once a second).", &["reason"])?,
+            stale: make.gauge("pleg_node_stale", "Whether statuses are old because nothing new is seen of any pod.")?,
+            falls: make.counter("pleg_node_worker_falls_total", "Workers that fell by a bug of ours and were replaced.")?,
+        };
+        for operation in ["create", "sync", "terminate"] {
+            all.worker.with_label_values(&[operation]);
+        }
+        for kind in ["container", "init_container"] {
+            all.started_containers.with_label_values(&[kind]).inc_by(0);
+        }
+        for reason in ["quarantined", "runtime"] {
+            all.skips.with_label_values(&[reason]).inc_by(0);
+        }
+        all.wanted(0);
+        Ok(all)
+    }
+
+    pub(crate) fn pod_started(&self, took: Duration) {
+        self.pod_start.observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn worked(&self, operation: Operation, took: Duration) {
+        let name = match operation {
+            Operation::Create => "create",
+            Operation::Sync => "sync",
+            Operation::Terminate => "terminate",
+        };
+        self.worker.with_label_values(&[name]).observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn wanted(&self, pods: usize) {
+        let pods = i64::try_from(pods).unwrap_or(i64::MAX);
+        self.desired.with_label_values(&["true"]).set(pods);
+    }
+
+    pub(crate) fn active(&self, pods: usize) {
+        self.active.set(i64::try_from(pods).unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn orphan(&self) {
+        self.orphans.inc();
+    }
+
+    pub(crate) fn sandbox(&self, made: bool) {
+        self.started_pods.inc();
+        self.started_pods_errors.inc_by(u64::from(!made));
+    }
+
+    /// A start of a container, and why it failed.
+    pub(crate) fn container(&self, role: Role, attempt: u32, failed: Option<&'static str>) {
+        let kind = container_type(role);
+        self.started_containers.with_label_values(&[kind]).inc();
+        match failed {
+            Some(reason) => self.started_containers_errors.with_label_values(&[kind, reason]).inc(),
+            None if attempt > 0 => self.restarts.inc(),
+            None => {}
+        }
+    }
+
+    pub(crate) fn kill(&self, why: Why) {
+        self.kills.with_label_values(&[why_killed(why)]).inc();
+    }
+
+    pub(crate) fn probe(&self, kind: ProbeKind, success: bool) {
+        let result = if success { "successful" } else { "failed" };
+        self.probes.with_label_values(&[kind.name(), result]).inc();
+    }
+
+    /// What is wrong with manifests now, and was before.
+    pub(crate) fn complaints(&self, before: &[Complaint], now: &[Complaint]) {
+        self.refused.set(i64::try_from(now.len()).unwrap_or(i64::MAX));
+        let before: BTreeSet<&Complaint> = before.iter().collect();
+        let new = now.iter().filter(|complaint| !before.contains(complaint)).count();
+        self.refusals.inc_by(u64::try_from(new).unwrap_or(u64::MAX));
+    }
+
+    pub(crate) fn skip(&self, skip: Skip) {
+        let reason = match skip {
+            Skip::Quarantined => "quarantined",
+            Skip::Runtime => "runtime",
+        };
+        self.skips.with_label_values(&[reason]).inc();
+    }
+
+    pub(crate) fn stale(&self, stale: bool) {
+        self.stale.set(i64::from(stale));
+    }
+
+    pub(crate) fn fall(&self) {
+        self.falls.inc();
+    }
+}
+
+/// Makes metrics and registers them, so that each stands in one line above.
+struct Make<'a>(&'a Registry);
+
+impl Make<'_> {
+    fn add<M: Collector + Clone + 'static>(&self, metric: M) -> prometheus::Result<M> {
+        self.0.register(Box::new(metric.clone()))?;
+        Ok(metric)
+    }
+
+    fn counter(&self, name: &str, help: &str) -> prometheus::Result<IntCounter> {
+        self.add(IntCounter::new(name, help)?)
+    }
+
+    fn counters(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntCounterVec> {
+        self.add(IntCounterVec::new(Opts::new(name, help), labels)?)
+    }
+
+    fn gauge(&self, name: &str, help: &str) -> prometheus::Result<IntGauge> {
+        self.add(IntGauge::new(name, help)?)
+    }
+
+    fn histogram(&self, name: &str, help: &str) -> prometheus::Result<Histogram> {
+        self.add(Histogram::with_opts(
+            HistogramOpts::new(name, help).buckets(BUCKETS.to_vec()),
+        )?)
+    }
+}

@@ -1,0 +1,123 @@
+//! What a pod's containers are doing: the runtime's word about each, and memory's where the runtime has forgotten.
+
+use jiff::Timestamp;
+use pleg::{ContainerState, ContainerStatus, PodStatus, SandboxState, SandboxStatus};
+
+use crate::manifest::Pod;
+use crate::memory::{Ending, Memory};
+
+/// Where a container stands.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Standing<'a> {
+    /// It was never made, as far as anybody knows; or it was made, never started, and its sandbox is gone.
+    Absent,
+    /// Made in the current sandbox, not started.
+    Created(&'a ContainerStatus),
+    /// Runs, in the current sandbox.
+    Running(&'a ContainerStatus),
+    /// Runs, in a sandbox that is not the newest.
+    Stray(&'a ContainerStatus),
+    /// The runtime cannot tell; it may run.
+    Unknown(&'a ContainerStatus),
+    /// It ended.
+    Ended {
+        /// How.
+        ending: Ending,
+        /// In the current sandbox.
+        current: bool,
+    },
+}
+
+/// A pod, as it is seen and remembered.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Observed<'a> {
+    pub(crate) pod: &'a Pod,
+    pub(crate) status: &'a PodStatus,
+    pub(crate) memory: &'a Memory,
+}
+
+impl<'a> Observed<'a> {
+    /// The newest sandbox, whatever its state.
+    pub(crate) fn newest_sandbox(&self) -> Option<&'a SandboxStatus> {
+        self.status.sandboxes.first()
+    }
+
+    /// The sandbox that containers can be started in.
+    pub(crate) fn usable_sandbox(&self) -> Option<&'a SandboxStatus> {
+        self.newest_sandbox().filter(|sandbox| {
+            // One whose network was never set up reaches nobody.
+            sandbox.state == SandboxState::Ready && (self.pod.spec.host_network || !sandbox.ips.is_empty())
+        })
+    }
+
+    /// The newest attempt of a container that the runtime has.
+    pub(crate) fn newest(&self, name: &str) -> Option<&'a ContainerStatus> {
+        let of = self
+            .status
+            .containers
+            .iter()
+            .filter(|container| *container.name == *name);
+        of.max_by_key(|container| (container.attempt, container.created_at))
+    }
+
+    /// Whether something that began then is of the current sandbox. The runtime's own clock tells, at both ends: a container is made
+    /// after its sandbox.
+    ///
+    /// Where there is only one sandbox, what the runtime shows is of that one, whatever was done to the clock since.
+    fn is_current(&self, began: Option<Timestamp>, shown: bool) -> bool {
+        if shown && self.status.sandboxes.len() < 2 {
+            return true;
+        }
+        let sandbox = self.newest_sandbox().and_then(|sandbox| sandbox.created_at);
+        match (sandbox, began) {
+            (Some(sandbox), Some(began)) => began >= sandbox,
+            _ => true,
+        }
+    }
+
+    pub(crate) fn standing(&self, name: &str) -> Standing<'a> {
+        let newest = self.newest(name);
+        let memory = self.memory.container(name);
+        let remembered = memory.and_then(|memory| memory.last_ending());
+        let is_newer = |ending: &&Ending| newest.is_none_or(|newest| newest.attempt < ending.attempt);
+        if let Some(ending) = remembered.filter(is_newer) {
+            return Standing::Ended {
+                current: self.is_current(ending.finished_at.or(ending.started_at), false),
+                ending: ending.clone(),
+            };
+        }
+        let Some(container) = newest else {
+            return Standing::Absent;
+        };
+        let current = self.is_current(container.created_at, true);
+        match container.state {
+            ContainerState::Exited => Standing::Ended {
+                ending: self.ending(container),
+                current,
+            },
+            ContainerState::Created if current => Standing::Created(container),
+            ContainerState::Created => Standing::Absent,
+            ContainerState::Running if current => Standing::Running(container),
+            ContainerState::Running => Standing::Stray(container),
+            ContainerState::Unknown => Standing::Unknown(container),
+        }
+    }
+
+    /// How a container that the runtime shows ended, with the time at which we noted it.
+    pub(crate) fn ending(&self, container: &ContainerStatus) -> Ending {
+        let known = self.memory.container(&container.name);
+        let noted = known.and_then(|memory| memory.noted_at(container.attempt));
+        let now = noted.or(container.finished_at).unwrap_or(Timestamp::UNIX_EPOCH);
+        Ending {
+            noted_at: noted,
+            ..Ending::of(container, now)
+        }
+    }
+
+    /// The number of the next attempt.
+    pub(crate) fn next_attempt(&self, name: &str) -> u32 {
+        let seen = self.newest(name).map(|container| container.attempt);
+        let known = self.memory.container(name).and_then(|memory| memory.attempt);
+        seen.max(known).map_or(0, |attempt| attempt.saturating_add(1))
+    }
+}

@@ -1,0 +1,96 @@
+//! Where manifests come from, and how what several sources say becomes one desired state.
+//!
+//! A source is a task that sends a [`Snapshot`], all that it has, whenever that changed; the sync loop knows no more of it, so that an
+//! API server can be one too. [`Desired`] merges snapshots and says what changed: pure.
+//!
+//! What a source cannot read any more stays as it was: a pod is removed by removing its manifest, never by breaking it, by a disk that
+//! is gone or by a server that is down. (A kubelet drops the pods of a file that it cannot parse.)
+//!
+//! | module | job |
+//! |---|---|
+//! | `desired` | the merge |
+//! | `directory` | the source of a directory: a task |
+//! | `scan` | what is in a directory now, read with care |
+//! | `watch` | told by the kernel when a directory changes |
+//! | `url` | the source of a URL: a task |
+
+mod desired;
+mod directory;
+mod scan;
+mod url;
+mod watch;
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Serialize;
+use tokio::sync::mpsc;
+
+use crate::manifest::Pod;
+
+pub use desired::{Change, Desired, Merged};
+pub use directory::DirectorySource;
+pub use url::{UrlError, UrlSource};
+
+/// Where exactly a pod comes from: a file, or a URL. Ordered by its text.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct Origin(Arc<str>);
+
+impl From<&str> for Origin {
+    fn from(text: &str) -> Self {
+        Self(text.into())
+    }
+}
+
+impl From<String> for Origin {
+    fn from(text: String) -> Self {
+        Self(text.into())
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A pod that a source wants.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Offer {
+    /// Where it is written.
+    pub origin: Origin,
+    /// The pod.
+    pub pod: Arc<Pod>,
+}
+
+/// Something about an origin that somebody has to mend.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Complaint {
+    /// Where.
+    pub origin: Origin,
+    /// What, and what that means for the pods of it.
+    pub what: String,
+}
+
+impl fmt::Display for Complaint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.origin, self.what)
+    }
+}
+
+/// All that a source has.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    /// Which source: its directory or URL.
+    pub source: Origin,
+    /// The pods it wants.
+    pub offers: Vec<Offer>,
+    /// What it cannot use.
+    pub complaints: Vec<Complaint>,
+    /// It has read everything at least once. While it has not, it may want pods that it does not offer, so no pod may be called
+    /// unwanted.
+    pub complete: bool,
+}
+
+/// Where a source sends its snapshots.
+pub type Outlet = mpsc::Sender<Snapshot>;

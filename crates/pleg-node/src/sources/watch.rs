@@ -1,0 +1,122 @@
+//! Told by the kernel when something in a directory changes. Only a hint: whoever is told looks at the directory.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// Names that are remembered between two looks; beyond that the look takes its time with each file instead.
+const MOST_NAMES: usize = 4096;
+
+/// What was heard.
+#[derive(Debug, Default)]
+pub(super) struct Heard {
+    /// Files that were written and closed, or moved here: whoever wrote them is done.
+    pub(super) done: BTreeSet<OsString>,
+    /// The directory itself went, or moved: nothing more will be heard.
+    pub(super) lost: bool,
+}
+
+/// A watch on a directory.
+#[derive(Debug)]
+pub(super) struct Watch {
+    events: AsyncFd<OwnedFd>,
+}
+
+impl Watch {
+    pub(super) fn new(directory: &Path) -> io::Result<Self> {
+        let fd = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        // Not MODIFY: a file that is being written is nobody's business until it is closed.
+        let what = WatchFlags::CLOSE_WRITE
+            | WatchFlags::MOVED_TO
+            | WatchFlags::MOVED_FROM
+            | WatchFlags::CREATE
+            | WatchFlags::DELETE
+            | WatchFlags::ATTRIB
+            | WatchFlags::DELETE_SELF
+            | WatchFlags::MOVE_SELF
+            | WatchFlags::ONLYDIR;
+        inotify::add_watch(&fd, directory, what)?;
+        // What is deprecated there is to hand over something that may close or change its descriptor; an OwnedFd does neither.
+        #[expect(deprecated, reason = "its successor is unsafe, and we have no unsafe code")]
+        let events = AsyncFd::with_interest(fd, Interest::READABLE)?;
+        Ok(Self { events })
+    }
+
+    /// Waits until something is heard, and returns all of it. Cancel-safe: what was read is returned, what was not is still there.
+    pub(super) async fn heard(&self) -> io::Result<Heard> {
+        loop {
+            let mut ready = self.events.readable().await?;
+            match ready.try_io(|fd| drain(fd.get_ref())) {
+                Ok(heard) => return heard,
+                Err(_would_block) => {}
+            }
+        }
+    }
+}
+
+/// Everything that can be read now; would block if that is nothing.
+fn drain(fd: &OwnedFd) -> io::Result<Heard> {
+    let mut buffer = [const { std::mem::MaybeUninit::uninit() }; 4096];
+    let mut reader = inotify::Reader::new(fd, &mut buffer);
+    let (mut heard, mut any) = (Heard::default(), false);
+    loop {
+        match reader.next() {
+            Ok(event) => {
+                any = true;
+                let flags = event.events();
+                heard.lost |= flags.intersects(
+                    ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF | ReadFlags::IGNORED | ReadFlags::UNMOUNT,
+                );
+                if let (Some(name), true) = (
+                    event.file_name(),
+                    flags.intersects(ReadFlags::CLOSE_WRITE | ReadFlags::MOVED_TO) && heard.done.len() < MOST_NAMES,
+                ) {
+                    heard.done.insert(OsStr::from_bytes(name.to_bytes()).to_owned());
+                }
+            }
+            Err(rustix::io::Errno::AGAIN) if any => return Ok(heard),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_closed_file_and_a_moved_one_are_heard() {
+        let dir = tempfile::tempdir().unwrap();
+        let watch = Watch::new(dir.path()).unwrap();
+        std::fs::write(dir.path().join("a.yaml"), "x").unwrap();
+        let heard = watch.heard().await.unwrap();
+        assert_eq!(heard.done, BTreeSet::from(["a.yaml".into()]));
+        std::fs::rename(dir.path().join("a.yaml"), dir.path().join("b.yaml")).unwrap();
+        let heard = watch.heard().await.unwrap();
+        assert!(heard.done.contains(OsStr::new("b.yaml")) && !heard.lost);
+        // A file that stays open is not done.
+        let open = std::fs::File::create(dir.path().join("c.yaml")).unwrap();
+        let heard = watch.heard().await.unwrap();
+        assert!(heard.done.is_empty());
+        drop(open);
+        assert!(watch.heard().await.unwrap().done.contains(OsStr::new("c.yaml")));
+        std::fs::remove_dir_all(dir.path()).unwrap();
+        while !watch.heard().await.unwrap().lost {}
+    }
+
+    #[tokio::test]
+    async fn what_is_no_directory_cannot_be_watched() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(Watch::new(&dir.path().join("none")).is_err());
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        assert!(Watch::new(&dir.path().join("file")).is_err());
+    }
+}

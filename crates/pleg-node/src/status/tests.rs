@@ -1,0 +1,490 @@
+//! Statuses, as tables.
+
+use super::*;
+use crate::manifest::ProbeKind;
+use crate::memory::{BackOff, PodFailure};
+use crate::testing::{Case, at};
+
+fn node() -> Node {
+    Node {
+        ips: vec!["192.0.2.1".parse().unwrap()],
+        runtime: "containerd".to_owned(),
+    }
+}
+
+fn compute_with(case: &Case, stale: Option<&Stale>, before: Option<&Status>) -> Status {
+    let case = case.clone().learnt();
+    let decision = case.decide();
+    compute(&Sources {
+        pod: &case.pod,
+        status: &case.status,
+        memory: &case.memory,
+        probes: &case.probes,
+        held: &decision.held,
+        busy: &case.busy.containers,
+        refusal: None,
+        stale,
+        before,
+        node: &node(),
+        now: at(case.now),
+    })
+}
+
+fn status(case: &Case) -> Status {
+    compute_with(case, None, None)
+}
+
+/// `Running`, `Waiting:CrashLoopBackOff`, `Terminated:Error:3`.
+fn state(state: &State) -> String {
+    match state {
+        State::Waiting { reason, .. } => format!("Waiting:{reason}"),
+        State::Running { .. } => "Running".to_owned(),
+        State::Terminated { exit_code, reason, .. } => format!("Terminated:{reason}:{exit_code}"),
+    }
+}
+
+/// Phase, then each container: state, the state before, restarts, and `ready`.
+fn words(status: &Status) -> String {
+    let mut words = vec![format!("{:?}", status.phase)];
+    for container in status.init_container_statuses.iter().chain(&status.container_statuses) {
+        let last = container
+            .last_state
+            .as_ref()
+            .map(|last| format!(" after {}", state(last)));
+        let restarts = Some(container.restart_count)
+            .filter(|&count| count > 0)
+            .map(|count| format!(" x{count}"));
+        words.push(format!(
+            "{}={}{}{}{}",
+            container.name,
+            state(&container.state),
+            last.unwrap_or_default(),
+            restarts.unwrap_or_default(),
+            if container.ready { " ready" } else { "" }
+        ));
+    }
+    words.join("; ")
+}
+
+/// The conditions that do not hold, with their reasons.
+fn false_conditions(status: &Status) -> Vec<String> {
+    let not = status
+        .conditions
+        .iter()
+        .filter(|condition| condition.status != Truth::True);
+    not.map(|condition| {
+        format!(
+            "{:?}={:?} {}",
+            condition.kind,
+            condition.status,
+            condition.reason.unwrap_or_default()
+        )
+    })
+    .collect()
+}
+
+const APP: &str = "containers: [{name: app, image: img}]";
+const INIT: &str = "initContainers: [{name: i, image: img}], containers: [{name: app, image: img}]";
+const SIDECAR: &str =
+    "initContainers: [{name: s, image: img, restartPolicy: Always}], containers: [{name: app, image: img}]";
+
+type Row = (&'static str, &'static str, fn(Case) -> Case, [&'static str; 3]);
+
+/// What is seen, and what is said with each policy.
+const ROWS: &[Row] = &[
+    ("nothing yet", APP, |c| c, ["Pending; app=Waiting:ContainerCreating"; 3]),
+    (
+        "a sandbox",
+        APP,
+        |c| c.sandbox(true, 0),
+        ["Pending; app=Waiting:ContainerCreating"; 3],
+    ),
+    (
+        "made",
+        APP,
+        |c| c.sandbox(true, 0).created("app", 1),
+        ["Pending; app=Waiting:ContainerCreating"; 3],
+    ),
+    (
+        "it runs",
+        APP,
+        |c| c.sandbox(true, 0).running("app", 1),
+        ["Running; app=Running ready"; 3],
+    ),
+    (
+        "it ended well",
+        APP,
+        |c| c.sandbox(true, 0).exited("app", 9, 0),
+        [
+            "Running; app=Terminated:Completed:0",
+            "Succeeded; app=Terminated:Completed:0",
+            "Succeeded; app=Terminated:Completed:0",
+        ],
+    ),
+    (
+        "it ended badly",
+        APP,
+        |c| c.sandbox(true, 0).exited("app", 9, 3),
+        [
+            "Running; app=Terminated:Error:3",
+            "Running; app=Terminated:Error:3",
+            "Failed; app=Terminated:Error:3",
+        ],
+    ),
+    (
+        "it runs again",
+        APP,
+        |c| c.sandbox(true, 0).exited("app", 9, 3).running("app", 10),
+        ["Running; app=Running after Terminated:Error:3 x1 ready"; 3],
+    ),
+    (
+        "it crashed again",
+        APP,
+        |c| c.sandbox(true, 0).exited("app", 9, 3).exited("app", 20, 4),
+        [
+            "Running; app=Terminated:Error:4 after Terminated:Error:3 x1",
+            "Running; app=Terminated:Error:4 after Terminated:Error:3 x1",
+            "Failed; app=Terminated:Error:4 after Terminated:Error:3 x1",
+        ],
+    ),
+    (
+        "it is gone, and memory has it",
+        APP,
+        |c| c.sandbox(true, 0).exited("app", 9, 3).learnt().cleaned(),
+        [
+            "Running; app=Terminated:Error:3",
+            "Running; app=Terminated:Error:3",
+            "Failed; app=Terminated:Error:3",
+        ],
+    ),
+    (
+        "it ran, and is gone",
+        APP,
+        |c| c.sandbox(true, 0).running("app", 1).learnt().cleaned(),
+        [
+            "Running; app=Terminated:ContainerStatusUnknown:137",
+            "Running; app=Terminated:ContainerStatusUnknown:137",
+            "Failed; app=Terminated:ContainerStatusUnknown:137",
+        ],
+    ),
+    (
+        "initialising",
+        INIT,
+        |c| c.sandbox(true, 0).running("i", 1),
+        ["Pending; i=Running; app=Waiting:PodInitializing"; 3],
+    ),
+    (
+        "initialised",
+        INIT,
+        |c| c.sandbox(true, 0).exited("i", 1, 0),
+        ["Pending; i=Terminated:Completed:0 ready; app=Waiting:PodInitializing"; 3],
+    ),
+    (
+        "init failed",
+        INIT,
+        |c| c.sandbox(true, 0).exited("i", 1, 1),
+        [
+            "Pending; i=Terminated:Error:1; app=Waiting:PodInitializing",
+            "Pending; i=Terminated:Error:1; app=Waiting:PodInitializing",
+            "Failed; i=Terminated:Error:1; app=Waiting:PodInitializing",
+        ],
+    ),
+    (
+        "a sidecar is up",
+        SIDECAR,
+        |c| c.sandbox(true, 0).running("s", 1),
+        ["Pending; s=Running ready; app=Waiting:PodInitializing"; 3],
+    ),
+    (
+        "and the container",
+        SIDECAR,
+        |c| c.sandbox(true, 0).running("s", 1).running("app", 2),
+        ["Running; s=Running ready; app=Running ready"; 3],
+    ),
+    (
+        "the sidecar fell",
+        SIDECAR,
+        |c| c.sandbox(true, 0).exited("s", 5, 1).running("app", 2),
+        ["Running; s=Terminated:Error:1; app=Running ready"; 3],
+    ),
+    (
+        "the container is done",
+        SIDECAR,
+        |c| c.sandbox(true, 0).running("s", 1).exited("app", 2, 0),
+        [
+            "Running; s=Running ready; app=Terminated:Completed:0",
+            "Succeeded; s=Running ready; app=Terminated:Completed:0",
+            "Succeeded; s=Running ready; app=Terminated:Completed:0",
+        ],
+    ),
+];
+#[test]
+fn phases_and_states() {
+    for (what, spec, case, wanted) in ROWS {
+        for (policy, wanted) in ["Always", "OnFailure", "Never"].into_iter().zip(wanted) {
+            let case = case(Case::new(&format!("restartPolicy: {policy}, {spec}")));
+            assert_eq!(words(&status(&case)), *wanted, "{policy}: {what}");
+        }
+    }
+}
+
+#[test]
+fn a_crash_loop_says_until_when() {
+    let mut case = Case::new(APP)
+        .sandbox(true, 0)
+        .exited("app", 990, 3)
+        .exited("app", 995, 4)
+        .learnt();
+    case.memory.containers.get_mut("app").unwrap().back_off = Some(BackOff {
+        delay: std::time::Duration::from_secs(20),
+        since: at(994),
+    });
+    let status = status(&case);
+    assert_eq!(
+        words(&status),
+        "Running; app=Waiting:CrashLoopBackOff after Terminated:Error:4 x1"
+    );
+    let State::Waiting { message, .. } = &status.container_statuses[0].state else {
+        panic!("{status:?}");
+    };
+    assert_eq!(
+        message,
+        "back-off 20s restarting failed container=app pod=default/p-n, until 2027-01-15T08:16:55Z"
+    );
+}
+
+#[test]
+fn what_is_in_the_way_of_a_start_is_told() {
+    let rows: &[(&[&str], &str)] = &[
+        (&["ErrImagePull"], "Pending; app=Waiting:ErrImagePull"),
+        (
+            &["ErrImagePull", "ErrImagePull"],
+            "Pending; app=Waiting:ImagePullBackOff",
+        ),
+        (&["ErrImageNeverPull"], "Pending; app=Waiting:ErrImageNeverPull"),
+        (&["CreateContainerError"], "Pending; app=Waiting:CreateContainerError"),
+    ];
+    for (failures, wanted) in rows {
+        let mut case = Case::new(APP).sandbox(true, 0);
+        for failure in *failures {
+            case.memory
+                .containers
+                .entry("app".into())
+                .or_default()
+                .failed(failure, "no", at(999));
+        }
+        assert_eq!(words(&status(&case)), *wanted);
+        // It ran before: that is not forgotten.
+        let mut case = Case::new(APP).sandbox(true, 0).exited("app", 9, 3).learnt();
+        case.memory
+            .containers
+            .get_mut("app")
+            .unwrap()
+            .failed(failures[0], "no", at(999));
+        assert_eq!(
+            words(&status(&case)),
+            format!("Running; app=Waiting:{} after Terminated:Error:3", failures[0])
+        );
+    }
+}
+
+#[test]
+fn probes_make_ready() {
+    let spec = "containers: [{name: app, image: img, startupProbe: {exec: {command: [x]}}, readinessProbe: {exec: {command: [x]}}}]";
+    let case = Case::new(spec).sandbox(true, 0).running("app", 1);
+    let is = |case: &Case| {
+        (
+            status(case).container_statuses[0].started,
+            status(case).container_statuses[0].ready,
+        )
+    };
+    assert_eq!(is(&case), (false, false));
+    let ready = case.clone().probe("app0", ProbeKind::Readiness, true);
+    assert_eq!(is(&ready), (false, false), "not before it has started");
+    let started = case.probe("app0", ProbeKind::Startup, true);
+    assert_eq!(is(&started), (true, false));
+    assert_eq!(
+        is(&started.clone().probe("app0", ProbeKind::Readiness, false)),
+        (true, false)
+    );
+    assert_eq!(is(&started.probe("app0", ProbeKind::Readiness, true)), (true, true));
+}
+
+#[test]
+fn conditions_tell_what_is_missing() {
+    let rows: &[(&str, Case, &[&str])] = &[
+        (
+            "nothing yet",
+            Case::new(INIT),
+            &[
+                "PodReadyToStartContainers=False ",
+                "Initialized=False ContainersNotInitialized",
+                "Ready=False ContainersNotReady",
+                "ContainersReady=False ContainersNotReady",
+            ],
+        ),
+        (
+            "initialised",
+            Case::new(INIT).sandbox(true, 0).exited("i", 1, 0),
+            &[
+                "Ready=False ContainersNotReady",
+                "ContainersReady=False ContainersNotReady",
+            ],
+        ),
+        (
+            "all is well",
+            Case::new(INIT).sandbox(true, 0).exited("i", 1, 0).running("app", 2),
+            &[],
+        ),
+        (
+            "init was cleaned away",
+            Case::new(INIT).sandbox(true, 0).running("app", 2),
+            &[],
+        ),
+        (
+            "done",
+            Case::new(&format!("restartPolicy: Never, {APP}"))
+                .sandbox(false, 0)
+                .exited("app", 1, 0),
+            &[
+                "PodReadyToStartContainers=False ",
+                "Ready=False PodCompleted",
+                "ContainersReady=False PodCompleted",
+            ],
+        ),
+        (
+            "failed",
+            Case::new(&format!("restartPolicy: Never, {APP}"))
+                .sandbox(false, 0)
+                .exited("app", 1, 1),
+            &[
+                "PodReadyToStartContainers=False ",
+                "Ready=False PodFailed",
+                "ContainersReady=False PodFailed",
+            ],
+        ),
+        (
+            "a sidecar fell",
+            Case::new(SIDECAR).sandbox(true, 0).exited("s", 5, 1).running("app", 2),
+            &[
+                "Ready=False ContainersNotReady",
+                "ContainersReady=False ContainersNotReady",
+            ],
+        ),
+    ];
+    for (what, case, wanted) in rows {
+        assert_eq!(false_conditions(&status(case)), *wanted, "{what}");
+    }
+    let message = status(&Case::new("containers: [{name: a, image: i}, {name: b, image: i}]")).conditions[2]
+        .message
+        .clone();
+    assert_eq!(message.as_deref(), Some("containers with unready status: [a b]"));
+}
+
+#[test]
+fn conditions_keep_their_time_while_they_hold() {
+    let case = Case::new(APP).sandbox(true, 0).running("app", 1);
+    let first = status(&case);
+    let later = compute_with(&case.clone().at(2000), None, Some(&first));
+    assert_eq!(later.conditions, first.conditions);
+    let fallen = compute_with(&Case::new(APP).sandbox(true, 0).at(3000), None, Some(&later));
+    let time = |status: &Status, n: usize| {
+        status.conditions[n]
+            .last_transition_time
+            .duration_since(at(0))
+            .as_secs()
+    };
+    // The sandbox is still there, the container is not; the pod was scheduled when it was taken on.
+    assert_eq!([time(&fallen, 0), time(&fallen, 2), time(&fallen, 4)], [1000, 3000, 0]);
+}
+
+/// A frozen runtime: a kubelet shows its pods as running and ready for minutes.
+#[test]
+fn what_is_stale_says_so() {
+    let case = Case::new(APP).sandbox(true, 0).running("app", 1);
+    let stale = Stale {
+        as_of: Some(at(900)),
+        why: "ListContainers has not answered for 40s".to_owned(),
+    };
+    let status = compute_with(&case, Some(&stale), None);
+    assert_eq!(
+        false_conditions(&status),
+        ["Ready=Unknown StatusStale", "ContainersReady=Unknown StatusStale"]
+    );
+    assert_eq!(
+        status.conditions[2].message.as_deref(),
+        Some("This is how it was at 2027-01-15T08:15:00Z; since then: ListContainers has not answered for 40s")
+    );
+}
+
+#[test]
+fn a_failed_pod_stays_failed() {
+    let mut case = Case::new(&format!("activeDeadlineSeconds: 5, {APP}"))
+        .sandbox(true, 0)
+        .running("app", 1);
+    case.memory.failed = Some(PodFailure {
+        reason: "DeadlineExceeded".to_owned(),
+        message: "too long".to_owned(),
+    });
+    let status = status(&case);
+    assert_eq!(
+        (status.phase, status.reason.as_deref()),
+        (Phase::Failed, Some("DeadlineExceeded"))
+    );
+}
+
+#[test]
+fn classes_of_service() {
+    for (resources, class) in [
+        ("", QosClass::BestEffort),
+        ("limits: {cpu: 1, memory: 1Gi}", QosClass::Guaranteed),
+        (
+            "limits: {cpu: 1, memory: 1Gi}, requests: {cpu: 1, memory: 1Gi}",
+            QosClass::Guaranteed,
+        ),
+        (
+            "limits: {cpu: 1, memory: 1Gi}, requests: {cpu: 500m}",
+            QosClass::Burstable,
+        ),
+        ("limits: {memory: 1Gi}", QosClass::Burstable),
+        ("requests: {cpu: 1m}", QosClass::Burstable),
+        ("requests: {cpu: 0}", QosClass::BestEffort),
+    ] {
+        let case = Case::new(&format!(
+            "containers: [{{name: a, image: i, resources: {{{resources}}}}}]"
+        ));
+        assert_eq!(qos_class(&case.pod), class, "{resources}");
+    }
+}
+
+/// The whole of it, in the shape that kubectl reads.
+#[test]
+fn the_shape_is_that_of_kubernetes() {
+    let case = Case::new(INIT)
+        .sandbox(true, 0)
+        .exited("i", 1, 0)
+        .exited("app", 9, 3)
+        .running("app", 10);
+    let mut case = case;
+    case.status.ips = Box::new(["10.0.0.7".parse().unwrap(), "fd00::7".parse().unwrap()]);
+    insta::assert_json_snapshot!(status(&case));
+    // On the host's network the addresses are the host's.
+    let host = Case::new(&format!("hostNetwork: true, {APP}"))
+        .sandbox(true, 0)
+        .running("app", 1);
+    assert_eq!(status(&host).pod_ip, Some("192.0.2.1".parse().unwrap()));
+}
+
+/// As Kubernetes has it: a container has not started before its post-start hook has ended.
+#[test]
+fn a_post_start_hook_is_part_of_the_start() {
+    let hooked = "lifecycle: {postStart: {exec: {command: [x]}}}";
+    for (spec, busy, ready) in [(hooked, false, true), (hooked, true, false), ("", true, true)] {
+        let case = Case::new(&format!("containers: [{{name: app, image: i, {spec}}}]"));
+        let case = case.sandbox(true, 0).running("app", 1).learnt();
+        let status = status(&if busy { case.busy("app") } else { case });
+        let app = &status.container_statuses[0];
+        assert_eq!((app.started, app.ready), (ready, ready), "{spec} {busy}");
+        assert!(matches!(app.state, State::Running { .. }));
+    }
+}

@@ -1,0 +1,246 @@
+//! The loop that ties sources, the generator and the workers together.
+//!
+//! It decides nothing about a pod: it says to each worker what is wanted of its pod, and that there is news. A pod whose name is still
+//! taken by one that ends waits for that end. The feed is read whatever the health is, and there is no tick that syncs everything:
+//! each worker wakes by itself when its back-off or deadline is over.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pleg::health::Stage;
+use pleg::{Item, Level, Overflow, Pleg, PodRef, PodUid, Start};
+use pleg_cri::{Client, v1};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::board::Board;
+use crate::crew::Crew;
+use crate::cri::{NODE_LABEL, Node};
+use crate::manifest::NodeName;
+use crate::metrics::Skip;
+use crate::pulse::Pulse;
+use crate::sources::{Change, Desired, Origin, Snapshot};
+use crate::status::Stale;
+use crate::store::Store;
+use crate::worker::Shared;
+
+/// How often health is looked at, so that statuses say when nothing new is seen.
+const HEALTH_TICK: Duration = Duration::from_secs(1);
+/// How often pods are looked for that nobody wants.
+const ORPHAN_TICK: Duration = Duration::from_mins(1);
+
+/// Pods on this runtime that are not this node's: a kubelet's, say, which would fight with us over what runs.
+pub async fn others(client: &Client, node: &NodeName) -> Result<Vec<PodRef>, pleg_cri::Error> {
+    let listed = client.call(v1::ListPodSandboxRequest::default()).await?;
+    let foreign = |sandbox: &v1::PodSandbox| sandbox.labels.get(NODE_LABEL).map(String::as_str) != Some(node.as_str());
+    Ok(listed.items.into_iter().filter(foreign).filter_map(pod_of).collect())
+}
+
+/// Pods on this runtime that are this node's, as their label says.
+async fn ours(client: Client, node: String) -> Result<Vec<PodRef>, pleg_cri::Error> {
+    let filter = v1::PodSandboxFilter {
+        label_selector: [(NODE_LABEL.to_owned(), node)].into(),
+        ..Default::default()
+    };
+    let listed = client.call(v1::ListPodSandboxRequest { filter: Some(filter) }).await?;
+    let named = listed.items.into_iter().filter_map(pod_of);
+    Ok(named.filter(|pod| !pod.uid.as_str().is_empty()).collect())
+}
+
+fn pod_of(sandbox: v1::PodSandbox) -> Option<PodRef> {
+    let metadata = sandbox.metadata?;
+    Some(PodRef {
+        uid: metadata.uid.into(),
+        namespace: metadata.namespace.into(),
+        name: metadata.name.into(),
+    })
+}
+
+/// A node: everything that makes its pods be what sources want. Built without side effects; [`NodeLoop::run`] begins.
+#[derive(Debug)]
+pub struct NodeLoop {
+    client: Client,
+    name: NodeName,
+    crew: Crew,
+    stale: watch::Sender<Option<Arc<Stale>>>,
+    desired: Desired,
+    pulse: Pulse,
+    store: Option<Store>,
+}
+
+/// A look for pods that carry our label, beside the loop: a list may hang for minutes, and nobody is to wait for it.
+type Search = JoinSet<Result<Vec<PodRef>, pleg_cri::Error>>;
+
+impl NodeLoop {
+    /// For the runtime behind `client`, which the generator of `pleg` looks at. `sources` are those who will send snapshots. Its
+    /// metrics are the generator's too; fails only where those of another node are there already.
+    pub fn new(
+        client: Client,
+        pleg: Pleg,
+        node: Node,
+        sources: impl IntoIterator<Item = Origin>,
+        runtime: &str,
+    ) -> prometheus::Result<Self> {
+        let (stale, is_stale) = watch::channel(None);
+        let name = node.name.clone();
+        let shared = Shared::new(client.clone(), pleg.clone(), node, runtime, is_stale)?;
+        Ok(Self {
+            pulse: Pulse::new(client.clone(), pleg),
+            client,
+            name,
+            crew: Crew::new(shared),
+            stale,
+            desired: Desired::new(sources),
+            store: None,
+        })
+    }
+
+    /// Begins with what is in this store, and keeps there what has to survive a restart.
+    #[must_use]
+    pub fn with_store(mut self, mut store: Store) -> Self {
+        let kept = store.manifests(&self.name);
+        self.crew.remember(store.take_remembered(), kept);
+        self.crew.shared.keeper = Some(store.keeper());
+        self.store = Some(store);
+        self
+    }
+
+    /// Where the node's pods are shown.
+    pub fn board(&self) -> Board {
+        self.crew.shared.board.clone()
+    }
+
+    /// Makes pods be what snapshots want, until it is shut down. What runs goes on running then.
+    pub async fn run(mut self, mut snapshots: mpsc::Receiver<Snapshot>, shutdown: CancellationToken) {
+        self.crew.ends_with(shutdown.child_token());
+        let pleg = self.crew.shared.pleg.clone();
+        let mut feed = pleg.subscribe(Start::Now, Overflow::PodSync);
+        // Which of two pods with one name runs can be told only after a look at everything, and which of them are ours only after a
+        // list by our label. This UID is nobody's.
+        let (first, nobody) = (pleg.request_all(), PodUid::from("pleg-node"));
+        let (cache, mut seen, mut found) = (pleg.cache().clone(), false, false);
+        let tick = |period: Duration| {
+            let mut tick = interval_at(Instant::now() + period, period);
+            tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            tick
+        };
+        let (mut health, mut orphans) = (tick(HEALTH_TICK), tick(ORPHAN_TICK));
+        let (mut searched, mut open) = (false, true);
+        let mut search = Search::new();
+        self.search(&mut search);
+        loop {
+            if seen && found && !searched && search.is_empty() && self.desired.is_complete() {
+                searched = true;
+                self.search(&mut search);
+            }
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => break,
+                item = feed.next() => match item {
+                    Some(Item::Event(event)) => self.crew.tell(event.pod.as_ref()),
+                    Some(Item::Gap { .. }) => self.crew.tell(None),
+                    None => break,
+                },
+                Some((id, ended)) = self.crew.next_end() => self.crew.ended(id, ended),
+                Some(answer) = search.join_next() => match answer {
+                    Ok(Ok(ours)) if !std::mem::replace(&mut found, true) => self.crew.found(ours),
+                    // A source may have fallen silent since.
+                    Ok(Ok(ours)) if self.desired.is_complete() => self.crew.end_orphans(ours, &self.wanted()),
+                    Ok(Ok(_)) => searched = false,
+                    Ok(Err(error)) => warn!(%error, "cannot look for pods that nobody wants"),
+                    Err(error) => warn!(%error, "cannot look for pods that nobody wants"),
+                },
+                _ = cache.newer_than(&nobody, first), if !seen => seen = true,
+                snapshot = snapshots.recv(), if seen && found && open => match snapshot {
+                    Some(snapshot) => self.apply(snapshot),
+                    None => open = false,
+                },
+                _ = health.tick() => {
+                    self.look_at_health();
+                    if !found && search.is_empty() {
+                        self.search(&mut search);
+                    }
+                }
+                _ = orphans.tick() => searched = false,
+            }
+        }
+        self.crew.shut_down().await;
+        if let Some(store) = self.store.take() {
+            // It writes what is left.
+            let _ = tokio::task::spawn_blocking(move || drop(store)).await;
+        }
+    }
+
+    fn search(&self, search: &mut Search) {
+        search.spawn(ours(self.client.clone(), self.name.to_string()));
+    }
+
+    fn wanted(&self) -> BTreeSet<PodUid> {
+        self.desired.pods().map(|offer| offer.pod.id.uid.clone()).collect()
+    }
+
+    fn apply(&mut self, snapshot: Snapshot) {
+        let cache = self.crew.shared.pleg.cache().clone();
+        let merged = self.desired.apply(snapshot, |uid| cache.get(uid).is_some());
+        for conflict in &merged.new_conflicts {
+            warn!(origin = %conflict.origin, "{}", conflict.what);
+        }
+        let spoken = self.desired.all_have_spoken();
+        for change in merged.changes {
+            match change {
+                Change::Add(offer) => self.crew.begin(offer, spoken),
+                Change::Update { old, new } => {
+                    info!(pod = %new.pod.id, %old, new = %new.pod.id.uid, "the manifest changed");
+                    self.crew.end(&old);
+                    self.crew.begin(new, spoken);
+                }
+                Change::Remove(pod) => {
+                    info!(pod = %pod.id, "the manifest is gone");
+                    self.crew.remove(&pod);
+                }
+                Change::Reconcile(offer) => self.crew.reconcile(&offer),
+            }
+        }
+        self.crew.begin_waiting(spoken);
+        let (shared, complaints) = (&self.crew.shared, self.desired.complaints());
+        shared.metrics.wanted(self.desired.pods().count());
+        shared.metrics.complaints(&shared.board.complaints(), &complaints);
+        shared.board.set_complaints(complaints);
+    }
+
+    fn look_at_health(&mut self) {
+        let report = self.crew.shared.pleg.health().report();
+        let last_look = report.last_seen_seconds;
+        let last_look = last_look.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        let quiet = self.pulse.beat(last_look);
+        let cause = report.causes.iter().find(|cause| cause.stage == Stage::List);
+        let bad = report.level == Level::Unhealthy || cause.is_some();
+        let metrics = &self.crew.shared.metrics;
+        metrics.stale(bad);
+        if bad {
+            metrics.skip(Skip::Runtime);
+        }
+        self.stale.send_if_modified(|stale| {
+            if stale.is_some() == bad {
+                return false;
+            }
+            *stale = bad.then(|| {
+                let now = self.crew.shared.clock.now();
+                warn!("nothing new is seen of any pod, so nothing is done: {}", report.message);
+                Arc::new(Stale {
+                    // Before the first look nothing is known, whoever answers.
+                    as_of: last_look.and(quiet).and_then(|quiet| now.saturating_sub(quiet).ok()),
+                    why: cause.map_or_else(|| report.headline.clone(), |cause| cause.text.clone()),
+                })
+            });
+            if !bad {
+                info!("pods are seen again");
+            }
+            true
+        });
+    }
+}

@@ -1,0 +1,139 @@
+//! TLS, for HTTPS probes and manifest URLs.
+//!
+//! A probe asks whether somebody answers, not who: as with a kubelet, no certificate is checked. A URL says what runs on this machine: whoever
+//! answers has to be whom the machine trusts.
+
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+/// Makes connections safe. Clones share what they know.
+#[derive(Clone)]
+pub(crate) struct Tls(TlsConnector);
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Tls")
+    }
+}
+
+impl Tls {
+    /// Trusts whoever answers.
+    pub(crate) fn anybody() -> Result<Self, String> {
+        let provider = Arc::new(ring::default_provider());
+        let verifier = Arc::new(Anybody(Arc::clone(&provider)));
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?;
+        let config = config.dangerous().with_custom_certificate_verifier(verifier);
+        Ok(Self(TlsConnector::from(Arc::new(config.with_no_client_auth()))))
+    }
+
+    /// Trusts whom this machine trusts. Blocking: its certificates are read.
+    pub(crate) fn system() -> Result<Self, String> {
+        let found = rustls_native_certs::load_native_certs();
+        if found.certs.is_empty() {
+            let why: Vec<String> = found.errors.iter().map(ToString::to_string).collect();
+            return Err(format!(
+                "this machine trusts nobody: no certificates are installed. {}",
+                why.join("; ")
+            ));
+        }
+        Self::only(found.certs)
+    }
+
+    /// Trusts those who are vouched for by one of these. What is no certificate is left out, as others do.
+    pub(crate) fn only(certificates: Vec<CertificateDer<'static>>) -> Result<Self, String> {
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(certificates);
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?;
+        let config = config.with_root_certificates(roots).with_no_client_auth();
+        Ok(Self(TlsConnector::from(Arc::new(config))))
+    }
+
+    /// Makes a connection to `host` safe.
+    pub(crate) async fn connect(&self, host: &str, stream: TcpStream) -> Result<TlsStream<TcpStream>, String> {
+        let name = ServerName::try_from(host.to_owned()).map_err(|error| format!("{host}: {error}"))?;
+        self.0
+            .connect(name, stream)
+            .await
+            .map_err(|error| format!("TLS: {error}"))
+    }
+}
+
+/// Whoever has the key of the certificate that he shows.
+#[derive(Debug)]
+struct Anybody(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// A server that shows a certificate of nobody's.
+#[cfg(test)]
+pub(crate) mod testing {
+    use rustls::ServerConfig;
+    use rustls::pki_types::PrivateKeyDer;
+    use rustls::pki_types::pem::PemObject as _;
+    use tokio_rustls::TlsAcceptor;
+
+    use super::*;
+
+    /// For localhost and 127.0.0.1, made for these tests and good for nothing else.
+    const CERTIFICATE: &str = include_str!("tls/test-certificate.pem");
+    const KEY: &str = include_str!("tls/test-key.pem");
+
+    pub(crate) fn certificate() -> CertificateDer<'static> {
+        CertificateDer::from_pem_slice(CERTIFICATE.as_bytes()).unwrap()
+    }
+
+    pub(crate) fn acceptor() -> TlsAcceptor {
+        let key = PrivateKeyDer::from_pem_slice(KEY.as_bytes()).unwrap();
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate()], key)
+            .unwrap();
+        TlsAcceptor::from(Arc::new(config))
+    }
+}

@@ -1,0 +1,266 @@
+//! The runtime fails, hangs, goes and comes: who is not concerned does not notice.
+
+use std::time::Duration;
+
+use pleg::Level;
+use pleg_cri::Rpc;
+use pleg_node::status::{Phase, Truth};
+
+use crate::machine::{Machine, is_ready, pod, spec};
+
+#[tokio::test(start_paused = true)]
+async fn an_image_that_is_missing_is_told_and_tried_again() {
+    let machine = Machine::start().await;
+    let node = machine.node().await;
+    let never = "containers: [{name: app, image: img, imagePullPolicy: Never}]";
+    let uids = node
+        .want(&[spec("a", "containers: [{name: app, image: missing}]"), spec("b", never)])
+        .await;
+    node.until("the first failure", |_| node.state(&uids[0], "app") == "ErrImagePull")
+        .await;
+    node.until("back-off", |_| node.state(&uids[0], "app") == "ImagePullBackOff")
+        .await;
+    node.until("never", |_| node.state(&uids[1], "app") == "ErrImageNeverPull")
+        .await;
+    assert_eq!(node.board.get(&uids[0]).unwrap().status.phase, Phase::Pending);
+    // It comes, and so does the pod.
+    machine.sim.world().pull_image("img").unwrap();
+    node.until_ready(&uids[1]).await;
+    node.stop().await;
+    machine.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_fail_are_made_again() {
+    let machine = Machine::start().await;
+    for rpc in [
+        Rpc::RunPodSandbox,
+        Rpc::CreateContainer,
+        Rpc::StartContainer,
+        Rpc::StopContainer,
+        Rpc::RemovePodSandbox,
+    ] {
+        machine
+            .sim
+            .faults()
+            .fail(rpc, "UNAVAILABLE".parse().unwrap(), 0.5)
+            .unwrap();
+    }
+    let node = machine.node().await;
+    let manifests: Vec<String> = (0..10).map(|n| pod(&format!("web-{n}"), "serve")).collect();
+    let uids = node.want(&manifests).await;
+    node.until("10 pods", |board| uids.iter().all(|uid| is_ready(board, uid)))
+        .await;
+    node.want(&[]).await;
+    node.until_gone().await;
+    assert_eq!(
+        (machine.sandboxes().len(), machine.sim.truth().containers.len()),
+        (0, 0)
+    );
+    node.stop().await;
+    machine.check();
+}
+
+/// One pod's trouble is its own: more pods hang than may come up at once, and others come up all the same.
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_a_pod_that_hangs() {
+    let machine = Machine::start().await;
+    let node = machine.node().await;
+    let first: Vec<String> = (0..6).map(|n| pod(&format!("bad-{n}"), "serve")).collect();
+    machine.sim.faults().hang(Rpc::CreateContainer, None, None).unwrap();
+    let bad = node.want(&first).await;
+    node.until("sandboxes", |_| machine.sandboxes().len() == 6).await;
+    assert_eq!(machine.running().len(), 0);
+    // Sandboxes that come from now on are well.
+    let hung: Vec<_> = machine.sandboxes().into_iter().map(|sandbox| sandbox.id).collect();
+    for id in &hung {
+        machine.sim.faults().hang_id(Rpc::CreateContainer, id).unwrap();
+    }
+    machine.sim.faults().unhang(Some(Rpc::CreateContainer), None);
+    for id in &hung {
+        machine.sim.faults().hang_id(Rpc::CreateContainer, id).unwrap();
+    }
+    let all: Vec<String> = first
+        .iter()
+        .cloned()
+        .chain((0..10).map(|n| pod(&format!("good-{n}"), "serve")))
+        .collect();
+    let uids = node.want(&all).await;
+    let began = tokio::time::Instant::now();
+    node.until("the good ones", |board| {
+        uids[6..].iter().all(|uid| is_ready(board, uid))
+    })
+    .await;
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    machine.sim.faults().clear();
+    node.until("all", |board| uids.iter().all(|uid| is_ready(board, uid)))
+        .await;
+    assert_eq!(bad[..], uids[..6]);
+    node.stop().await;
+    machine.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_goes_and_comes_loses_nobody() {
+    let machine = Machine::start().await;
+    let node = machine.node().await;
+    let uids = node.want(&[pod("a", "serve"), pod("b", "sleep-exit, 30s, '3'")]).await;
+    node.until("both", |board| uids.iter().all(|uid| is_ready(board, uid)))
+        .await;
+    machine.sim.down(Duration::from_mins(1)).await;
+    // While nothing is seen, nobody says that all is well.
+    node.until("stale", |board| {
+        board.get(&uids[0]).unwrap().status.conditions[2].status == Truth::Unknown
+    })
+    .await;
+    let message = node.board.get(&uids[0]).unwrap().status.conditions[2]
+        .message
+        .clone()
+        .unwrap();
+    assert!(message.starts_with("This is how it was at "), "{message}");
+    machine.sim.wait_up().await;
+    // The one that died meanwhile is started again; the other is as it was.
+    node.until("both again", |board| {
+        let restarts = |n: usize| board.get(&uids[n]).unwrap().status.container_statuses[0].restart_count;
+        restarts(0) == 0 && restarts(1) >= 1 && board.get(&uids[0]).unwrap().status.conditions[2].status == Truth::True
+    })
+    .await;
+    node.stop().await;
+    machine.check();
+}
+
+/// The same where the sandbox hangs, by its network say.
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_a_sandbox_that_hangs() {
+    let machine = Machine::start().await;
+    let node = machine.node().await;
+    let bad: Vec<String> = (0..6).map(|n| pod(&format!("bad-{n}"), "serve")).collect();
+    let takes = |time| {
+        machine
+            .sim
+            .faults()
+            .set_latency(Some(Rpc::RunPodSandbox), time, Duration::ZERO);
+    };
+    takes(Duration::from_hours(1));
+    node.want(&bad).await;
+    machine.until_in_flight(Rpc::RunPodSandbox, 6).await;
+    // Those that are on their way hang on; who comes from now on is well.
+    takes(Duration::ZERO);
+    let all: Vec<String> = bad.into_iter().chain([pod("good", "serve")]).collect();
+    let uids = node.want(&all).await;
+    let began = tokio::time::Instant::now();
+    node.until_ready(&uids[6]).await;
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    node.stop().await;
+    machine.check();
+}
+
+/// A registry that does not answer is the trouble of those who want its images. Whoever is not wanted any more does not wait for it.
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_an_image_that_hangs() {
+    let machine = Machine::start().await;
+    let node = machine.node().await;
+    let with = |name: &str, image: &str| spec(name, &format!("containers: [{{name: app, image: {image}}}]"));
+    let mut bad: Vec<String> = (0..6).map(|n| with(&format!("bad-{n}"), &format!("slow{n}"))).collect();
+    let takes = |time| {
+        machine
+            .sim
+            .faults()
+            .set_latency(Some(Rpc::PullImage), time, Duration::ZERO);
+    };
+    takes(Duration::from_hours(1));
+    node.want(&bad).await;
+    machine.until_in_flight(Rpc::PullImage, 6).await;
+    takes(Duration::ZERO);
+    bad.push(with("good", "quick"));
+    let uids = node.want(&bad).await;
+    let began = tokio::time::Instant::now();
+    node.until_ready(&uids[6]).await;
+    assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
+    // A typing error is mended: the pod does not wait for the image that nobody wants any more.
+    let began = tokio::time::Instant::now();
+    let mended = node.want(&[with("bad-0", "quick"), with("good", "quick")]).await;
+    node.until("the mended one", |board| {
+        board.pods().len() == 2 && is_ready(board, &mended[0])
+    })
+    .await;
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    node.stop().await;
+    machine.check();
+}
+
+/// Dead containers that cannot be removed are in nobody's way.
+#[tokio::test(start_paused = true)]
+async fn removals_that_fail_hold_up_nothing() {
+    let machine = Machine::start().await;
+    machine
+        .sim
+        .faults()
+        .fail(Rpc::RemoveContainer, "INTERNAL".parse().unwrap(), 1.0)
+        .unwrap();
+    let node = machine.node().await;
+    let uid = node.want(&[pod("web", "sleep-exit, 2s, '3'")]).await.remove(0);
+    let began = tokio::time::Instant::now();
+    node.until("six restarts", |board| {
+        board
+            .get(&uid)
+            .is_some_and(|pod| pod.status.container_statuses[0].restart_count >= 6)
+    })
+    .await;
+    // Six lives of 2 s and waits of 0, 10, 20, 40, 80 and 160 s, each seen within a second.
+    let took = began.elapsed();
+    assert!((321..335).contains(&took.as_secs()), "{took:?}");
+    machine.sim.faults().clear();
+    node.until("they are cleaned away", |_| machine.attempts(&uid).len() <= 3)
+        .await;
+    node.stop().await;
+    machine.check();
+}
+
+/// A runtime that is stopped (`kill -STOP`) answers nobody and closes nothing. A kubelet shows its pods as Running and ready all the
+/// while, and says its first word after two minutes.
+#[tokio::test(start_paused = true)]
+async fn a_frozen_runtime_shows_within_ten_seconds() {
+    // With events there is a full look a minute only: wherever between two of them it freezes.
+    for after in [0, 1, 13, 31, 47, 59] {
+        let machine = Machine::start().await;
+        let node = machine.node().await;
+        let uid = node.want(&[pod("web", "serve")]).await.remove(0);
+        node.until_ready(&uid).await;
+        tokio::time::sleep(Duration::from_secs(300 + after)).await;
+        assert_eq!(node.pleg.health().report().level, Level::Healthy);
+        assert!(node.board.get(&uid).unwrap().stale.is_none());
+        machine
+            .sim
+            .faults()
+            .set_latency(None, Duration::from_hours(1), Duration::ZERO);
+        let frozen = machine.now();
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        let report = node.pleg.health().report();
+        assert_eq!(report.level, Level::Degraded, "{after}: {report:?}");
+        let shown = node.board.get(&uid).unwrap();
+        let stale = shown.stale.clone().expect("said to be old");
+        let as_of = stale.as_of.unwrap();
+        let before = frozen.duration_since(as_of).as_secs();
+        assert!((0..=4).contains(&before), "as of {before} s before it froze");
+        assert!(stale.why.contains("has been waiting for an answer"), "{stale}");
+        let status = serde_json::to_value(&shown).unwrap();
+        assert_eq!(status["status"]["reason"], "StatusStale");
+        let ready = &status["status"]["conditions"][2];
+        assert_eq!((&ready["type"], &ready["status"]), (&"Ready".into(), &"Unknown".into()));
+        let since = &status["metadata"]["annotations"]["pleg.io/status-as-of"];
+        assert!(since.is_string() && ready["lastProbeTime"] == *since, "{status}");
+        // It stays so, however long that lasts.
+        for _ in 0..40 {
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            assert_ne!(node.pleg.health().report().level, Level::Healthy);
+            assert_eq!(node.board.get(&uid).unwrap().stale.as_ref(), Some(&stale));
+        }
+        machine.sim.faults().clear();
+        node.until("it is seen again", |board| board.get(&uid).unwrap().stale.is_none())
+            .await;
+        assert_eq!(machine.attempts(&uid).len(), 1);
+        node.stop().await;
+        machine.check();
+    }
+}

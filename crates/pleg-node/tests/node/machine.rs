@@ -1,0 +1,342 @@
+//! A node on a simulated runtime, in one process and on paused time: hours pass in moments, and everything between the node and the
+//! runtime is real, from the socket to the deadlines.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pleg::{CriRuntime, Endpoint, Generator, Metrics, Pleg, PodUid};
+use pleg_cri::v1::ContainerState;
+use pleg_cri::{Client, Deadlines, Rpc};
+use pleg_node::cri::{Cgroups, Node};
+use pleg_node::manifest::{DnsConfig, NodeName, Pod, read};
+use pleg_node::sources::{Offer, Origin, Snapshot};
+use pleg_node::status::{Phase, State};
+use pleg_node::{Board, NodeLoop, Store};
+use pleg_sim::world::{ContainerTruth, SandboxTruth};
+use pleg_sim::{Sim, SimConfig};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// A pod with one container that runs this command.
+pub(crate) fn pod(name: &str, command: &str) -> String {
+    spec(
+        name,
+        &format!("containers: [{{name: app, image: img, command: [{command}]}}]"),
+    )
+}
+
+/// A pod of what is in its `spec`.
+pub(crate) fn spec(name: &str, spec: &str) -> String {
+    format!("{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, spec: {{{spec}}}}}")
+}
+
+/// Where tests' manifests come from, if they do not care.
+const SOURCE: &str = "test";
+
+/// The pods of these documents.
+pub(crate) fn read_pods(text: &str) -> Vec<Arc<Pod>> {
+    let found = read(text.as_bytes(), &NodeName::new("n").unwrap());
+    found.map(|found| found.pods).unwrap_or_default()
+}
+
+/// A simulated machine: its runtime and its disk, on which nodes come and go.
+pub(crate) struct Machine {
+    pub(crate) sim: Arc<Sim>,
+    pub(crate) dir: tempfile::TempDir,
+    lives: Arc<Mutex<Lives>>,
+    watcher: JoinHandle<()>,
+}
+
+impl Machine {
+    pub(crate) async fn start() -> Self {
+        Self::start_with(SimConfig::default()).await
+    }
+
+    pub(crate) async fn start_with(config: SimConfig) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let sim = Sim::start(config, Endpoint::unix(dir.path().join("cri.sock")))
+            .await
+            .unwrap();
+        let (sim, lives) = (Arc::new(sim), Arc::new(Mutex::new(Lives::default())));
+        // However a test goes: at no moment may two containers of one name run in one pod. Often enough to see every container before
+        // it is removed; when it ran is told by the runtime, to the nanosecond.
+        let (watched, seen) = (Arc::clone(&sim), Arc::clone(&lives));
+        let watcher = tokio::spawn(async move {
+            loop {
+                seen.lock().unwrap().see(&watched);
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+        });
+        Self {
+            sim,
+            dir,
+            lives,
+            watcher,
+        }
+    }
+
+    /// A node on this machine.
+    pub(crate) async fn node(&self) -> Running {
+        self.node_with(Deadlines::default()).await
+    }
+
+    pub(crate) async fn node_with(&self, deadlines: Deadlines) -> Running {
+        self.node_of(deadlines, &[SOURCE]).await
+    }
+
+    /// One with several sources of manifests.
+    pub(crate) async fn node_with_sources(&self, sources: &[&str]) -> Running {
+        self.node_of(Deadlines::default(), sources).await
+    }
+
+    async fn node_of(&self, deadlines: Deadlines, sources: &[&str]) -> Running {
+        let metrics = Metrics::new().unwrap();
+        let config = pleg_cri::Config {
+            deadlines,
+            ..Default::default()
+        };
+        let client = Client::connect(self.sim.endpoint().clone(), config).await.unwrap();
+        let generator = Generator::new(CriRuntime::new(client.clone()), pleg::Config::default(), metrics);
+        let pleg = generator.handle();
+        let node = node(self.dir.path());
+        let shutdown = CancellationToken::new();
+        let store = Store::open(&self.dir.path().join("node.redb")).unwrap();
+        let sources = sources.iter().map(|source| Origin::from(*source));
+        let node_loop = NodeLoop::new(client, pleg.clone(), node, sources, "sim").unwrap();
+        let node_loop = node_loop.with_store(store);
+        let board = node_loop.board();
+        let (wants, snapshots) = mpsc::channel(4);
+        let monitor = generator.runtime_monitor();
+        let tasks = vec![
+            tokio::spawn(monitor.run(shutdown.child_token())),
+            tokio::spawn(generator.run(shutdown.child_token())),
+            tokio::spawn(node_loop.run(snapshots, shutdown.clone())),
+        ];
+        Running {
+            pleg,
+            board,
+            wants,
+            shutdown,
+            tasks,
+            sim: Arc::clone(&self.sim),
+        }
+    }
+
+    /// Containers that run, by the name of their pod.
+    pub(crate) fn running(&self) -> Vec<ContainerTruth> {
+        let mut all = self.sim.truth().containers;
+        all.retain(|container| container.state == ContainerState::ContainerRunning);
+        all
+    }
+
+    /// UIDs of the pods whose manifests are in the state file, which no node may have open.
+    pub(crate) fn kept_manifests(&self) -> Vec<PodUid> {
+        let store = Store::open(&self.dir.path().join("node.redb")).unwrap();
+        let offers = store.manifests(&NodeName::new("n").unwrap());
+        offers.into_iter().map(|offer| offer.pod.id.uid.clone()).collect()
+    }
+
+    /// The time, as the runtime has it.
+    pub(crate) fn now(&self) -> jiff::Timestamp {
+        jiff::Timestamp::from_nanosecond(self.sim.world().clock().now().into()).unwrap()
+    }
+
+    /// Whether a container of this pod runs.
+    pub(crate) fn runs(&self, uid: &PodUid) -> bool {
+        self.running().iter().any(|container| *container.uid == *uid.as_str())
+    }
+
+    /// Ids of all that there is of a pod of that name: its containers first.
+    pub(crate) fn objects_of(&self, name: &str) -> Vec<Arc<str>> {
+        let truth = self.sim.truth();
+        let own: Vec<_> = truth.sandboxes.iter().filter(|sandbox| sandbox.name == name).collect();
+        let containers = truth.containers.iter();
+        let containers = containers.filter(|container| own.iter().any(|sandbox| sandbox.id == container.sandbox));
+        let sandboxes = own.iter().map(|sandbox| Arc::clone(&sandbox.id));
+        containers
+            .map(|container| Arc::clone(&container.id))
+            .chain(sandboxes)
+            .collect()
+    }
+
+    /// Waits until the runtime works on that many calls of a kind.
+    pub(crate) async fn until_in_flight(&self, rpc: Rpc, calls: u64) {
+        let waited = tokio::time::timeout(Duration::from_mins(10), async {
+            while self.sim.stats().of(rpc).in_flight < calls {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        });
+        assert!(waited.await.is_ok(), "{rpc}: {:?}", self.sim.stats().of(rpc));
+    }
+
+    pub(crate) fn sandboxes(&self) -> Vec<SandboxTruth> {
+        self.sim.truth().sandboxes
+    }
+
+    /// Every attempt of a pod's container that there still is, in order.
+    pub(crate) fn attempts(&self, uid: &PodUid) -> Vec<ContainerTruth> {
+        let mut all = self.sim.truth().containers;
+        all.retain(|container| *container.uid == *uid.as_str());
+        all.sort_by_key(|container| (container.created_at, container.attempt));
+        all
+    }
+
+    /// To be called at the end of every test.
+    pub(crate) fn check(self) {
+        self.watcher.abort();
+        let mut lives = self.lives.lock().unwrap();
+        lives.see(&self.sim);
+        lives.check();
+    }
+}
+
+/// When each container ran, that ever did: by id.
+#[derive(Default)]
+struct Lives(BTreeMap<Arc<str>, Life>);
+
+struct Life {
+    of: (Arc<str>, String),
+    from: i64,
+    /// Until then at least.
+    to: i64,
+}
+
+impl Lives {
+    fn see(&mut self, sim: &Sim) {
+        let now = sim.world().clock().now();
+        for container in sim.truth().containers {
+            let to = match container.state {
+                ContainerState::ContainerRunning => now,
+                ContainerState::ContainerExited => container.finished_at,
+                _ => continue,
+            };
+            if container.started_at == 0 {
+                continue;
+            }
+            let life = Life {
+                of: (container.uid, container.name),
+                from: container.started_at,
+                to,
+            };
+            self.0.insert(container.id, life);
+        }
+    }
+
+    fn check(&self) {
+        let mut lives: Vec<&Life> = self.0.values().collect();
+        lives.sort_by(|a, b| (&a.of, a.from).cmp(&(&b.of, b.from)));
+        for pair in lives.windows(2) {
+            let twice = pair[0].of == pair[1].of && pair[1].from < pair[0].to;
+            assert!(!twice, "{:?} ran twice at once", pair[0].of);
+        }
+    }
+}
+
+fn node(directory: &Path) -> Node {
+    Node {
+        name: NodeName::new("n").unwrap(),
+        ips: vec!["192.0.2.1".parse().unwrap()],
+        memory: 8 << 30,
+        logs: directory.join("logs"),
+        pods: directory.join("pods"),
+        cgroups: Cgroups::Path,
+        cgroup_root: "pleg-test".to_owned(),
+        cgroup_mount: directory.join("cgroup"),
+        dns: DnsConfig::default(),
+    }
+}
+
+/// A node that runs.
+pub(crate) struct Running {
+    pub(crate) pleg: Pleg,
+    pub(crate) board: Board,
+    pub(crate) wants: mpsc::Sender<Snapshot>,
+    shutdown: CancellationToken,
+    tasks: Vec<JoinHandle<()>>,
+    sim: Arc<Sim>,
+}
+
+impl Running {
+    /// From now on these are wanted. Returns their UIDs.
+    pub(crate) async fn want(&self, manifests: &[String]) -> Vec<PodUid> {
+        self.want_from(SOURCE, manifests).await
+    }
+
+    /// The same, of one source among several.
+    pub(crate) async fn want_from(&self, source: &str, manifests: &[String]) -> Vec<PodUid> {
+        let pods = read_pods(&manifests.join("\n---\n"));
+        assert_eq!(pods.len(), manifests.len(), "a manifest of the test is wrong");
+        let uids = pods.iter().map(|pod| pod.id.uid.clone()).collect();
+        let offer = |pod| Offer {
+            origin: source.into(),
+            pod,
+        };
+        let snapshot = Snapshot {
+            source: source.into(),
+            offers: pods.into_iter().map(offer).collect(),
+            complaints: Vec::new(),
+            complete: true,
+        };
+        self.wants.send(snapshot).await.unwrap();
+        uids
+    }
+
+    /// Waits until the board shows what is asked for; an hour of the simulated time, and no longer.
+    pub(crate) async fn until(&self, what: &str, is: impl Fn(&Board) -> bool) {
+        let waited = tokio::time::timeout(Duration::from_hours(1), self.board.wait_for(is)).await;
+        if waited.is_err() {
+            let seen: Vec<String> = self
+                .board
+                .pods()
+                .iter()
+                .map(|pod| serde_json::to_string(&pod.status).unwrap())
+                .collect();
+            panic!("{what}: not within an hour; {seen:#?}; {:#?}", self.sim.truth());
+        }
+    }
+
+    pub(crate) async fn until_phase(&self, uid: &PodUid, phase: Phase) {
+        let is = |board: &Board| board.get(uid).is_some_and(|pod| pod.status.phase == phase);
+        self.until(&format!("{phase:?}"), is).await;
+    }
+
+    pub(crate) async fn until_ready(&self, uid: &PodUid) {
+        self.until("ready", |board| is_ready(board, uid)).await;
+    }
+
+    /// Waits until the board shows no pod.
+    pub(crate) async fn until_gone(&self) {
+        self.until("nothing", |board| board.pods().is_empty()).await;
+    }
+
+    /// The state of a pod's container, in a word.
+    pub(crate) fn state(&self, uid: &PodUid, container: &str) -> String {
+        let Some(report) = self.board.get(uid) else {
+            return "none".to_owned();
+        };
+        let status = &report.status;
+        let all = status.init_container_statuses.iter().chain(&status.container_statuses);
+        let found = all.into_iter().find(|other| other.name == container).unwrap();
+        match &found.state {
+            State::Waiting { reason, .. } => reason.clone(),
+            State::Running { .. } => "Running".to_owned(),
+            State::Terminated { exit_code, .. } => format!("Terminated {exit_code}"),
+        }
+    }
+
+    /// Ends the node; its pods go on.
+    pub(crate) async fn stop(self) {
+        self.shutdown.cancel();
+        for task in self.tasks {
+            task.await.unwrap();
+        }
+    }
+}
+
+pub(crate) fn is_ready(board: &Board, uid: &PodUid) -> bool {
+    let ready = |pod: pleg_node::Report| pod.status.container_statuses.iter().all(|container| container.ready);
+    board.get(uid).is_some_and(ready)
+}

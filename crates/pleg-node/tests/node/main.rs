@@ -1,0 +1,17 @@
+//! A node on a simulated runtime: what runs is what is wanted, whatever happens.
+
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests"
+)]
+
+mod chaos;
+mod faults;
+mod life;
+mod machine;
+mod matrix;
+mod probes;
+mod restart;

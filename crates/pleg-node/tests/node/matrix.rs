@@ -1,0 +1,200 @@
+//! The restart matrix: three policies, and what may happen to a container.
+
+use std::time::Duration;
+
+use pleg::PodUid;
+use pleg_node::status::{ContainerStatus, Phase, State};
+
+use crate::machine::{Machine, Running, is_ready, spec};
+
+/// What happens to the container of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Event {
+    /// It runs this, and that ends by itself.
+    Command(&'static str),
+    LivenessFails,
+    SandboxKilled,
+    RuntimeRestarted,
+    NodeRestarted,
+    ImageMissing,
+}
+
+/// What becomes of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// It is started again, later and later, after an end with this code and reason.
+    Again(i32, &'static str),
+    /// It is started again in a new sandbox.
+    InNewSandbox,
+    /// The pod has ended, in this phase.
+    Ended(Phase, i32, &'static str),
+    /// It goes on as if nothing had happened.
+    Untouched,
+    /// It is not started, and the pod waits for its image.
+    Waits,
+}
+
+use Outcome::{Again, Ended, InNewSandbox, Untouched, Waits};
+
+/// With `Always`, `OnFailure` and `Never`.
+const MATRIX: [(Event, [Outcome; 3]); 9] = [
+    (
+        Event::Command("exit, '0'"),
+        [
+            Again(0, "Completed"),
+            Ended(Phase::Succeeded, 0, "Completed"),
+            Ended(Phase::Succeeded, 0, "Completed"),
+        ],
+    ),
+    (
+        Event::Command("exit, '3'"),
+        [Again(3, "Error"), Again(3, "Error"), Ended(Phase::Failed, 3, "Error")],
+    ),
+    (
+        Event::Command("oom, 1s"),
+        [
+            Again(137, "OOMKilled"),
+            Again(137, "OOMKilled"),
+            Ended(Phase::Failed, 137, "OOMKilled"),
+        ],
+    ),
+    (
+        Event::Command("start-error"),
+        [
+            Again(128, "StartError"),
+            Again(128, "StartError"),
+            Ended(Phase::Failed, 128, "StartError"),
+        ],
+    ),
+    (
+        Event::LivenessFails,
+        [
+            Again(143, "Error"),
+            Again(143, "Error"),
+            Ended(Phase::Failed, 143, "Error"),
+        ],
+    ),
+    (
+        Event::SandboxKilled,
+        [InNewSandbox, InNewSandbox, Ended(Phase::Failed, 137, "Error")],
+    ),
+    (Event::RuntimeRestarted, [Untouched, Untouched, Untouched]),
+    (Event::NodeRestarted, [Untouched, Untouched, Untouched]),
+    (Event::ImageMissing, [Waits, Waits, Waits]),
+];
+
+#[tokio::test(start_paused = true)]
+async fn the_restart_matrix() {
+    for (event, outcomes) in MATRIX {
+        for (policy, outcome) in ["Always", "OnFailure", "Never"].into_iter().zip(outcomes) {
+            cell(event, policy, outcome).await;
+        }
+    }
+}
+
+async fn cell(event: Event, policy: &str, outcome: Outcome) {
+    let what = format!("{event:?} with {policy}: {outcome:?}");
+    let machine = Machine::start().await;
+    let mut node = machine.node().await;
+    let (command, image, probe) = match event {
+        Event::Command(command) => (command, "img", ""),
+        Event::LivenessFails => (
+            "serve",
+            "img",
+            ", livenessProbe: {exec: {command: [exit, '1']}, periodSeconds: 5}",
+        ),
+        Event::ImageMissing => ("serve", "missing", ""),
+        _ => ("serve", "img", ""),
+    };
+    let manifest = spec(
+        "p",
+        &format!(
+            "terminationGracePeriodSeconds: 2, restartPolicy: {policy}, \
+             containers: [{{name: app, image: {image}, command: [{command}]{probe}}}]"
+        ),
+    );
+    let uid = node.want(std::slice::from_ref(&manifest)).await.remove(0);
+    if matches!(
+        event,
+        Event::SandboxKilled | Event::RuntimeRestarted | Event::NodeRestarted
+    ) {
+        node.until_ready(&uid).await;
+    }
+    match event {
+        Event::SandboxKilled => {
+            let id = machine.sandboxes().remove(0).id;
+            machine.sim.world().stop_sandbox(&id);
+        }
+        Event::RuntimeRestarted => {
+            machine.sim.down(Duration::from_secs(20)).await;
+            machine.sim.wait_up().await;
+            tokio::time::sleep(Duration::from_mins(1)).await;
+        }
+        Event::NodeRestarted => {
+            node.stop().await;
+            node = machine.node().await;
+            node.want(&[manifest]).await;
+        }
+        _ => {}
+    }
+    check(&machine, &node, &uid, outcome, &what).await;
+    node.stop().await;
+    machine.check();
+}
+
+fn app(node: &Running, uid: &PodUid) -> Option<ContainerStatus> {
+    Some(node.board.get(uid)?.status.container_statuses[0].clone())
+}
+
+fn ended_so(state: Option<&State>, code: i32, why: &str) -> bool {
+    matches!(state, Some(State::Terminated { exit_code, reason, .. }) if *exit_code == code && reason == why)
+}
+
+async fn check(machine: &Machine, node: &Running, uid: &PodUid, outcome: Outcome, what: &str) {
+    let phase = || node.board.get(uid).unwrap().status.phase;
+    match outcome {
+        Again(code, reason) => {
+            node.until(what, |_| node.state(uid, "app") == "CrashLoopBackOff").await;
+            let is = |app: ContainerStatus| app.restart_count >= 3 && ended_so(app.last_state.as_ref(), code, reason);
+            node.until(what, |_| app(node, uid).is_some_and(is)).await;
+            assert_eq!(phase(), Phase::Running, "{what}");
+        }
+        InNewSandbox => {
+            let is = |app: ContainerStatus| app.ready && app.restart_count == 1;
+            node.until(what, |_| app(node, uid).is_some_and(is)).await;
+            let ready: Vec<_> = machine
+                .sandboxes()
+                .into_iter()
+                .filter(|sandbox| sandbox.ready)
+                .collect();
+            assert_eq!((ready.len(), ready[0].attempt), (1, 1), "{what}");
+        }
+        Ended(in_phase, code, reason) => {
+            node.until_phase(uid, in_phase).await;
+            tokio::time::sleep(Duration::from_mins(6)).await;
+            let status = app(node, uid).unwrap();
+            assert!(ended_so(Some(&status.state), code, reason), "{what}: {status:?}");
+            assert_eq!((machine.attempts(uid).len(), phase()), (1, in_phase), "{what}");
+            let ready = machine.sandboxes().iter().any(|sandbox| sandbox.ready);
+            assert!(!ready, "{what}: the sandbox is of no use any more");
+        }
+        Untouched => {
+            node.until(what, |board| is_ready(board, uid)).await;
+            tokio::time::sleep(Duration::from_mins(2)).await;
+            let status = app(node, uid).unwrap();
+            assert!(status.ready && status.restart_count == 0, "{what}: {status:?}");
+            assert_eq!(
+                (machine.attempts(uid).len(), machine.sandboxes().len()),
+                (1, 1),
+                "{what}"
+            );
+            assert_eq!(phase(), Phase::Running, "{what}");
+        }
+        Waits => {
+            node.until(what, |_| node.state(uid, "app") == "ErrImagePull").await;
+            node.until(what, |_| node.state(uid, "app") == "ImagePullBackOff").await;
+            tokio::time::sleep(Duration::from_mins(6)).await;
+            assert_eq!((machine.attempts(uid).len(), phase()), (0, Phase::Pending), "{what}");
+        }
+    }
+}

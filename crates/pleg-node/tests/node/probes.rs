@@ -1,0 +1,145 @@
+//! Probes on the simulator: who fails is restarted or not ready, and at which time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::machine::{Machine, Running, is_ready, spec};
+use pleg::PodUid;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+
+fn app(probes: &str) -> String {
+    spec(
+        "p",
+        &format!("terminationGracePeriodSeconds: 1, containers: [{{name: app, image: img, {probes}}}]"),
+    )
+}
+
+fn restarts(node: &Running, uid: &PodUid) -> u32 {
+    node.board
+        .get(uid)
+        .map_or(0, |pod| pod.status.container_statuses[0].restart_count)
+}
+
+/// A server that says whether it is well.
+async fn server(well: Arc<AtomicBool>, asked: Arc<AtomicUsize>) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            asked.fetch_add(1, Ordering::Relaxed);
+            let _ = stream.read(&mut [0; 1024]).await;
+            let code = if well.load(Ordering::Relaxed) {
+                "200 OK"
+            } else {
+                "503 No"
+            };
+            let _ = stream
+                .write_all(format!("HTTP/1.1 {code}\r\nContent-Length: 0\r\n\r\n").as_bytes())
+                .await;
+        }
+    });
+    port
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_not_alive_is_restarted() {
+    let machine = Machine::start().await;
+    let node = machine.node().await;
+    let probe =
+        "livenessProbe: {exec: {command: [exit, '1']}, initialDelaySeconds: 5, periodSeconds: 2, failureThreshold: 3}";
+    let uid = node.want(&[app(probe)]).await.remove(0);
+    node.until("two restarts", |_| restarts(&node, &uid) == 2).await;
+    let attempts = machine.attempts(&uid);
+    // 5 s, then three times with 2 s between: it lives for 9 s, and a moment for being stopped.
+    let lived = (attempts[0].finished_at - attempts[0].started_at) as f64 / 1e9; // two clocks, a moment apart
+    assert!((8.5..10.5).contains(&lived), "{lived}");
+    assert_eq!(attempts[0].exit_code, 143);
+    node.stop().await;
+    machine.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_come_up_is_restarted_and_the_others_wait_for_it() {
+    let machine = Machine::start().await;
+    let node = machine.node().await;
+    let asked = Arc::new(AtomicUsize::new(0));
+    let port = server(Arc::new(AtomicBool::new(true)), Arc::clone(&asked)).await;
+    let probes = format!(
+        "startupProbe: {{exec: {{command: ['false']}}, periodSeconds: 1, failureThreshold: 10}}, \
+         readinessProbe: {{httpGet: {{host: 127.0.0.1, port: {port}}}}}"
+    );
+    let uid = node.want(&[app(&probes)]).await.remove(0);
+    node.until("a restart", |_| restarts(&node, &uid) >= 1).await;
+    assert_eq!(asked.load(Ordering::Relaxed), 0, "not asked before it is up");
+    // One that comes up is asked at once.
+    let up = probes.replace("command: ['false']", "command: ['true']");
+    let uid = node.want(&[app(&up)]).await.remove(0);
+    node.until_ready(&uid).await;
+    assert!(node.board.get(&uid).unwrap().status.container_statuses[0].started);
+    assert!(asked.load(Ordering::Relaxed) >= 1);
+    node.stop().await;
+    machine.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_not_ready_is_left_alone() {
+    let machine = Machine::start().await;
+    let node = machine.node().await;
+    let well = Arc::new(AtomicBool::new(false));
+    let port = server(Arc::clone(&well), Arc::default()).await;
+    let probe = format!(
+        "readinessProbe: {{httpGet: {{host: 127.0.0.1, port: {port}, path: /ready}}, periodSeconds: 1, successThreshold: 2}}"
+    );
+    let uid = node.want(&[app(&probe)]).await.remove(0);
+    node.until("not ready", |_| node.state(&uid, "app") == "Running").await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert!(!is_ready(&node.board, &uid));
+    well.store(true, Ordering::Relaxed);
+    node.until_ready(&uid).await;
+    well.store(false, Ordering::Relaxed);
+    node.until("not ready again", |board| !is_ready(board, &uid)).await;
+    assert_eq!((restarts(&node, &uid), machine.attempts(&uid).len()), (0, 1));
+    node.stop().await;
+    machine.check();
+}
+
+/// An answer that comes too late is none, and a command that hangs holds up nobody.
+#[tokio::test(start_paused = true)]
+async fn a_late_answer_is_a_bad_one() {
+    let machine = Machine::start().await;
+    let node = machine.node().await;
+    let probe =
+        "livenessProbe: {exec: {command: [sleep, '30']}, periodSeconds: 5, timeoutSeconds: 2, failureThreshold: 2}";
+    let uid = node.want(&[app(probe)]).await.remove(0);
+    node.until("a restart", |_| restarts(&node, &uid) >= 1).await;
+    let attempts = machine.attempts(&uid);
+    let lived = (attempts[0].finished_at - attempts[0].started_at) as f64 / 1e9; // two clocks, a moment apart
+    // Asked at 0 and 5 s, given up at 7 s.
+    assert!((6.5..8.5).contains(&lived), "{lived}");
+    node.stop().await;
+    machine.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn hooks_run_around_a_container() {
+    let machine = Machine::start().await;
+    let node = machine.node().await;
+    // A hook that fails: the container is killed, and tried again.
+    let bad = app("lifecycle: {postStart: {exec: {command: [exit, '7']}}}");
+    let uid = node.want(&[bad]).await.remove(0);
+    node.until("the failure", |_| node.state(&uid, "app") == "PostStartHookError")
+        .await;
+    // One that waits before the end: the container lives for that long.
+    let good = app("lifecycle: {preStop: {sleep: {seconds: 1}}}").replace("PeriodSeconds: 1", "PeriodSeconds: 9");
+    let uid = node.want(&[good]).await.remove(0);
+    node.until_ready(&uid).await;
+    let began = tokio::time::Instant::now();
+    node.want(&[]).await;
+    node.until_gone().await;
+    assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
+    node.stop().await;
+    machine.check();
+}

@@ -1,0 +1,198 @@
+//! `pleg node` goes and comes: what runs goes on, what happened is not forgotten, what went meanwhile ends.
+
+use std::time::Duration;
+
+use pleg_node::status::Phase;
+
+use crate::machine::{Machine, is_ready, pod, spec};
+
+#[tokio::test(start_paused = true)]
+async fn another_node_of_ours_adopts_what_runs() {
+    let machine = Machine::start().await;
+    let node = machine.node().await;
+    let manifests: Vec<String> = (0..30).map(|n| pod(&format!("web-{n}"), "serve")).collect();
+    let uids = node.want(&manifests).await;
+    node.until("30 pods", |board| uids.iter().all(|uid| is_ready(board, uid)))
+        .await;
+    let before = machine.sim.truth();
+    node.stop().await;
+    assert_eq!(machine.sim.truth(), before, "what runs goes on");
+
+    let node = machine.node().await;
+    node.want(&manifests).await;
+    node.until("30 pods", |board| uids.iter().all(|uid| is_ready(board, uid)))
+        .await;
+    assert_eq!(machine.sim.truth(), before, "nothing was touched");
+
+    // A manifest that went while we were away.
+    node.stop().await;
+    let node = machine.node().await;
+    node.want(&manifests[1..]).await;
+    let gone =
+        || machine.attempts(&uids[0]).is_empty() && !machine.sandboxes().iter().any(|s| s.uid == uids[0].as_str());
+    node.until("the forgotten one is gone", |_| gone()).await;
+    assert_eq!(machine.running().len(), 29);
+    node.stop().await;
+    machine.check();
+}
+
+/// Exit codes and counts survive that the runtime forgets and that we are started again; what has ended for good stays ended.
+#[tokio::test(start_paused = true)]
+async fn what_happened_is_not_forgotten() {
+    let machine = Machine::start().await;
+    let node = machine.node().await;
+    let once = spec(
+        "once",
+        "restartPolicy: Never, containers: [{name: app, image: i, command: [exit, '7']}]",
+    );
+    let manifests = [pod("loop", "sleep-exit, 1s, '3'"), once];
+    let uids = node.want(&manifests).await;
+    let restarts = |board: &pleg_node::Board| {
+        let report = board.get(&uids[0]);
+        report.map_or(0, |pod| pod.status.container_statuses[0].restart_count)
+    };
+    node.until("a few restarts", |board| {
+        restarts(board) >= 3 && node.state(&uids[0], "app") == "CrashLoopBackOff"
+    })
+    .await;
+    node.until_phase(&uids[1], Phase::Failed).await;
+    let count = restarts(&node.board);
+    node.stop().await;
+
+    // Everything of both is cleaned away while nobody looks.
+    for sandbox in machine.sandboxes() {
+        machine.sim.world().stop_sandbox(&sandbox.id);
+        machine.sim.world().remove_sandbox(&sandbox.id);
+    }
+    assert!(machine.sim.truth().containers.is_empty());
+    let node = machine.node().await;
+    node.want(&manifests).await;
+    node.until_phase(&uids[1], Phase::Failed).await;
+    assert_eq!(node.state(&uids[1], "app"), "Terminated 7");
+    node.until("the next attempt", |board| restarts(board) == count + 1)
+        .await;
+    assert_eq!(machine.attempts(&uids[0])[0].attempt, count + 1);
+    assert!(machine.attempts(&uids[1]).is_empty(), "it is not run again");
+    // A pod that is gone for good leaves nothing.
+    node.want(&[]).await;
+    node.until_gone().await;
+    let again = node.want(&manifests[..1]).await;
+    node.until_ready(&again[0]).await;
+    assert_eq!(restarts(&node.board), 0);
+    node.stop().await;
+    machine.check();
+}
+
+/// A manifest that was edited while nobody looked: the old pod ends before the new one begins, as it does while we run.
+#[tokio::test(start_paused = true)]
+async fn an_edit_while_we_were_away_runs_no_two_pods_of_one_name() {
+    let machine = Machine::start().await;
+    let version = |image: &str| {
+        let spec_of = format!(
+            "terminationGracePeriodSeconds: 7, containers: [{{name: app, image: {image}, command: [ignore-term]}}]"
+        );
+        spec("web", &spec_of)
+    };
+    let node = machine.node().await;
+    let old = node.want(&[version("v1")]).await.remove(0);
+    node.until_ready(&old).await;
+    node.stop().await;
+
+    let node = machine.node().await;
+    let new = node.want(&[version("v2")]).await.remove(0);
+    node.until("the new one", |board| {
+        assert!(!(machine.runs(&old) && machine.runs(&new)), "both run");
+        machine.runs(&new) && is_ready(board, &new)
+    })
+    .await;
+    node.stop().await;
+    machine.check();
+}
+
+/// A manifest that went while nobody looked: its pod ends as the manifest said, and its directories go too, also if the pod itself is
+/// gone already.
+#[tokio::test(start_paused = true)]
+async fn a_manifest_that_went_while_we_were_away_is_remembered_to_the_end() {
+    let machine = Machine::start().await;
+    let slow = spec(
+        "slow",
+        "terminationGracePeriodSeconds: 60, containers: [{name: app, image: i, lifecycle: {preStop: {sleep: {seconds: 40}}}}]",
+    );
+    let node = machine.node().await;
+    let uids = node.want(&[slow, pod("gone", "serve")]).await;
+    node.until("both", |board| uids.iter().all(|uid| is_ready(board, uid)))
+        .await;
+    node.stop().await;
+    let sandbox = machine
+        .sandboxes()
+        .into_iter()
+        .find(|sandbox| sandbox.uid == uids[1].as_str());
+    machine.sim.world().remove_sandbox(&sandbox.unwrap().id);
+    let logs = || machine.dir.path().join("logs").read_dir().unwrap().count();
+    assert_eq!(logs(), 2);
+
+    let node = machine.node().await;
+    let began = tokio::time::Instant::now();
+    node.want(&[]).await;
+    node.until("nothing is left", |board| {
+        board.pods().is_empty() && machine.sandboxes().is_empty() && logs() == 0
+    })
+    .await;
+    let took = began.elapsed();
+    assert!(took >= Duration::from_secs(40), "its hook had its time: {took:?}");
+    node.stop().await;
+    machine.check();
+}
+
+/// A source that has not spoken yet may want the pod that runs: the other one of that name waits for its word.
+#[tokio::test(start_paused = true)]
+async fn the_running_one_of_two_keeps_its_name_across_a_restart() {
+    let machine = Machine::start().await;
+    let node = machine.node_with_sources(&["a", "b"]).await;
+    node.want_from("a", &[]).await;
+    let running = node.want_from("b", &[pod("web", "serve")]).await.remove(0);
+    node.until_ready(&running).await;
+    node.stop().await;
+    let node = machine.node_with_sources(&["a", "b"]).await;
+    let other = node.want_from("a", &[pod("web", "serve, other")]).await.remove(0);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(machine.runs(&running) && !machine.runs(&other));
+    node.want_from("b", &[pod("web", "serve")]).await;
+    node.until_ready(&running).await;
+    tokio::time::sleep(Duration::from_mins(2)).await;
+    assert!(machine.runs(&running) && !machine.runs(&other));
+    assert_eq!(machine.attempts(&running).len(), 1, "it was never touched");
+    assert!(
+        node.board.complaints()[0].what.contains("is refused"),
+        "{:?}",
+        node.board.complaints()
+    );
+    node.stop().await;
+    machine.check();
+}
+
+/// A pod that is removed and wanted again before it has ended is another one of the same content: what ends of it takes nothing with it.
+#[tokio::test(start_paused = true)]
+async fn what_comes_back_while_it_ends_is_in_the_state_file() {
+    let machine = Machine::start().await;
+    let node = machine.node().await;
+    let slow = spec(
+        "web",
+        "terminationGracePeriodSeconds: 9, containers: [{name: app, image: i, command: [ignore-term]}]",
+    );
+    let uid = node.want(std::slice::from_ref(&slow)).await.remove(0);
+    node.until_ready(&uid).await;
+    node.want(&[]).await;
+    node.want(std::slice::from_ref(&slow)).await;
+    let back = |board: &pleg_node::Board| {
+        let runs = board
+            .get(&uid)
+            .is_some_and(|pod| pod.goal == pleg_node::decide::Goal::Run);
+        runs && is_ready(board, &uid)
+    };
+    node.until("it is back", back).await;
+    node.stop().await;
+    let kept = machine.kept_manifests();
+    assert_eq!(kept, [uid]);
+    machine.check();
+}
