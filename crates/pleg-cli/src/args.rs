@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use pleg::EventType;
+use pleg::{EventType, Mode};
 use pleg_cri::Endpoint;
 
 use crate::filter::{Filter, PodName};
@@ -26,10 +26,11 @@ Examples:
   pleg health                                Is the runtime answering? If not: which call, which pod
   pleg doctor                                What is wrong with this runtime, and what to type next
   pleg run                                   The daemon: HTTP API, metrics, readiness
+  pleg node --manifests DIR                  Pods from manifests, without a kubelet
   pleg -r unix:///run/crio/crio.sock pods    Pods, from a runtime of your choice
 
 The runtime is the one named by --runtime-endpoint, else by $CONTAINER_RUNTIME_ENDPOINT, else by
-/etc/crictl.yaml, else the first of the usual sockets. pleg never changes a runtime.
+/etc/crictl.yaml, else the first of the usual sockets. Only `pleg node` changes a runtime.
 Exit codes: 0 ok, 1 unhealthy or failed, 2 wrong usage."
 )]
 pub(crate) struct Cli {
@@ -81,6 +82,8 @@ pub(crate) enum LogFormat {
 pub(crate) enum Command {
     /// Run the daemon: watch the runtime, serve events, pods, health and metrics over HTTP
     Run(Run),
+    /// Run pods: make this machine's pods be what their manifests say, without a kubelet
+    Node(crate::commands::node::NodeArgs),
     /// Show lifecycle events as they happen
     Watch(Watch),
     /// List pods
@@ -136,6 +139,8 @@ pub(crate) enum LineFormat {
     Table,
     Wide,
     Json,
+    /// As the kubelet's own PLEG would have sent them, in the words of its log
+    Kubelet,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -165,13 +170,38 @@ pub(crate) struct Run {
     pub(crate) generator: GeneratorArgs,
 }
 
+/// How changes are found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ModeArg {
+    Generic,
+    Evented,
+    Auto,
+}
+
+impl From<ModeArg> for Mode {
+    fn from(mode: ModeArg) -> Self {
+        match mode {
+            ModeArg::Generic => Self::Generic,
+            ModeArg::Evented => Self::Evented,
+            ModeArg::Auto => Self::Auto,
+        }
+    }
+}
+
 /// How the generator behaves.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Generator")]
 pub(crate) struct GeneratorArgs {
-    /// From the end of one full look to the start of the next
+    /// How changes are found: by looking (generic), by the runtime's events and a full look now and then (evented), or by
+    /// events where the runtime has them and no kubelet beside us loses any (auto)
+    #[arg(long, value_name = "MODE", default_value = "auto")]
+    pub(crate) mode: ModeArg,
+    /// From the end of one full look to the start of the next; with events, the shortest such pause
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_duration)]
     pub(crate) period: Duration,
+    /// The longest pause between full looks while the events are good: at most 5m, and half of --threshold [default: 60s]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) max_period: Option<Duration>,
     /// Unhealthy without a complete look for this long
     #[arg(long, value_name = "DURATION", default_value = "3m", value_parser = parse_duration)]
     pub(crate) threshold: Duration,
@@ -204,6 +234,7 @@ Examples:
   pleg watch                                      Everything, first what is there already
   pleg watch --no-initial --type ContainerDied    Deaths, from now on
   pleg watch -n kube-system -o json | jq .        One JSON object a line
+  pleg watch -o kubelet                           What a kubelet would have seen, to compare with its log
   pleg watch --pod default/web --for 1m
   pleg watch --since 1200                         From a daemon: what came after event 1200
 
@@ -215,6 +246,10 @@ pub(crate) struct Watch {
     pub(crate) observe: Observe,
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
+    /// How changes are found if no daemon is asked: by looking once a second (generic), by the runtime's events (evented), or by
+    /// events where no kubelet beside us loses any (auto)
+    #[arg(long, value_name = "MODE", default_value = "auto")]
+    pub(crate) mode: ModeArg,
     /// End after this many events
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
@@ -415,20 +450,39 @@ pub(crate) struct Demo {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(
+    after_help = "\
 Examples:
   pleg bench -r unix:///run/containerd/containerd.sock
   pleg bench --looks 100 -o json | jq .cpu_ratio
+  pleg bench --every 1s --statuses
+  pleg bench node                                  What pleg node adds to the runtime's own work
 
 A look lists all sandboxes and containers and compares them with what is known. The floor asks for
-the same lists on the same connection and drops the bytes. The two alternate.")]
+the same lists on the same connection and drops the bytes. The two alternate.",
+    args_conflicts_with_subcommands = true
+)]
 pub(crate) struct Bench {
+    #[command(subcommand)]
+    pub(crate) what: Option<BenchWhat>,
     /// How many looks to measure
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) looks: u32,
+    /// Wait this long before each look and each floor, as a generator does: what the processor had at hand is then gone
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = parse_duration_or_zero)]
+    pub(crate) every: Duration,
+    /// Also ask for the status of every sandbox and container once, 64 at a time, and drop the answers
+    #[arg(long)]
+    pub(crate) statuses: bool,
     /// How to print
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub(crate) output: PlainFormat,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchWhat {
+    /// Measure what pleg node adds to what the runtime itself takes: starts, crashes, edits, removals, adoption, rest
+    Node(crate::commands::bench::node::NodeBench),
 }
 
 #[derive(Debug, Args)]

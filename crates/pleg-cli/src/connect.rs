@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use pleg::{CriRuntime, Generator, Metrics};
+use pleg::{CriRuntime, Generator, Metrics, Mode};
 use pleg_cri::endpoint::{CRICTL_CONFIG, CrictlConfig, DiscoverError, Discovery};
 use pleg_cri::{Client, Deadlines, Endpoint, InFlight};
+use serde::Deserialize;
 
 use crate::args::{Global, Observe, default_socket};
 use crate::http::client::Daemon;
 use crate::local::Local;
-use crate::{Usage, waiting, wire};
+use crate::{Usage, kube, waiting, wire};
 
 /// A daemon at its usual place that does not say hello within this is not there.
 const HELLO: Duration = Duration::from_secs(1);
@@ -25,6 +26,23 @@ pub(crate) enum Observed {
     Runtime(Box<Local>),
 }
 
+/// Pods, by who is asked.
+#[derive(Debug)]
+pub(crate) enum Pods {
+    /// What a runtime has.
+    Runtime(Vec<wire::Pod>),
+    /// What a node wants and has.
+    Node(Vec<kube::Pod>),
+}
+
+/// What a daemon says of its pods: `pleg run` a list, `pleg node` a `PodList`.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Answer {
+    Runtime(Vec<wire::Pod>),
+    Node { items: Vec<serde_json::Value> },
+}
+
 /// Whether a command answers once or stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stay {
@@ -35,6 +53,11 @@ pub(crate) enum Stay {
 impl Observed {
     /// Finds out who answers, and connects.
     pub(crate) async fn find(global: &Global, observe: &Observe, stay: Stay) -> anyhow::Result<Self> {
+        Self::find_by(global, observe, stay, Mode::Auto).await
+    }
+
+    /// The same; a generator of our own finds changes by `mode`.
+    pub(crate) async fn find_by(global: &Global, observe: &Observe, stay: Stay, mode: Mode) -> anyhow::Result<Self> {
         if let Some(daemon) = daemon(global, observe).await? {
             if global.verbose {
                 tell(&format!("asking the daemon at {}", daemon.endpoint()));
@@ -44,7 +67,10 @@ impl Observed {
         let metrics = Metrics::new()?;
         let client = runtime(global, deadlines(global, stay)?, &metrics).await?;
         let mut config = pleg::Config::default();
+        config.evented.mode = mode;
         if stay == Stay::Once {
+            // Subscribing for one answer takes something from others and gives us nothing.
+            config.evented.mode = Mode::Generic;
             // An answer is due long before a round of probes is through.
             config.probe.round = Duration::ZERO;
         }
@@ -53,13 +79,24 @@ impl Observed {
     }
 
     /// The pods whose names `wanted` takes, in order of namespace and name.
-    pub(crate) async fn pods(&self, wanted: impl Fn(&str, &str, &str) -> bool) -> anyhow::Result<Vec<wire::Pod>> {
+    pub(crate) async fn pods(&self, wanted: impl Fn(&str, &str, &str) -> bool) -> anyhow::Result<Pods> {
         let mut pods: Vec<wire::Pod> = match self {
-            Self::Daemon(daemon) => {
-                let mut pods: Vec<wire::Pod> = daemon.get_json("/api/v1/pods").await?;
-                pods.retain(|pod| wanted(&pod.pod.namespace, &pod.pod.name, &pod.pod.uid));
-                pods
-            }
+            Self::Daemon(daemon) => match daemon.get_json("/api/v1/pods").await? {
+                Answer::Runtime(mut pods) => {
+                    pods.retain(|pod| wanted(&pod.pod.namespace, &pod.pod.name, &pod.pod.uid));
+                    pods
+                }
+                Answer::Node { items } => {
+                    let pods = items.into_iter().map(kube::Pod::read).collect::<Result<Vec<_>, _>>();
+                    let mut pods =
+                        pods.with_context(|| format!("the daemon at {} is another version", daemon.endpoint()))?;
+                    pods.retain(|pod| {
+                        let metadata = &pod.view.metadata;
+                        wanted(&metadata.namespace, &metadata.name, &metadata.uid)
+                    });
+                    return Ok(Pods::Node(pods));
+                }
+            },
             Self::Runtime(local) => {
                 let entries = local
                     .pods(|pod| wanted(&pod.namespace, &pod.name, pod.uid.as_str()))
@@ -70,13 +107,18 @@ impl Observed {
         };
         let key = |pod: &wire::Pod| (pod.pod.namespace.clone(), pod.pod.name.clone(), pod.pod.uid.clone());
         pods.sort_by_cached_key(key);
-        Ok(pods)
+        Ok(Pods::Runtime(pods))
     }
 
     pub(crate) async fn health(&self) -> anyhow::Result<wire::Report> {
         match self {
             Self::Daemon(daemon) => daemon.get_json("/api/v1/health").await,
-            Self::Runtime(local) => Ok(serde_json::from_value(serde_json::to_value(local.health().await)?)?),
+            Self::Runtime(local) => {
+                let mut report: wire::Report = serde_json::from_value(serde_json::to_value(local.health().await)?)?;
+                // One look is no mode.
+                report.mode = None;
+                Ok(report)
+            }
         }
     }
 }

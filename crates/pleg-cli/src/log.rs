@@ -9,7 +9,7 @@ use crate::args::{Cli, Command, LogFormat, LogLevel};
 /// Starts the log. Commands that stay say when the runtime is lost and back; those that answer once have their answer.
 pub(crate) fn init(cli: &Cli) {
     let level = cli.global.log_level.unwrap_or(match cli.command {
-        Command::Run(_) | Command::Watch(_) | Command::Sim(_) => LogLevel::Info,
+        Command::Run(_) | Command::Node(_) | Command::Watch(_) | Command::Sim(_) => LogLevel::Info,
         // What the log would say is in the answer, or is the error.
         _ => LogLevel::Error,
     });
@@ -22,7 +22,9 @@ pub(crate) fn init(cli: &Cli) {
     };
     // Of the libraries underneath only what is wrong, unless everything is wanted.
     let rest = if level == "trace" { "debug" } else { "warn" };
-    let filter = EnvFilter::new(format!("{rest},pleg={level},pleg_cri={level},pleg_sim={level}"));
+    let filter = EnvFilter::new(format!(
+        "{rest},pleg={level},pleg_cri={level},pleg_node={level},pleg_sim={level}"
+    ));
     let colour = !cli.global.no_color
         && std::io::stderr().is_terminal()
         && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());

@@ -11,6 +11,7 @@
 //! | [`http`] | the daemon's API, and its client |
 //! | [`output`] | the only place that writes to stdout |
 //! | [`wire`] | the JSON of the API, as a reader sees it |
+//! | [`kube`] | the same of a node's pods, which have the shape of Kubernetes |
 //! | [`filter`] | which events and pods are wanted |
 //! | [`signals`] | when to stop |
 //!
@@ -23,6 +24,7 @@ mod commands;
 mod connect;
 mod filter;
 mod http;
+mod kube;
 mod local;
 mod log;
 mod output;

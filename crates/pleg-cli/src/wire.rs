@@ -173,11 +173,24 @@ pub(crate) struct Report {
     pub(crate) warnings: Vec<Warning>,
     pub(crate) last_seen_seconds: Option<f64>,
     pub(crate) threshold_seconds: u64,
+    /// None from a daemon that is older.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) mode: Option<ModeReport>,
     pub(crate) looks: u64,
     pub(crate) odd_objects: std::collections::BTreeMap<String, u32>,
     /// The node's, as a kubelet would post them; none from a daemon that is older.
     #[serde(default)]
     pub(crate) conditions: Vec<NodeCondition>,
+}
+
+/// A [`pleg::ModeReport`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ModeReport {
+    pub(crate) mode: String,
+    pub(crate) configured: String,
+    pub(crate) reason: String,
+    pub(crate) full_look_period_seconds: f64,
+    pub(crate) missed_changes: u64,
 }
 
 /// A [`pleg::NodeCondition`].

@@ -1,13 +1,16 @@
-//! `pleg bench`: what a look costs, beside merely moving its bytes.
+//! `pleg bench`: what a look costs, beside merely moving its bytes. And [`node`]: what `pleg node` adds to the runtime's own work.
+
+pub(crate) mod node;
 
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use pleg::Metrics;
 use pleg::records::{Coverage, Records};
 use pleg::snapshot::Snapshot;
-use pleg_cri::{Client, ListFilter};
+use pleg_cri::{Client, ListFilter, v1};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use tokio::time::Instant;
@@ -18,6 +21,10 @@ use crate::output::{self, table::Table};
 
 /// Looks before the first that counts: connections, buffers and branch predictors settle.
 const WARM_UP: u32 = 5;
+/// How often all statuses are asked for.
+const ROUNDS: u32 = 3;
+/// Statuses in flight: where the generator's limit begins.
+const AT_ONCE: usize = 64;
 
 #[derive(Debug, Serialize)]
 struct Result {
@@ -31,6 +38,17 @@ struct Result {
     cpu_ratio: f64,
     wall_ratio: f64,
     rss_mb: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    statuses: Option<Statuses>,
+}
+
+/// The floor under inspecting everything.
+#[derive(Debug, Serialize)]
+struct Statuses {
+    calls: usize,
+    bytes: usize,
+    #[serde(flatten)]
+    cost: Cost,
 }
 
 #[derive(Debug, Serialize)]
@@ -48,8 +66,10 @@ pub(crate) async fn run(global: &Global, args: Bench) -> anyhow::Result<ExitCode
     let talk = std::io::stderr().is_terminal();
     for n in 0..WARM_UP + args.looks {
         // One after the other in turn, so that whatever else the machine does falls on both.
+        tokio::time::sleep(args.every).await;
         let looked = measure(looker.look()).await?;
-        let moved = measure(looker.client.drain_lists()).await?;
+        tokio::time::sleep(args.every).await;
+        let moved = Box::pin(measure(looker.client.drain_lists())).await?;
         looker.bytes = moved.0;
         if n >= WARM_UP {
             look.push(looked.1);
@@ -74,6 +94,11 @@ pub(crate) async fn run(global: &Global, args: Bench) -> anyhow::Result<ExitCode
         look,
         floor,
         rss_mb: rss_mb(),
+        statuses: if args.statuses {
+            Some(statuses(&looker.client).await?)
+        } else {
+            None
+        },
     };
     match args.output {
         PlainFormat::Json => output::print_json(&result)?,
@@ -122,6 +147,52 @@ impl Looker {
         self.records.recycle(touched);
         Ok(())
     }
+}
+
+/// Asks for the status of everything by id and drops the answers.
+async fn statuses(client: &Client) -> anyhow::Result<Statuses> {
+    let (mut sandboxes, mut containers): (Vec<String>, Vec<String>) = Default::default();
+    let filter = ListFilter::All;
+    client
+        .list_sandboxes(&filter, |item| {
+            sandboxes.push(String::from_utf8_lossy(item.id).into_owned());
+        })
+        .await?;
+    client
+        .list_containers(&filter, |item| {
+            containers.push(String::from_utf8_lossy(item.id).into_owned());
+        })
+        .await?;
+    let (mut samples, mut bytes) = (Samples::default(), 0);
+    for _ in 0..ROUNDS {
+        let of_sandboxes = stream::iter(&sandboxes).map(|id| {
+            let request = v1::PodSandboxStatusRequest {
+                pod_sandbox_id: id.clone(),
+                ..Default::default()
+            };
+            client.drain(request)
+        });
+        let of_containers = stream::iter(&containers).map(|id| {
+            let request = v1::ContainerStatusRequest {
+                container_id: id.clone(),
+                ..Default::default()
+            };
+            client.drain(request)
+        });
+        let all = of_sandboxes
+            .map(futures_util::future::Either::Left)
+            .chain(of_containers.map(futures_util::future::Either::Right))
+            .buffer_unordered(AT_ONCE)
+            .try_fold(0, async |sum, bytes| Ok(sum + bytes));
+        let (sum, cost) = Box::pin(measure(all)).await?;
+        bytes = sum;
+        samples.push(cost);
+    }
+    Ok(Statuses {
+        calls: sandboxes.len() + containers.len(),
+        bytes,
+        cost: samples.cost(),
+    })
 }
 
 async fn measure<T, E: Into<anyhow::Error>>(
@@ -189,8 +260,14 @@ fn text(result: &Result) -> String {
         let cells = [cost.cpu_ms_p50, cost.cpu_ms_p90, cost.wall_ms_p50, cost.wall_ms_p90].map(ms);
         table.row([name.into()].into_iter().chain(cells).collect());
     }
+    let statuses = result.statuses.as_ref().map_or(String::new(), |all| {
+        format!(
+            "Asking for {} statuses, {AT_ONCE} at a time, and dropping {} bytes: {:.1}ms of CPU, {:.1}ms.\n",
+            all.calls, all.bytes, all.cost.cpu_ms_p50, all.cost.wall_ms_p50
+        )
+    });
     format!(
-        "{} looks at {}: {} pods, {} containers, {} bytes\n{}A look costs {:.2} times the CPU of the floor. Memory: {} MiB\n",
+        "{} looks at {}: {} pods, {} containers, {} bytes\n{}A look costs {:.2} times the CPU of the floor. Memory: {} MiB\n{statuses}",
         result.looks,
         result.endpoint,
         result.pods,

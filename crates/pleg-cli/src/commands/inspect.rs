@@ -6,10 +6,10 @@ use std::sync::Mutex;
 use jiff::Timestamp;
 
 use crate::args::{Global, Inspect, TextFormat};
-use crate::connect::{Observed, Stay};
+use crate::connect::{Observed, Pods, Stay};
 use crate::filter::PodName;
-use crate::output;
 use crate::wire::Pod;
+use crate::{kube, output};
 
 /// Names offered in place of one that is not there.
 const OFFERED: usize = 8;
@@ -30,32 +30,48 @@ pub(crate) async fn run(global: &Global, args: Inspect) -> anyhow::Result<ExitCo
         }
         wanted
     };
-    let mut pods = observed.pods(note).await?;
-    let pod = match pods.len() {
-        1 => pods.remove(0),
-        0 => {
-            let others = others.into_inner().unwrap_or_default();
-            anyhow::bail!("no pod {}{}", args.pod, offer(&name, others));
+    let pods = observed.pods(note).await?;
+    let others = || others.into_inner().unwrap_or_default();
+    let now = Timestamp::now();
+    match pods {
+        Pods::Runtime(pods) => {
+            let described = |pod: &Pod| format!("{} ({})", pod.pod.full_name(), pod.pod.uid);
+            let pod = the_one(pods, &args.pod, &name, described, others)?;
+            match args.output {
+                TextFormat::Text => output::print(&output::pod::describe(&pod, now))?,
+                TextFormat::Json => output::print_json(&pod)?,
+                TextFormat::Yaml => output::print_yaml(&pod)?,
+            }
         }
-        n => {
-            let names: Vec<_> = pods.iter().map(described).collect();
-            anyhow::bail!(
-                "{n} pods are called {}: {}. Name one by its UID",
-                args.pod,
-                names.join(", ")
-            );
+        Pods::Node(pods) => {
+            let described = |pod: &kube::Pod| format!("{} ({})", pod.view.full_name(), pod.view.metadata.uid);
+            let pod = the_one(pods, &args.pod, &name, described, others)?;
+            match args.output {
+                TextFormat::Text => output::print(&output::kube::describe(&pod, now))?,
+                TextFormat::Json => output::print_json(&pod.raw)?,
+                TextFormat::Yaml => output::print_yaml(&pod.raw)?,
+            }
         }
-    };
-    match args.output {
-        TextFormat::Text => output::print(&output::pod::describe(&pod, Timestamp::now()))?,
-        TextFormat::Json => output::print_json(&pod)?,
-        TextFormat::Yaml => output::print_yaml(&pod)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn described(pod: &Pod) -> String {
-    format!("{} ({})", pod.pod.full_name(), pod.pod.uid)
+/// The only one; none or several are an error.
+fn the_one<P>(
+    mut pods: Vec<P>,
+    typed: &str,
+    name: &PodName,
+    described: impl Fn(&P) -> String,
+    others: impl FnOnce() -> Vec<String>,
+) -> anyhow::Result<P> {
+    match pods.len() {
+        1 => Ok(pods.remove(0)),
+        0 => anyhow::bail!("no pod {typed}{}", offer(name, others())),
+        n => {
+            let names: Vec<_> = pods.iter().map(described).collect();
+            anyhow::bail!("{n} pods are called {typed}: {}. Name one by its UID", names.join(", "))
+        }
+    }
 }
 
 /// Names that may have been meant, the closest first.

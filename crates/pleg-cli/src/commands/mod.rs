@@ -1,12 +1,13 @@
 //! One file a command.
 
-mod bench;
+pub(crate) mod bench;
 mod completions;
 mod debug;
 mod demo;
 mod doctor;
 mod health;
 mod inspect;
+pub(crate) mod node;
 mod pods;
 mod run;
 pub(crate) mod sim;
@@ -15,7 +16,7 @@ mod watch;
 
 use std::process::ExitCode;
 
-use crate::args::{Cli, Command};
+use crate::args::{Bench, BenchWhat, Cli, Command};
 use crate::signals;
 
 /// What a shell calls a command that Ctrl-C ended before it had an answer.
@@ -28,6 +29,12 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     // These stay until told to stop, so being told is how they end well.
     match cli.command {
         Command::Run(args) => run::run(&global, args, shutdown).await,
+        Command::Node(args) => node::run(&global, args, shutdown).await,
+        // What it made goes with it.
+        Command::Bench(Bench {
+            what: Some(BenchWhat::Node(args)),
+            ..
+        }) => bench::node::run(&global, args, shutdown).await,
         Command::Watch(args) => watch::run(&global, args, shutdown).await,
         Command::Demo(args) => demo::run(args, shutdown).await,
         Command::Sim(args) => sim::run(args).await,
@@ -42,7 +49,9 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
                     Command::Version(args) => version::run(&global, args).await,
                     Command::Debug(args) => debug::run(&global, args).await,
                     Command::Completions(args) => completions::run(&args),
-                    Command::Run(_) | Command::Watch(_) | Command::Demo(_) | Command::Sim(_) => Ok(ExitCode::SUCCESS),
+                    Command::Run(_) | Command::Node(_) | Command::Watch(_) | Command::Demo(_) | Command::Sim(_) => {
+                        Ok(ExitCode::SUCCESS)
+                    }
                 }
             };
             tokio::select! {

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use pleg::{CriRuntime, Generator, Metrics, RecorderConfig};
+use pleg::{CriRuntime, EventedConfig, Generator, Metrics, Mode, RecorderConfig};
 use pleg_cri::Deadlines;
 use pleg_cri::error::seconds;
 use tokio_util::sync::CancellationToken;
@@ -19,6 +20,7 @@ pub(crate) async fn run(global: &Global, args: Run, shutdown: CancellationToken)
         None => default_socket()
             .ok_or_else(|| Usage("$XDG_RUNTIME_DIR is not set: name a socket with --listen".to_owned()))?,
     };
+    check(&args.generator)?;
     let tcp = match args.listen_tcp {
         Some(address) => Some(server::bind_tcp(address, args.insecure_listen_any).await?),
         None => None,
@@ -34,7 +36,7 @@ pub(crate) async fn run(global: &Global, args: Run, shutdown: CancellationToken)
 
     let generator = Generator::new(CriRuntime::new(client.clone()), config(&args.generator), metrics);
     let setup = Setup::new(client.clone(), settings(global, &args, &path));
-    let router = routes::router(generator.handle(), setup, shutdown.clone());
+    let router = routes::router(generator.handle(), setup, None, shutdown.clone());
     // It ends with the rest, and nobody waits for it: it only reads.
     tokio::spawn(generator.runtime_monitor().run(shutdown.clone()));
     let generator = tokio::spawn(generator.run(shutdown.clone()));
@@ -58,6 +60,31 @@ pub(crate) async fn run(global: &Global, args: Run, shutdown: CancellationToken)
     Ok(ExitCode::SUCCESS)
 }
 
+/// What flags cannot mean together.
+fn check(args: &GeneratorArgs) -> Result<(), Usage> {
+    const LONGEST: Duration = Duration::from_mins(5);
+    let Some(most) = args.max_period else { return Ok(()) };
+    if most > LONGEST {
+        let (most, longest) = (seconds(most), seconds(LONGEST));
+        return Err(Usage(format!(
+            "--max-period {most} is too long: {longest} at most, or a change that no event tells is found too late"
+        )));
+    }
+    if most > args.threshold / 2 {
+        let (most, threshold, enough) = (seconds(most), seconds(args.threshold), seconds(most * 2));
+        return Err(Usage(format!(
+            "--max-period {most} is more than half of --threshold {threshold}: one late look would make the node NotReady. \
+             Write --threshold {enough}, or a shorter --max-period"
+        )));
+    }
+    Ok(())
+}
+
+fn most_period(args: &GeneratorArgs) -> Duration {
+    let default = EventedConfig::default().most_period.min(args.threshold / 2);
+    args.max_period.unwrap_or(default).max(args.period)
+}
+
 /// The flags in force, for those who read a bug report.
 fn settings(global: &Global, args: &Run, socket: &Path) -> Settings {
     let deadlines = deadlines(global, &args.generator);
@@ -68,7 +95,9 @@ fn settings(global: &Global, args: &Run, socket: &Path) -> Settings {
             "listen-tcp",
             args.listen_tcp.map_or("none".to_owned(), |address| address.to_string()),
         ),
+        ("mode", Mode::from(generator.mode).to_string()),
         ("period", seconds(generator.period)),
+        ("max-period", seconds(most_period(generator))),
         ("threshold", seconds(generator.threshold)),
         ("list-patience", seconds(generator.list_patience)),
         ("probe-round", seconds(generator.probe_round)),
@@ -85,6 +114,11 @@ fn config(args: &GeneratorArgs) -> pleg::Config {
         period: args.period,
         threshold: args.threshold,
         list_patience: args.list_patience,
+        evented: EventedConfig {
+            mode: args.mode.into(),
+            most_period: most_period(args),
+            ..EventedConfig::default()
+        },
         probe: pleg::ProbeConfig {
             round: args.probe_round,
             ..pleg::ProbeConfig::default()

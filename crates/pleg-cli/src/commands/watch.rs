@@ -11,11 +11,17 @@ use crate::filter::Filter;
 use crate::http::client::Lines;
 use crate::local::Local;
 use crate::output::event::EventTable;
+use crate::output::kubelet::KubeletLines;
 use crate::output::lines::LineWriter;
 use crate::wire::Line;
 use crate::{Usage, signals, waiting, wire};
 
 pub(crate) async fn run(global: &Global, args: Watch, shutdown: CancellationToken) -> anyhow::Result<ExitCode> {
+    if args.output == LineFormat::Kubelet && (args.no_initial || !args.filter.types.is_empty()) {
+        let words =
+            "-o kubelet has to see every event: leave out --no-initial and --type, and choose from what it prints";
+        return Err(Usage(words.to_owned()).into());
+    }
     let over = async {
         match args.duration {
             Some(duration) => tokio::time::sleep(duration).await,
@@ -40,7 +46,7 @@ pub(crate) async fn run(global: &Global, args: Watch, shutdown: CancellationToke
 }
 
 async fn follow(global: &Global, args: &Watch, printer: &mut Printer) -> anyhow::Result<()> {
-    let observed = Observed::find(global, &args.observe, Stay::Long).await?;
+    let observed = Observed::find_by(global, &args.observe, Stay::Long, args.mode.into()).await?;
     let mut events = Events::start(&observed, args).await?;
     printer.head().await?;
     let first = async {
@@ -95,7 +101,8 @@ impl<'a> Events<'a> {
             Observed::Daemon(daemon) => {
                 let mut query = filter.query();
                 query.push(("follow", "true".to_owned()));
-                query.push(("since", args.since.map_or("now".to_owned(), |seq| seq.to_string())));
+                let since = args.since.or((args.output == LineFormat::Kubelet).then_some(0));
+                query.push(("since", since.map_or("now".to_owned(), |seq| seq.to_string())));
                 Ok(Self::Daemon(daemon.lines("/api/v1/events", &query).await?, skip))
             }
             Observed::Runtime(_) if args.since.is_some() => {
@@ -146,37 +153,49 @@ impl<'a> Events<'a> {
 /// Prints lines, and counts events.
 struct Printer {
     lines: LineWriter,
-    table: Option<EventTable>,
+    form: Form,
     left: Option<u64>,
+}
+
+/// What a line of ours becomes.
+enum Form {
+    Table(EventTable),
+    Json,
+    Kubelet(KubeletLines),
 }
 
 impl Printer {
     fn start(args: &Watch) -> anyhow::Result<Self> {
         Ok(Self {
             lines: LineWriter::start()?,
-            table: match args.output {
-                LineFormat::Table => Some(EventTable::for_stdout(false)),
-                LineFormat::Wide => Some(EventTable::for_stdout(true)),
-                LineFormat::Json => None,
+            form: match args.output {
+                LineFormat::Table => Form::Table(EventTable::for_stdout(false)),
+                LineFormat::Wide => Form::Table(EventTable::for_stdout(true)),
+                LineFormat::Json => Form::Json,
+                LineFormat::Kubelet => Form::Kubelet(KubeletLines::default()),
             },
             left: args.count,
         })
     }
 
     async fn head(&mut self) -> anyhow::Result<()> {
-        match &self.table {
-            Some(table) => self.lines.line(table.head()).await,
-            None => Ok(()),
+        match &self.form {
+            Form::Table(table) => self.lines.line(table.head()).await,
+            Form::Json | Form::Kubelet(_) => Ok(()),
         }
     }
 
     /// Prints one line. Returns whether it was the last one wanted.
     async fn print(&mut self, line: String, is_event: bool) -> anyhow::Result<bool> {
-        let text = match &self.table {
-            Some(table) => table.row(&serde_json::from_str(&line)?),
-            None => line,
-        };
-        self.lines.line(text).await?;
+        match &mut self.form {
+            Form::Table(table) => self.lines.line(table.row(&serde_json::from_str(&line)?)).await?,
+            Form::Json => self.lines.line(line).await?,
+            Form::Kubelet(kubelet) => {
+                for line in kubelet.lines(line)? {
+                    self.lines.line(line).await?;
+                }
+            }
+        }
         if let (Some(left), true) = (&mut self.left, is_event) {
             *left -= 1;
             return Ok(*left == 0);

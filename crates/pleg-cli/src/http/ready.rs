@@ -4,12 +4,15 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use http::StatusCode;
+use pleg::Level;
 use pleg::health::{Cause, Stage};
-use pleg::{Level, Pleg};
 use pleg_cri::error::seconds;
 
+use super::routes::App;
+
 /// The answer of `/readyz`. Only the generator itself being unhealthy fails it; the other checks say what is degraded.
-pub(super) fn answer(pleg: &Pleg, verbose: bool) -> (StatusCode, String) {
+pub(super) fn answer(app: &App, verbose: bool) -> (StatusCode, String) {
+    let pleg = &app.pleg;
     let report = pleg.health().report();
     let ready = report.level != Level::Unhealthy;
     let status = if ready {
@@ -50,13 +53,19 @@ pub(super) fn answer(pleg: &Pleg, verbose: bool) -> (StatusCode, String) {
     check("runtime-lists", of_stage(Stage::List, true));
     check("quarantined-pods", of_stage(Stage::Inspect, true));
     check("shims", of_stage(Stage::Probe, false));
+    check("event-stream", of_stage(Stage::Stream, false));
     let waiting = [of_stage(Stage::List, false), of_stage(Stage::Inspect, false)];
     let waiting: Vec<_> = waiting.into_iter().flatten().collect();
     check(
         "runtime-calls-in-flight",
         (!waiting.is_empty()).then(|| waiting.join("; ")),
     );
+    if let Some(board) = &app.board {
+        let complaints: Vec<String> = board.complaints().iter().map(ToString::to_string).collect();
+        check("manifests", (!complaints.is_empty()).then(|| complaints.join("; ")));
+    }
 
+    let _ = writeln!(text, "mode: {}", report.mode);
     let calls = pleg.health().inflight().calls();
     if let Some(oldest) = calls.iter().find(|call| call.deadline.is_some()) {
         let age = Duration::from_millis(u64::try_from(oldest.since.elapsed().as_millis()).unwrap_or(u64::MAX));

@@ -9,12 +9,13 @@ use axum::{Json, Router};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, StatusCode};
 use pleg::{Pleg, PodEntry};
+use pleg_node::Board;
 use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::query::{Bad, Fields};
-use super::{debug, events, ready};
+use super::{debug, events, node, ready};
 use crate::about::Setup;
 use crate::wire::{Conditions, PodJson, ReportJson};
 
@@ -22,7 +23,7 @@ use crate::wire::{Conditions, PodJson, ReportJson};
 const FOLLOWERS: usize = 64;
 
 /// Every path, for those who asked for another one.
-const PATHS: [&str; 11] = [
+const PATHS: [&str; 12] = [
     "/metrics",
     "/healthz",
     "/livez",
@@ -31,9 +32,17 @@ const PATHS: [&str; 11] = [
     "/api/v1/node/conditions",
     "/api/v1/pods",
     "/api/v1/pods/{namespace}/{name}",
+    "/api/v1/runtime/pods",
     "/api/v1/events",
     "/api/v1/debug/about",
     "/api/v1/debug/recorder",
+];
+
+/// What a node has beside them.
+const NODE_PATHS: [&str; 3] = [
+    "/api/v1/namespaces/{namespace}/pods",
+    "/api/v1/namespaces/{namespace}/pods/{name}",
+    "/api/v1/node/complaints",
 ];
 
 /// What the handlers share.
@@ -43,11 +52,18 @@ pub(super) struct App {
     pub(super) setup: Setup,
     pub(super) shutdown: CancellationToken,
     pub(super) followers: Arc<Semaphore>,
+    /// Set where pods are run, not only watched.
+    pub(super) board: Option<Board>,
 }
 
-/// The API of a generator. Streams end at `shutdown`.
-pub(crate) fn router(pleg: Pleg, setup: Setup, shutdown: CancellationToken) -> Router {
+/// The API of a generator, and of the node that `board` is of. Streams end at `shutdown`.
+pub(crate) fn router(pleg: Pleg, setup: Setup, board: Option<Board>, shutdown: CancellationToken) -> Router {
+    let (pods, pod, node) = match board {
+        Some(_) => (get(node::pods), get(node::pod), node::routes()),
+        None => (get(pods), get(pod), Router::new()),
+    };
     let app = App {
+        board,
         pleg,
         setup,
         shutdown,
@@ -60,8 +76,10 @@ pub(crate) fn router(pleg: Pleg, setup: Setup, shutdown: CancellationToken) -> R
         .route("/readyz", get(readyz))
         .route("/api/v1/health", get(health))
         .route("/api/v1/node/conditions", get(conditions))
-        .route("/api/v1/pods", get(pods))
-        .route("/api/v1/pods/{namespace}/{name}", get(pod))
+        .route("/api/v1/pods", pods)
+        .route("/api/v1/pods/{namespace}/{name}", pod)
+        .route("/api/v1/runtime/pods", get(self::pods))
+        .merge(node)
         .route("/api/v1/events", get(event_stream))
         .route("/api/v1/debug/about", get(debug::about))
         .route("/api/v1/debug/recorder", get(debug::recorder))
@@ -89,7 +107,7 @@ async fn live() -> &'static str {
 
 async fn readyz(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Response, Bad> {
     let verbose = Fields::read(query.as_deref(), &["verbose"])?.flag("verbose")?;
-    Ok(ready::answer(&app.pleg, verbose).into_response())
+    Ok(ready::answer(&app, verbose).into_response())
 }
 
 async fn health(State(app): State<Arc<App>>) -> Response {
@@ -143,10 +161,12 @@ async fn event_stream(
     Ok(events::answer(&app, request))
 }
 
-async fn no_such_path() -> Response {
+async fn no_such_path(State(app): State<Arc<App>>) -> Response {
+    let node: &[&str] = if app.board.is_some() { &NODE_PATHS } else { &[] };
+    let paths: Vec<&&str> = PATHS.iter().chain(node).collect();
     (
         StatusCode::NOT_FOUND,
-        Json(json!({"error": "no such path", "paths": PATHS})),
+        Json(json!({"error": "no such path", "paths": paths})),
     )
         .into_response()
 }

@@ -27,6 +27,21 @@ pub(crate) fn text(report: &Report) -> String {
         "Last complete look: {seen} (threshold {threshold}), looks so far: {}",
         report.looks
     );
+    if let Some(mode) = &report.mode {
+        let period = Duration::try_from_secs_f64(mode.full_look_period_seconds).unwrap_or_default();
+        let _ = write!(
+            text,
+            "Mode: {} (a full look every {}): {}",
+            clean(&mode.mode),
+            seconds(period),
+            clean(&mode.reason)
+        );
+        let _ = match mode.missed_changes {
+            0 => writeln!(text),
+            1 => writeln!(text, "; 1 change was told by no event"),
+            n => writeln!(text, "; {n} changes were told by no event"),
+        };
+    }
     for condition in &report.conditions {
         let _ = write!(
             text,

@@ -4,6 +4,8 @@
 
 pub(crate) mod event;
 pub(crate) mod health;
+pub(crate) mod kube;
+pub(crate) mod kubelet;
 pub(crate) mod lines;
 pub(crate) mod pod;
 pub(crate) mod table;

@@ -156,6 +156,13 @@ fn events_as_a_table_and_as_json() {
         assert_eq!(event["type"], "ContainerStarted");
     }
     assert_eq!(only.lines().count(), 2);
+    let kubelet = stdout(node.pleg(&["watch", "--count", "3", "-o", "kubelet"]));
+    for line in kubelet.lines() {
+        let event: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(event["Type"], "ContainerStarted", "{line}");
+        assert_eq!(event["Data"].as_str().unwrap().len(), 64, "{line}");
+    }
+    assert_eq!(kubelet.lines().count(), 3);
     // Nothing new happens: the time ends it.
     assert_eq!(
         stdout(node.pleg(&["watch", "--no-initial", "--for", "300ms", "-o", "json"])),
@@ -192,6 +199,10 @@ fn a_bench_has_the_promised_fields() {
         );
     }
     assert!(stdout(node.pleg(&["bench", "--looks", "1"])).contains("floor"));
+    let args = ["bench", "--looks", "1", "--every", "1ms", "--statuses", "-o", "json"];
+    let json: Value = serde_json::from_str(&stdout(node.pleg(&args))).unwrap();
+    assert_eq!(json["statuses"]["calls"], 60);
+    assert!(json["statuses"]["bytes"].as_u64().unwrap() > 60 * 100, "{json}");
 }
 
 #[test]

@@ -180,6 +180,7 @@ fn wrong_usage_is_two() {
         &["watch", "--type", "Nope"],
         &["watch", "--for", "5"],
         &["watch", "--count", "0"],
+        &["watch", "-o", "kubelet", "--no-initial"],
         &["watch", "--pod", "a/b/c"],
         &["pods", "-r", "tcp://127.0.0.1:1"],
         &["pods", "-r", "relative.sock"],

@@ -104,7 +104,8 @@ fn plain_answers() {
         let pod = daemon.json("/api/v1/pods/default/web-0");
         insta::assert_snapshot!("http_pod", serde_json::to_string_pretty(&pod).unwrap());
         wait_for("the runtime's status", || {
-            !daemon.get("/readyz?verbose").1.contains("[-]")
+            let text = daemon.get("/readyz?verbose").1;
+            !text.contains("[-]") && text.contains("is up")
         });
         insta::assert_snapshot!("http_readyz", daemon.get("/readyz?verbose").1);
         let conditions = daemon.get("/api/v1/node/conditions").1;

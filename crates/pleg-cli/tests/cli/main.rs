@@ -14,6 +14,8 @@ mod daemon;
 mod debug;
 mod doctor;
 mod ending;
+mod manifests;
 mod metrics;
+mod mode;
 mod node;
 mod proxy;

@@ -32,11 +32,13 @@ use session::Session;
 /// Commands that begin like this are not run.
 const NOT_RUN: &[(&str, &str)] = &[
     ("./test", "runs this test"),
+    ("bench/run", "builds a part of the kubelet and measures for long"),
     ("cargo build", "cargo built what is tested here"),
     ("cargo install", "installs"),
     ("cargo test", "runs this test"),
     ("cargo run --release -p", "builds and measures for minutes"),
     ("e2e/containerd/fetch", "downloads packages"),
+    ("PROPTEST_CASES", "tries histories for minutes"),
     ("sudo ", "changes this machine"),
 ];
 

@@ -81,6 +81,17 @@ impl Session {
         here
     }
 
+    /// Waits until a node runs its pods.
+    fn runs_pods(node: &str) {
+        let socket = node.split("--listen ").nth(1).and_then(|rest| rest.split(' ').next());
+        let running = || {
+            let mut process = Process::new(env!("CARGO_BIN_EXE_pleg"));
+            process.arg("pods").arg("--daemon").arg(socket.unwrap());
+            String::from_utf8_lossy(&process.output().unwrap().stdout).contains("Running")
+        };
+        assert!((0..200).any(|_| running()), "the node runs no pod");
+    }
+
     /// Waits until the daemon has looked once, as a person does who goes to another terminal.
     fn seen_once(&self) {
         let socket = self.dir.path().join("pleg.sock");
@@ -96,7 +107,9 @@ impl Session {
     /// Runs a command; says what was wrong.
     pub(crate) fn run(&mut self, command: &Command) -> Result<(), String> {
         let text = &command.text;
-        let serves = text.starts_with("pleg run") || (text.starts_with("pleg sim ") && !text.contains("sim ctl"));
+        let serves = text.starts_with("pleg run")
+            || text.starts_with("pleg node")
+            || (text.starts_with("pleg sim ") && !text.contains("sim ctl"));
         let ends = ["--for", "--count", "|"].iter().any(|end| text.contains(end));
         let follows = !ends && (text.starts_with("pleg watch") || text.contains("follow"));
         let here = self.here(text);
@@ -110,6 +123,7 @@ impl Session {
         });
         let path = std::env::var("PATH").unwrap_or_default();
         process
+            .current_dir(crate::root())
             .env("PATH", format!("{}/bin:{path}", self.dir.path().display()))
             .env("CONTAINER_RUNTIME_ENDPOINT", self.sim.endpoint().to_string())
             .env_remove("PLEG_DAEMON")
@@ -119,6 +133,9 @@ impl Session {
             running.read_until(&command.shown)?;
             if serves {
                 self.staying.push(running);
+                if text.starts_with("pleg node") {
+                    Self::runs_pods(&here);
+                }
                 if text.starts_with("pleg run") {
                     self.daemon = true;
                     self.seen_once();

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use pleg::evented::quirks::Quirks;
 use pleg_cri::{Client, ErrorKind};
 use tokio::time::{Instant, timeout};
 
@@ -15,7 +16,7 @@ pub(super) const TIME: Duration = Duration::from_secs(3);
 
 /// What the version tells: containerd has events from 1.7 on, and splits them before 2.0.
 pub(super) fn by_version(runtime: &Runtime) -> Option<Events> {
-    if !runtime.name.contains("containerd") {
+    if !Quirks::of(&runtime.name, &runtime.version).splits_events {
         return None;
     }
     let mut numbers = runtime
@@ -24,9 +25,7 @@ pub(super) fn by_version(runtime: &Runtime) -> Option<Events> {
         .split(|c: char| !c.is_ascii_digit());
     let mut number = || numbers.next().and_then(|digits| digits.parse::<u32>().ok());
     match (number(), number()) {
-        (Some(2..), _) => None,
         (Some(1), Some(..7)) => Some(Events::Unimplemented),
-        // What cannot be read is not tried either.
         _ => Some(Events::Split),
     }
 }

@@ -21,7 +21,7 @@ pub(super) async fn to_daemon(named: Option<&Endpoint>) -> Option<Vec<Object>> {
         None => Endpoint::unix(default_socket().filter(|path| path.exists())?),
     };
     let daemon = Daemon::new(endpoint, DAEMON_ANSWERS);
-    let pods: Vec<wire::Pod> = timeout(DAEMON_ANSWERS, daemon.get_json("/api/v1/pods"))
+    let pods: Vec<wire::Pod> = timeout(DAEMON_ANSWERS, daemon.get_json("/api/v1/runtime/pods"))
         .await
         .ok()?
         .ok()?;

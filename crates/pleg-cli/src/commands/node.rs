@@ -1,0 +1,215 @@
+//! `pleg node`: makes the pods of this machine be what their manifests say.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::Args;
+use pleg::{CriRuntime, Generator, Metrics};
+use pleg_cri::{Client, Deadlines, Endpoint, v1};
+use pleg_node::cri::{Cgroups, Node};
+use pleg_node::manifest::NodeName;
+use pleg_node::sources::{DirectorySource, UrlSource};
+use pleg_node::{NodeLoop, Store, host};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::about::{Settings, Setup};
+use crate::args::{Global, default_socket};
+use crate::http::{routes, server};
+use crate::{Usage, connect};
+
+/// Pods of somebody else that are named in an error.
+const MOST_NAMED: usize = 3;
+
+#[derive(Debug, Args)]
+#[expect(clippy::doc_markdown, reason = "these comments are what --help prints")]
+#[command(
+    group = clap::ArgGroup::new("source").required(true).multiple(true).args(["manifests", "manifest_url"]),
+    after_help = "\
+Examples:
+  pleg node --manifests /etc/pleg/manifests
+  pleg node --manifests DIR --manifest-url http://10.0.0.1/pods.yaml
+  pleg pods
+  pleg inspect web-NODE
+  curl --unix-socket /run/pleg/pleg.sock http://localhost/api/v1/node/complaints
+
+A file holds one or several pods, as YAML or JSON. Editing it replaces its pods, removing it ends them.
+What is not supported in a manifest is refused by its name, never ignored."
+)]
+pub(crate) struct NodeArgs {
+    /// Run the pods of the manifests in this directory
+    #[arg(long, value_name = "DIR")]
+    manifests: Option<PathBuf>,
+    /// Run the pods that this URL has; asked every 20 s
+    #[arg(long, value_name = "URL")]
+    manifest_url: Option<String>,
+    /// This node's name: the end of the name of every pod [default: the name of this machine]
+    #[arg(long, value_name = "NAME")]
+    node_name: Option<String>,
+    /// This node's address [default: the one by which it reaches others]
+    #[arg(long, value_name = "IP")]
+    node_ip: Option<IpAddr>,
+    /// Where logs of containers go
+    #[arg(long, value_name = "DIR", default_value = "/var/log/pods")]
+    log_dir: PathBuf,
+    /// Where volumes of pods are
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/pleg/pods")]
+    pod_dir: PathBuf,
+    /// Where is written what has to survive a restart: exit codes, restart counts, back-off
+    #[arg(long, value_name = "FILE", default_value = "/var/lib/pleg/node.redb")]
+    state_file: PathBuf,
+    /// The cgroup below which pods are
+    #[arg(long, value_name = "NAME", default_value = "pleg", value_parser = cgroup_root)]
+    cgroup_root: String,
+    /// Run beside pods of somebody else on the same runtime, which are left alone
+    #[arg(long)]
+    share_runtime: bool,
+    /// Serve HTTP on this unix socket [default: /run/pleg/pleg.sock for root, else $XDG_RUNTIME_DIR/pleg.sock]
+    #[arg(long, value_name = "ENDPOINT", value_parser = Endpoint::parse)]
+    listen: Option<Endpoint>,
+}
+
+pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationToken) -> anyhow::Result<ExitCode> {
+    let name = match &args.node_name {
+        Some(name) => NodeName::new(name),
+        None => host::name(),
+    };
+    let name = name.map_err(|what| Usage(format!("{what}. Name one with --node-name")))?;
+    let url = args
+        .manifest_url
+        .as_ref()
+        .map(|url| UrlSource::new(url, name.clone()))
+        .transpose();
+    let url = url.map_err(|error| Usage(error.to_string()))?;
+    let directory = args
+        .manifests
+        .as_ref()
+        .map(|directory| DirectorySource::new(directory, name.clone()));
+    let path = match &args.listen {
+        Some(endpoint) => endpoint.path().to_owned(),
+        None => default_socket()
+            .ok_or_else(|| Usage("$XDG_RUNTIME_DIR is not set: name a socket with --listen".to_owned()))?,
+    };
+
+    let metrics = Metrics::new()?;
+    let deadlines = global.timeout.map_or_else(Deadlines::default, connect::every);
+    let client = tokio::select! {
+        biased;
+        () = shutdown.cancelled() => return Ok(ExitCode::SUCCESS),
+        client = connect::runtime(global, deadlines, &metrics) => client?,
+    };
+    if !args.share_runtime {
+        refuse_to_share(&client, &name).await?;
+    }
+    let runtime = client.version().await?.runtime_name;
+    let node = Node {
+        ips: args.node_ip.or_else(host::address).into_iter().collect(),
+        memory: host::memory(),
+        cgroups: cgroups(&client).await,
+        cgroup_root: args.cgroup_root,
+        cgroup_mount: "/sys/fs/cgroup".into(),
+        dns: host::dns(),
+        logs: args.log_dir,
+        pods: args.pod_dir,
+        name,
+    };
+
+    let unix = server::UnixSocket::bind(&path).await?;
+    let store = Store::open(&args.state_file)?;
+    let known = store.manifests(&node.name);
+    let directory = directory.map(|directory| directory.with_known(&known));
+    let url = url.map(|url| url.with_known(&known));
+    let mut config = pleg::Config::default();
+    // A runtime that is ours has no kubelet that would miss the events we take.
+    config.evented.alone = !args.share_runtime;
+    let generator = Generator::new(CriRuntime::new(client.clone()), config, metrics);
+    let sources = directory
+        .iter()
+        .map(DirectorySource::origin)
+        .chain(url.iter().map(UrlSource::origin));
+    let sources: Vec<_> = sources.collect();
+    let node_loop =
+        NodeLoop::new(client.clone(), generator.handle(), node, sources.clone(), &runtime)?.with_store(store);
+    let setup = Setup::new(client.clone(), Settings::from([("listen", path.display().to_string())]));
+    let router = routes::router(generator.handle(), setup, Some(node_loop.board()), shutdown.clone());
+    let (outlet, snapshots) = mpsc::channel(4);
+    let mut readers = JoinSet::new();
+    if let Some(directory) = directory {
+        readers.spawn(directory.run(outlet.clone(), shutdown.clone()));
+    }
+    if let Some(url) = url {
+        readers.spawn(url.run(outlet, shutdown.clone()));
+    }
+    tokio::spawn(generator.runtime_monitor().run(shutdown.clone()));
+    // The generator outlives the workers, who wait for its looks until they end.
+    let looks = CancellationToken::new();
+    let generator = tokio::spawn(generator.run(looks.clone()));
+    let sources: Vec<String> = sources.iter().map(ToString::to_string).collect();
+    tracing::info!("running the pods of {} on {}", sources.join(" and "), client.endpoint());
+
+    let working = async {
+        let ended = tokio::spawn(node_loop.run(snapshots, shutdown.clone())).await;
+        shutdown.cancel();
+        looks.cancel();
+        ended
+    };
+    let reading = async {
+        // They end only when told to, unless one broke; then so do we: a node that is deaf to edits would say that all is well.
+        let ended = readers.join_next().await.unwrap_or(Ok(()));
+        shutdown.cancel();
+        ended
+    };
+    let ((), ended, looked, read) = tokio::join!(
+        server::serve(unix, None, router, &shutdown),
+        working,
+        generator,
+        reading
+    );
+    ended?;
+    looked?;
+    read?;
+    tracing::info!("stopped; pods go on running");
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn refuse_to_share(client: &Client, name: &NodeName) -> anyhow::Result<()> {
+    let others = pleg_node::others(client, name)
+        .await
+        .context("cannot tell whose pods there are")?;
+    if others.is_empty() {
+        return Ok(());
+    }
+    let named: Vec<String> = others.iter().take(MOST_NAMED).map(ToString::to_string).collect();
+    anyhow::bail!(
+        "{} has {} pods of somebody else ({}{}): is it a kubelet's runtime? With --share-runtime they are left alone",
+        client.endpoint(),
+        others.len(),
+        named.join(", "),
+        if others.len() > MOST_NAMED { ", …" } else { "" }
+    )
+}
+
+/// One level, of characters that mean nothing to anybody.
+fn cgroup_root(text: &str) -> Result<String, &'static str> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if text.is_empty() || text.len() > 64 || text.starts_with('.') || !text.chars().all(plain) {
+        return Err("up to 64 letters, digits, '-', '_' and '.', and no '.' at the beginning");
+    }
+    Ok(text.to_owned())
+}
+
+/// How the runtime wants cgroups to be called. One that cannot be asked is taken for one that uses paths.
+async fn cgroups(client: &Client) -> Cgroups {
+    match client.call(v1::RuntimeConfigRequest {}).await {
+        Ok(answer)
+            if answer.linux.as_ref().map(v1::LinuxRuntimeConfiguration::cgroup_driver)
+                == Some(v1::CgroupDriver::Systemd) =>
+        {
+            Cgroups::Systemd
+        }
+        _ => Cgroups::Path,
+    }
+}

@@ -1,0 +1,52 @@
+//! The pods of a node, in the shape of Kubernetes, and what is wrong with their manifests.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, RawQuery, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use http::StatusCode;
+use pleg_node::{PodList, Report};
+
+use super::query::{Bad, Fields};
+use super::routes::{App, error};
+
+/// What only a node has.
+pub(super) fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/api/v1/namespaces/{namespace}/pods", get(of_namespace))
+        .route("/api/v1/namespaces/{namespace}/pods/{name}", get(pod))
+        .route("/api/v1/node/complaints", get(complaints))
+}
+
+fn reports(app: &App, wanted: impl Fn(&Report) -> bool) -> Vec<Report> {
+    let mut reports = app.board.as_ref().map(pleg_node::Board::pods).unwrap_or_default();
+    reports.retain(wanted);
+    reports
+}
+
+pub(super) async fn pods(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Response, Bad> {
+    let filter = Fields::read(query.as_deref(), &["namespace", "pod"])?.filter()?;
+    let reports = reports(&app, |report| filter.matches_pod(&report.pod.id));
+    Ok(Json(PodList(reports)).into_response())
+}
+
+async fn of_namespace(State(app): State<Arc<App>>, Path(namespace): Path<String>) -> Response {
+    let reports = reports(&app, |report| *report.pod.id.namespace == *namespace);
+    Json(PodList(reports)).into_response()
+}
+
+/// One pod by name. Where one ends and the next one waits for its name, there is only the first.
+pub(super) async fn pod(State(app): State<Arc<App>>, Path((namespace, name)): Path<(String, String)>) -> Response {
+    let is = |report: &Report| *report.pod.id.namespace == *namespace && *report.pod.id.name == *name;
+    match reports(&app, is).pop() {
+        Some(report) => Json(report).into_response(),
+        None => error(StatusCode::NOT_FOUND, &format!("no pod {namespace}/{name}")),
+    }
+}
+
+async fn complaints(State(app): State<Arc<App>>) -> Response {
+    let complaints = app.board.as_ref().map(pleg_node::Board::complaints);
+    Json(complaints.unwrap_or_default()).into_response()
+}

@@ -1,0 +1,180 @@
+//! Pods of a node as kubectl shows them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use jiff::Timestamp;
+
+use super::table::{Cell, Table};
+use super::{BOLD, GREEN, PLAIN, RED, YELLOW};
+use crate::kube::{Container, Pod, State, View};
+use crate::text::{age, clean};
+
+fn colour(word: &str) -> &'static str {
+    match word {
+        "Running" | "Completed" | "Succeeded" => GREEN,
+        "Pending" | "ContainerCreating" | "PodInitializing" | "Terminating" | "NotReady" => YELLOW,
+        word if word.starts_with("Init:") && word.ends_with(|c: char| c.is_ascii_digit()) => YELLOW,
+        _ => RED,
+    }
+}
+
+fn dash(text: String) -> String {
+    if text.is_empty() { "-".to_owned() } else { text }
+}
+
+/// The table of pods; with their namespaces unless one was asked for. What is old is told below it.
+pub(crate) fn table(pods: &[Pod], namespaces: bool, wide: bool, now: Timestamp) -> String {
+    let mut head = vec!["NAME", "READY", "STATUS", "RESTARTS", "AGE"];
+    if namespaces {
+        head.insert(0, "NAMESPACE");
+    }
+    if wide {
+        head.extend(["IP", "UID"]);
+    }
+    let mut table = Table::new(&head);
+    for pod in pods {
+        let view = &pod.view;
+        let ((ready, total), (restarts, last), word) = (view.ready(), view.restarts(), view.word());
+        let restarts = match last {
+            Some(_) => format!("{restarts} ({} ago)", age(last, now)),
+            None => restarts.to_string(),
+        };
+        let mut row: Vec<Cell> = vec![
+            clean(&view.metadata.name).into(),
+            format!("{ready}/{total}").into(),
+            Cell::coloured(clean(&word), colour(&word)),
+            restarts.into(),
+            age(view.metadata.creation_timestamp, now).into(),
+        ];
+        if namespaces {
+            row.insert(0, clean(&view.metadata.namespace).into());
+        }
+        if wide {
+            row.push(dash(ips(view)).into());
+            row.push(clean(&view.metadata.uid).into());
+        }
+        table.row(row);
+    }
+    let mut text = table.render();
+    for view in pods.iter().map(|pod| &pod.view) {
+        if let Some((since, sentence)) = view.stale() {
+            let old = since.map_or(String::new(), |since| format!(" for {}", age(Some(since), now)));
+            let (name, sentence) = (clean(&view.full_name()), clean(sentence));
+            let _ = writeln!(text, "{RED}{name} has not been seen{old}. {sentence}{PLAIN}");
+        }
+    }
+    text
+}
+
+fn ips(view: &View) -> String {
+    let ips: Vec<String> = view.status.pod_ips.iter().map(|ip| clean(&ip.ip)).collect();
+    ips.join(",")
+}
+
+/// Lines of names and values.
+#[derive(Default)]
+struct Lines(String);
+
+impl Lines {
+    fn field(&mut self, indent: usize, name: &str, value: &str) {
+        if !value.is_empty() {
+            let name = format!("{name}:");
+            let width = 18_usize.saturating_sub(indent);
+            let _ = writeln!(self.0, "{:indent$}{BOLD}{name:<width$}{PLAIN} {}", "", clean(value));
+        }
+    }
+
+    fn pairs(&mut self, name: &str, pairs: &BTreeMap<String, String>) {
+        for (n, (key, value)) in pairs.iter().enumerate() {
+            self.field(0, if n == 0 { name } else { " " }, &format!("{key}={value}"));
+        }
+    }
+}
+
+/// One pod in full, as `kubectl describe` does.
+pub(crate) fn describe(pod: &Pod, now: Timestamp) -> String {
+    let (view, mut lines) = (&pod.view, Lines::default());
+    let (metadata, status) = (&view.metadata, &view.status);
+    let when = |at: Option<Timestamp>| at.map_or(String::new(), |at| format!("{at} ({} ago)", age(Some(at), now)));
+    lines.field(0, "Name", &metadata.name);
+    lines.field(0, "Namespace", &metadata.namespace);
+    lines.field(0, "UID", &metadata.uid);
+    lines.field(0, "Start Time", &when(status.start_time));
+    lines.pairs("Labels", &metadata.labels);
+    lines.pairs("Annotations", &metadata.annotations);
+    lines.field(0, "Status", &view.word());
+    lines.field(0, "Phase", &status.phase);
+    lines.field(
+        0,
+        "Terminates by",
+        &metadata.deletion_timestamp.map_or(String::new(), |at| at.to_string()),
+    );
+    lines.field(0, "Reason", status.reason.as_deref().unwrap_or_default());
+    lines.field(0, "Message", status.message.as_deref().unwrap_or_default());
+    lines.field(0, "IPs", &ips(view));
+    lines.field(0, "Node IP", status.host_ip.as_deref().unwrap_or_default());
+    lines.field(0, "QoS Class", status.qos_class.as_deref().unwrap_or_default());
+    for (kind, containers) in [
+        ("Init Container", &status.init_container_statuses),
+        ("Container", &status.container_statuses),
+    ] {
+        for container in containers {
+            lines.field(0, kind, &container.name);
+            describe_container(&mut lines, container, &when);
+        }
+    }
+    for condition in &status.conditions {
+        let why = match (&condition.reason, &condition.message) {
+            (Some(reason), Some(message)) => format!(" ({reason}: {message})"),
+            (Some(reason), None) => format!(" ({reason})"),
+            _ => String::new(),
+        };
+        let since = condition.last_transition_time;
+        let since = since.map_or(String::new(), |since| format!(", for {}", age(Some(since), now)));
+        lines.field(
+            0,
+            "Condition",
+            &format!("{}={}{since}{why}", condition.kind, condition.status),
+        );
+    }
+    lines.0
+}
+
+fn describe_container(lines: &mut Lines, container: &Container, when: &dyn Fn(Option<Timestamp>) -> String) {
+    lines.field(2, "Container ID", &container.id);
+    lines.field(2, "Image", &container.image);
+    lines.field(2, "Image ID", &container.image_id);
+    for (name, state) in [
+        ("State", Some(&container.state)),
+        ("Last State", container.last_state.as_ref()),
+    ] {
+        let Some(State {
+            waiting,
+            running,
+            terminated,
+        }) = state
+        else {
+            continue;
+        };
+        if let Some(waiting) = waiting {
+            lines.field(2, name, "Waiting");
+            lines.field(4, "Reason", &waiting.reason);
+            lines.field(4, "Message", &waiting.message);
+        }
+        if let Some(running) = running {
+            lines.field(2, name, "Running");
+            lines.field(4, "Started", &when(running.started_at));
+        }
+        if let Some(ended) = terminated {
+            lines.field(2, name, "Terminated");
+            lines.field(4, "Reason", &ended.reason);
+            lines.field(4, "Message", &ended.message);
+            lines.field(4, "Exit Code", &ended.exit_code.to_string());
+            lines.field(4, "Started", &when(ended.started_at));
+            lines.field(4, "Finished", &when(ended.finished_at));
+        }
+    }
+    lines.field(2, "Ready", if container.ready { "True" } else { "False" });
+    lines.field(2, "Restart Count", &container.restart_count.to_string());
+}

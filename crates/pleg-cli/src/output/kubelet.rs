@@ -1,0 +1,112 @@
+//! Events as the kubelet's own PLEG would have sent them, in the words of its log: to compare the two on the same history.
+
+use pleg::KubeletEvents;
+use pleg::event::Subject as EventSubject;
+use pleg::kubelet::KubeletEventType;
+use pleg::{ContainerRef, EventType, PodRef, SandboxState, Source};
+use serde::Serialize;
+
+use crate::wire::{Event, Line, Subject};
+
+/// One event, with the names of the kubelet's log.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct LogEvent<'a> {
+    #[serde(rename = "ID")]
+    id: &'a str,
+    #[serde(rename = "Type")]
+    kind: KubeletEventType,
+    data: &'a str,
+}
+
+/// Translates a stream from its beginning. What was not seen cannot be translated: a sandbox that goes dies first if it was ready.
+#[derive(Debug, Default)]
+pub(crate) struct KubeletLines {
+    projection: KubeletEvents,
+}
+
+impl KubeletLines {
+    /// What the kubelet would have said to one of our lines: nothing, a line, or two. A gap stays a gap.
+    pub(crate) fn lines(&mut self, line: String) -> serde_json::Result<Vec<String>> {
+        let Line::Event(event) = serde_json::from_str(&line)? else {
+            return Ok(vec![line]);
+        };
+        let Some(event) = event_of(&event) else {
+            return Ok(Vec::new()); // Of a newer daemon; the kubelet has no word for it either.
+        };
+        let pod = event.pod.as_ref().map_or("", |pod| pod.uid.as_str());
+        let projected = self.projection.project(&event);
+        let said = projected.iter().map(|event| LogEvent {
+            id: pod,
+            kind: event.kind,
+            data: if event.kind == KubeletEventType::PodSync {
+                ""
+            } else {
+                &event.id
+            },
+        });
+        said.map(|event| serde_json::to_string(&event)).collect()
+    }
+}
+
+/// Back from the wire.
+fn event_of(event: &Event) -> Option<pleg::Event> {
+    let subject = event.subject.as_ref().map(|subject| match subject {
+        Subject::Container { id, name, attempt } => EventSubject::Container(ContainerRef {
+            id: id.as_str().into(),
+            name: name.as_str().into(),
+            attempt: *attempt,
+        }),
+        Subject::Sandbox { id, state } => EventSubject::Sandbox {
+            id: id.as_str().into(),
+            state: state.as_deref().map(|state| match state {
+                "Ready" => SandboxState::Ready,
+                _ => SandboxState::NotReady,
+            }),
+        },
+    });
+    Some(pleg::Event {
+        seq: event.seq,
+        time: event.time,
+        kind: EventType::parse(&event.kind)?,
+        pod: event.pod.as_ref().map(|pod| PodRef {
+            uid: pod.uid.as_str().into(),
+            namespace: pod.namespace.as_str().into(),
+            name: pod.name.as_str().into(),
+        }),
+        subject,
+        exit_code: event.exit_code,
+        reason: event.reason.as_deref().map(Into::into),
+        initial: event.initial,
+        source: Source::Relist,
+        lag: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sandbox(seq: u64, state: &str) -> String {
+        format!(
+            r#"{{"seq":{seq},"time":"2026-11-16T00:00:00Z","type":"PodSandboxChanged","pod":{{"uid":"u","namespace":"n","name":"p"}},"subject":{{"kind":"sandbox","id":"s"{state}}},"initial":false,"source":"relist"}}"#
+        )
+    }
+
+    #[test]
+    fn a_stream_in_the_words_of_the_kubelet() {
+        let mut kubelet = KubeletLines::default();
+        let ready = kubelet.lines(sandbox(1, r#","state":"Ready""#)).unwrap();
+        assert_eq!(ready, [r#"{"ID":"u","Type":"ContainerStarted","Data":"s"}"#]);
+        let gone = kubelet.lines(sandbox(2, "")).unwrap();
+        assert_eq!(
+            gone,
+            [
+                r#"{"ID":"u","Type":"ContainerDied","Data":"s"}"#,
+                r#"{"ID":"u","Type":"ContainerRemoved","Data":"s"}"#
+            ]
+        );
+        let gap = r#"{"type":"Gap","from":3,"to":9}"#;
+        assert_eq!(kubelet.lines(gap.to_owned()).unwrap(), [gap]);
+    }
+}
