@@ -181,7 +181,7 @@ fn gone(removed: io::Result<()>) -> io::Result<()> {
 fn end_processes(dir: &Path, group: &str) -> Result<()> {
     let below = format!("{}/", dir.display());
     let ours = |process: &process::Process| {
-        let runtime = ["containerd", "runc", "ctr"]
+        let runtime = ["containerd", "runc", "ctr", "pleg"]
             .iter()
             .any(|name| process.program().starts_with(name));
         let mentions = process.args.iter().any(|arg| arg.contains(&below));

@@ -16,12 +16,14 @@ use crate::version;
 
 /// What containers ask for.
 pub const NAME: &str = "pleg.test/tool:1";
+/// The name under which the examples' manifests know it: they need of busybox what is in here too.
+const EXAMPLES: &str = "docker.io/library/busybox:1.36";
 
 /// The static build of `tool/main.rs`.
 static TOOL: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tool"));
 
 /// Commands of busybox that get a name in `/bin`.
-const APPLETS: [&str; 4] = ["sh", "cat", "true", "wget"];
+const APPLETS: [&str; 9] = ["sh", "cat", "true", "false", "wget", "httpd", "touch", "test", "sleep"];
 
 /// What a container of the test image should do. Each is a command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +40,8 @@ pub enum Program {
     Echo(String),
     /// Answer HTTP on this port of 127.0.0.1.
     Serve(u16),
+    /// A script.
+    Shell(String),
     /// A program that the image does not have.
     Absent,
 }
@@ -61,6 +65,7 @@ impl Program {
             Self::Eat(mib) => tool(&["eat", &mib.to_string()]),
             Self::Echo(text) => tool(&["echo", text]),
             Self::Serve(port) => tool(&["serve", &port.to_string()]),
+            Self::Shell(script) => vec!["/bin/sh".to_owned(), "-c".to_owned(), script.clone()],
             Self::Absent => vec!["/no-such-program".to_owned()],
         }
     }
@@ -107,12 +112,15 @@ fn layout(layer: &[u8]) -> Result<Vec<u8>> {
         "layers": [descriptor("application/vnd.oci.image.layer.v1.tar", layer)],
     })
     .to_string();
-    let mut named = descriptor("application/vnd.oci.image.manifest.v1+json", manifest.as_bytes());
-    named["annotations"] = json!({ "io.containerd.image.name": NAME });
+    let named = [NAME, EXAMPLES].map(|name| {
+        let mut named = descriptor("application/vnd.oci.image.manifest.v1+json", manifest.as_bytes());
+        named["annotations"] = json!({ "io.containerd.image.name": name });
+        named
+    });
     let index = json!({
         "schemaVersion": 2,
         "mediaType": "application/vnd.oci.image.index.v1+json",
-        "manifests": [named],
+        "manifests": named,
     })
     .to_string();
 

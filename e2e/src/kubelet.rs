@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use pleg_cri::list::{POD_NAME_LABEL, POD_NAMESPACE_LABEL, POD_UID_LABEL};
 use pleg_cri::{Client, Unary, v1};
 
@@ -184,11 +184,21 @@ impl Kubelet {
         Ok(())
     }
 
-    /// Stops a sandbox, and by force what still runs in it.
+    /// Stops a sandbox, and by force what still runs in it. Returns when its status says so too: containerd 2.1 calls it ready for
+    /// a moment after it has answered.
     pub async fn stop_pod(&self, sandbox: &Sandbox) -> Result<()> {
         let pod_sandbox_id = sandbox.id.clone();
         self.call(v1::StopPodSandboxRequest { pod_sandbox_id }).await?;
-        Ok(())
+        until("a sandbox to be stopped", PATIENCE, async || {
+            let request = v1::PodSandboxStatusRequest {
+                pod_sandbox_id: sandbox.id.clone(),
+                verbose: false,
+            };
+            let status = self.call(request).await?.status.unwrap_or_default();
+            ensure!(status.state() == v1::PodSandboxState::SandboxNotready, "{status:?}");
+            Ok(())
+        })
+        .await
     }
 
     /// Removes a sandbox and its containers.
@@ -246,11 +256,16 @@ impl Kubelet {
 
     /// The pause process of a ready sandbox.
     pub async fn sandbox_pid(&self, sandbox: &Sandbox) -> Result<i32> {
+        self.pause_pid(&sandbox.id).await
+    }
+
+    /// The same, of a sandbox that somebody else made.
+    pub async fn pause_pid(&self, sandbox_id: &str) -> Result<i32> {
         let request = v1::PodSandboxStatusRequest {
-            pod_sandbox_id: sandbox.id.clone(),
+            pod_sandbox_id: sandbox_id.to_owned(),
             verbose: true,
         };
-        pid(&self.call(request).await?.info).with_context(|| format!("the process of sandbox {}", sandbox.id))
+        pid(&self.call(request).await?.info).with_context(|| format!("the process of sandbox {sandbox_id}"))
     }
 
     /// Changes a container's CPU shares, as a CPU manager does. The runtime holds the container's lock while it asks the shim.

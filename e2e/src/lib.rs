@@ -12,6 +12,7 @@
 //! | [`image`] | the test image, made without a registry |
 //! | [`kubelet`] | pods and containers made as a kubelet makes them |
 //! | [`mod@truth`] | what the runtime itself says, in a form to compare with |
+//! | [`node`] | `pleg node` as a user runs it, with its manifests and what it says of its pods |
 //! | [`observer`] | a generator that looks at one runtime, and what it reports, to compare with |
 //! | [`steps`] | act, and wait until the generator has told of it |
 //! | [`wait`] | waiting for a level, with a deadline and a name |
@@ -21,6 +22,7 @@ pub mod containerd;
 pub mod home;
 pub mod image;
 pub mod kubelet;
+pub mod node;
 pub mod observer;
 pub mod process;
 pub mod steps;
@@ -31,6 +33,7 @@ pub mod wait;
 
 pub use containerd::Containerd;
 pub use kubelet::{Container, Kubelet, Pod, Sandbox};
+pub use node::Node;
 pub use observer::Observer;
 pub use suite::{Context, Scenario};
 pub use truth::{Truth, truth};

@@ -5,13 +5,14 @@
 //! scenario: after one more look at everything nothing was reported that nobody waited for, and the cache is the [`Truth`].
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use pleg::event::Subject;
 use pleg::{
-    Config, ContainerState, CriRuntime, Event, Generator, Item, Level, Metrics, Overflow, Pleg, PodUid, ProbeConfig,
-    Report, SandboxState, Start, Subscriber,
+    Config, ContainerState, CriRuntime, Event, EventedConfig, Generator, Item, Level, Metrics, Mode, Overflow, Pleg,
+    PodUid, ProbeConfig, Report, SandboxState, Start, Subscriber,
 };
 use pleg_cri::{Client, Deadlines, Endpoint};
 use tokio::task::JoinHandle;
@@ -23,6 +24,13 @@ use crate::{Containerd, Pod};
 
 /// Often enough that no scenario waits for it, seldom enough to leave the machine to the runtime.
 pub const PERIOD: Duration = Duration::from_millis(100);
+
+/// Takes no events from anybody.
+const POLLS: EventedConfig = EventedConfig {
+    alone: false,
+    mode: Mode::Generic,
+    most_period: PERIOD,
+};
 
 /// A running generator and what is left to read of its feed.
 #[derive(Debug)]
@@ -56,9 +64,31 @@ impl Observer {
         };
         let config = Config {
             period,
+            evented: POLLS,
             ..Config::default()
         };
         Self::with(containerd, containerd.endpoint(), deadlines, config)
+    }
+
+    /// Starts a generator that learns of changes by events alone: it looks when it has subscribed, and an hour later. Returns when
+    /// it has.
+    pub async fn by_events(containerd: &Containerd) -> Result<Self> {
+        let config = Config {
+            period: Duration::from_hours(1),
+            threshold: Duration::from_hours(6),
+            evented: EventedConfig {
+                mode: Mode::Evented,
+                most_period: Duration::from_hours(1),
+                alone: false,
+            },
+            ..Config::default()
+        };
+        let node = Self::with(containerd, containerd.endpoint(), Deadlines::default(), config)?;
+        node.health("the stream", |report| {
+            report.mode.mode == Mode::Evented && report.looks >= 2
+        })
+        .await?;
+        Ok(node)
     }
 
     /// Starts a generator with the usual deadlines, which sees by itself in seconds what would take it a minute on a node: lists
@@ -66,6 +96,7 @@ impl Observer {
     pub fn watchful(containerd: &Containerd, endpoint: &Endpoint) -> Result<Self> {
         let config = Config {
             period: PERIOD,
+            evented: POLLS,
             list_patience: Duration::from_secs(1),
             probe: ProbeConfig {
                 round: Duration::from_secs(1),
@@ -249,6 +280,29 @@ impl Observer {
             truth.pods.insert(status.pod.uid.to_string(), pod);
         }
         Ok(truth)
+    }
+
+    /// The next line of a pod, whatever it says.
+    pub async fn next_line(&mut self, pod: &Pod) -> Result<String> {
+        let lines = self.next_of(pod, 1).await?;
+        lines.into_iter().next().context("no line")
+    }
+
+    /// The next event of a pod, of whom no line is unseen.
+    pub async fn next_event(&mut self, pod: &Pod) -> Result<Arc<Event>> {
+        loop {
+            let item = tokio::time::timeout(PATIENCE, self.feed.next()).await;
+            let item = item.context("no event in time")?.context("the generator ended")?;
+            let event = match &item {
+                Item::Event(event) => Arc::clone(event),
+                Item::Gap { .. } => bail!("events were lost"),
+            };
+            self.take(item)?;
+            if event.pod.as_ref().is_some_and(|of| *of.name == *pod.name) {
+                self.unseen.remove(&pod.name);
+                return Ok(event);
+            }
+        }
     }
 
     async fn next_of(&mut self, pod: &Pod, count: usize) -> Result<Vec<String>> {

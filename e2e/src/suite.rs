@@ -18,6 +18,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::version::{self, Version};
+use crate::wait::{PATIENCE, until};
 use crate::{Containerd, Kubelet, Truth, home, truth};
 
 /// No scenario takes as long; one that does hangs.
@@ -40,9 +41,10 @@ impl Context {
         self.containerd.version()
     }
 
-    /// What the runtime itself says.
+    /// What the runtime itself says, as soon as nothing changes while it is asked.
     pub async fn truth(&self) -> Result<Truth> {
-        truth(self.containerd.client()).await
+        let client = self.containerd.client();
+        until("a moment of quiet", PATIENCE, async || truth(client).await).await
     }
 }
 
@@ -68,6 +70,11 @@ macro_rules! scenarios {
 
 /// The main function of a test binary.
 pub fn main(scenarios: &'static [Scenario]) -> ExitCode {
+    main_on(&Version::ALL, scenarios)
+}
+
+/// The main function of a test binary whose scenarios run on these versions only.
+pub fn main_on(versions: &'static [Version], scenarios: &'static [Scenario]) -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(AT_ONCE);
     let wanted = std::env::var("PLEG_E2E").unwrap_or_default();
@@ -89,7 +96,7 @@ pub fn main(scenarios: &'static [Scenario]) -> ExitCode {
     end_in_order_on_interrupt();
     let trials = scenarios.iter().flat_map(|&scenario| {
         let ignored = obstacle.is_some();
-        Version::ALL.into_iter().map(move |version| {
+        versions.iter().map(move |&version| {
             let name = format!("{version}::{}", scenario.name);
             Trial::test(name, move || run(version, scenario)).with_ignored_flag(ignored)
         })

@@ -1,8 +1,8 @@
 //! What the runtime itself says, in a form to compare with.
 //!
 //! Asked the dull way: both lists and every status by id, decoded in full. It shares nothing with the generator but the client's
-//! transport, so when the two agree it is not because they make the same mistake. Ask only when nothing moves: lists and statuses
-//! are not one snapshot.
+//! transport, so when the two agree it is not because they make the same mistake. Lists and statuses are not one snapshot: whoever
+//! asks while something moves is told so.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -76,7 +76,7 @@ impl From<v1::ContainerState> for State {
     }
 }
 
-/// Asks the runtime for everything.
+/// Asks the runtime for everything, once. It is an error if something changed meanwhile.
 pub async fn truth(client: &Client) -> Result<Truth> {
     let sandboxes = client.call(v1::ListPodSandboxRequest { filter: None }).await?.items;
     let containers = client

@@ -58,24 +58,19 @@ async fn containers_end_as_they_are_told(context: &Context) -> Result<()> {
 
     kubelet.stop(&asked, 20).await?;
     kubelet.stop(&killed, 0).await?;
-    // Whether containerd says OOMKilled or just Error depends on how busy the machine is.
-    let eaten = kubelet.wait_for_exit(&eater).await?.reason;
-    ensure!(
-        ["OOMKilled", "Error"].contains(&eaten.as_str()),
-        "the glutton ended by {eaten}"
-    );
-    for (id, code, reason) in [
-        (&asked, 5, "Error"),
-        (&said, 0, "Completed"),
-        (&killed, 137, "Error"),
-        (&three, 3, "Error"),
-        (&eater, 137, &eaten),
-        (&absent, 128, "StartError"),
+    for (id, code, reasons) in [
+        (&asked, 5, &["Error"][..]),
+        (&said, 0, &["Completed"]),
+        (&killed, 137, &["Error"]),
+        (&three, 3, &["Error"]),
+        // containerd learns of the exit and of its reason apart: on a busy machine the one is told a while before the other.
+        (&eater, 137, &["OOMKilled", "Error"]),
+        (&absent, 128, &["StartError"]),
     ] {
         let status = kubelet.wait_for_exit(id).await?;
         let metadata = status.metadata.unwrap_or_default();
         ensure!(
-            (status.exit_code, status.reason.as_str()) == (code, reason),
+            status.exit_code == code && reasons.contains(&status.reason.as_str()),
             "{} ended with {} {}",
             metadata.name,
             status.exit_code,
@@ -84,7 +79,7 @@ async fn containers_end_as_they_are_told(context: &Context) -> Result<()> {
         let truth = context.truth().await?;
         let told = &truth.pods[&pod.uid].containers[id];
         ensure!(
-            (told.state, told.exit_code, told.reason.as_str()) == (State::Exited, code, reason),
+            (told.state, told.exit_code) == (State::Exited, code) && reasons.contains(&told.reason.as_str()),
             "told of {}: {told:?}",
             metadata.name
         );
