@@ -184,11 +184,16 @@ impl Kubelet {
         Ok(())
     }
 
-    /// Stops a sandbox, and by force what still runs in it. Returns when its status says so too: containerd 2.1 calls it ready for
-    /// a moment after it has answered.
+    /// Stops a sandbox, and by force what still runs in it. Its status may say so later: see [`Kubelet::wait_for_stop`].
     pub async fn stop_pod(&self, sandbox: &Sandbox) -> Result<()> {
         let pod_sandbox_id = sandbox.id.clone();
         self.call(v1::StopPodSandboxRequest { pod_sandbox_id }).await?;
+        Ok(())
+    }
+
+    /// Waits until the runtime itself says that a sandbox is stopped: containerd 2.1 calls it ready for a moment after it has
+    /// answered that it is not.
+    pub async fn wait_for_stop(&self, sandbox: &Sandbox) -> Result<()> {
         until("a sandbox to be stopped", PATIENCE, async || {
             let request = v1::PodSandboxStatusRequest {
                 pod_sandbox_id: sandbox.id.clone(),

@@ -57,6 +57,7 @@ async fn both_decoders_agree(context: &Context) -> Result<()> {
         kubelet.wait_for_exit(&ended).await?;
         if number == 2 {
             kubelet.stop_pod(&sandbox).await?;
+            kubelet.wait_for_stop(&sandbox).await?;
         }
     }
     let client = context.containerd.client();

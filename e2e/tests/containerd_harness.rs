@@ -85,6 +85,7 @@ async fn containers_end_as_they_are_told(context: &Context) -> Result<()> {
         );
     }
     kubelet.stop_pod(&sandbox).await?;
+    kubelet.wait_for_stop(&sandbox).await?;
     ensure!(
         !context.truth().await?.pods[&pod.uid].sandboxes[&sandbox.id].ready,
         "stopped, and still ready"
