@@ -5,12 +5,19 @@ use std::sync::Arc;
 
 use futures_util::future::{try_join, try_join_all};
 use hashbrown::HashSet;
+use jiff::{SignedDuration, Timestamp};
 use pleg_cri::{Error, Subject};
 
 use crate::limiter::Limiter;
 use crate::model::{ContainerId, ContainerState, PodRef, PodView, SandboxId, SandboxState};
 use crate::runtime::Runtime;
 use crate::status::{ContainerStatus, PodStatus, SandboxStatus};
+
+/// The exit code of a process that was ended by SIGKILL.
+const KILLED: i32 = 137;
+const OUT_OF_MEMORY: &str = "OOMKilled";
+/// The reason of an end is known after this long, if it ever is.
+const REASON_ARRIVES: SignedDuration = SignedDuration::from_secs(30);
 
 /// What the runtime said about a pod.
 #[derive(Debug)]
@@ -23,7 +30,7 @@ pub(crate) struct Inspected {
 }
 
 /// Inspects the pod as `view` shows it. `known` is its last status, from which ended containers are taken over: they do not change
-/// while the runtime runs. With `only`, so is whatever is not in it.
+/// while the runtime runs, but for [what was killed a moment ago](may_learn_more). With `only`, so is whatever is not in it.
 pub(crate) async fn inspect<R: Runtime>(
     runtime: &R,
     limiter: &Limiter,
@@ -47,6 +54,7 @@ pub(crate) async fn inspect<R: Runtime>(
         }
     }));
     let known = known.map(PodStatus::by_id).unwrap_or_default();
+    let now = Timestamp::now();
     let containers = try_join_all(view.containers.iter().map(|(container, state)| {
         let subject = Subject::container(Arc::clone(&name), Arc::clone(&container.name), container.id.shared());
         let settled = *state == ContainerState::Exited || !asked(container.id.as_str());
@@ -55,7 +63,7 @@ pub(crate) async fn inspect<R: Runtime>(
             .copied()
             .filter(|status| status.state == *state);
         async move {
-            match same.filter(|_| settled) {
+            match same.filter(|same| settled && !may_learn_more(same, now)) {
                 Some(same) => Ok(Some(same.clone())),
                 None => found(
                     limiter
@@ -75,6 +83,13 @@ pub(crate) async fn inspect<R: Runtime>(
         gone_sandboxes,
         gone_containers,
     })
+}
+
+/// Whether the runtime may say more of this end than it did. It is told of an exit and of its reason apart: a container that ran out of
+/// memory may first be told to have ended by `Error`, and by `OOMKilled` once that message has arrived.
+fn may_learn_more(status: &ContainerStatus, now: Timestamp) -> bool {
+    let recent = |at: Timestamp| now.duration_since(at).abs() < REASON_ARRIVES;
+    status.exit_code == Some(KILLED) && &*status.reason != OUT_OF_MEMORY && status.finished_at.is_some_and(recent)
 }
 
 fn found<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {

@@ -519,6 +519,40 @@ async fn what_has_ended_is_asked_for_once_and_again_after_a_restart() {
     assert_eq!((asked("a"), asked("b")), (2, 3));
 }
 
+/// The runtime is told of an exit and of its reason apart, in either order.
+#[tokio::test(start_paused = true)]
+async fn who_was_killed_a_moment_ago_may_turn_out_to_have_run_out_of_memory() {
+    let fake = Fake::default();
+    fake.world().add_pod("p", &["now", "long-ago", "runs"]);
+    let now = jiff::Timestamp::now();
+    for (id, at) in [("now", now), ("long-ago", now - jiff::SignedDuration::from_hours(1))] {
+        fake.world().exit(id, 137);
+        fake.world().endings.insert(id.to_owned(), (at, "Error"));
+    }
+    let rig = Rig::start(&fake, Config::default());
+    rig.seen().await;
+    let asked = |id: &str| fake.world().status_calls.iter().filter(|call| *call == id).count();
+    let reason = |id: &str| {
+        let status = Arc::clone(&rig.pleg.cache().get(&uid("p")).unwrap().status);
+        status
+            .containers
+            .iter()
+            .find(|it| it.id.as_str() == id)
+            .unwrap()
+            .reason
+            .to_string()
+    };
+    assert_eq!((asked("now"), asked("long-ago")), (1, 1));
+    assert_eq!(reason("now"), "Error");
+    for (news, known) in [("restarted", 2), ("once more", 2)] {
+        fake.world().endings.insert("now".to_owned(), (now, "OOMKilled"));
+        fake.world().add_container("p", "s-p", news, ContainerState::Running);
+        rig.seen().await;
+        assert_eq!(reason("now"), "OOMKilled");
+        assert_eq!((asked("now"), asked("long-ago")), (known, 1), "{news}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_last_addresses_are_kept_when_nothing_is_ready() {
     let fake = Fake::default();

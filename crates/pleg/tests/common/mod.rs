@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
+use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
 use pleg::model::PodView;
 use pleg::runtime::{
@@ -58,6 +59,8 @@ pub struct World {
     pub sandboxes: BTreeMap<String, Sandbox>,
     pub containers: BTreeMap<String, Container>,
     pub clock: i64,
+    /// When and by what containers ended, where that matters.
+    pub endings: BTreeMap<String, (Timestamp, &'static str)>,
     /// Fails both lists.
     pub list_error: Option<ErrorKind>,
     /// Fails `Version`.
@@ -475,6 +478,7 @@ impl Runtime for Fake {
             ));
         };
         let exited = container.state == ContainerState::Exited;
+        let ending = self.world().endings.get(id.as_str()).copied().filter(|_| exited);
         Ok(ContainerStatus {
             id: id.clone(),
             name: Arc::clone(name),
@@ -482,13 +486,14 @@ impl Runtime for Fake {
             state: container.state,
             created_at: None,
             started_at: None,
-            finished_at: None,
+            finished_at: ending.map(|(at, _)| at),
             exit_code: exited.then_some(container.exit_code),
             // As containerd says of a container whose start failed.
-            reason: match (exited, container.exit_code) {
-                (false, _) => "".into(),
-                (true, 128) => "StartError".into(),
-                (true, _) => "Error".into(),
+            reason: match (exited, container.exit_code, ending) {
+                (false, ..) => "".into(),
+                (true, _, Some((_, reason))) => reason.into(),
+                (true, 128, None) => "StartError".into(),
+                (true, _, None) => "Error".into(),
             },
             message: Box::default(),
             image: "image".into(),
