@@ -1,7 +1,7 @@
 //! What the node says about its pods: the newest status of each, for whoever shows it.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -13,8 +13,8 @@ use tokio::sync::watch;
 use crate::decide::{Goal, Stage};
 use crate::manifest::Pod;
 use crate::memory::later;
-use crate::sources::Complaint;
-use crate::status::{Stale, Status};
+use crate::sources::{Complaint, RefusedPod};
+use crate::status::{self, Stale, Status};
 
 /// The annotation of a pod whose status is old: up to when it was true.
 pub const AS_OF: &str = "pleg.io/status-as-of";
@@ -132,6 +132,7 @@ impl Serialize for PodList {
 struct State {
     pods: BTreeMap<PodUid, Report>,
     complaints: Vec<Complaint>,
+    refused: Vec<Report>,
 }
 
 /// The newest word about each pod. Clones show the same.
@@ -158,9 +159,14 @@ impl Board {
         self.state.read().pods.get(uid).cloned()
     }
 
-    /// All pods, by their names.
+    /// All pods, by their names. Those whose manifests are refused too, unless there is one of that name.
     pub fn pods(&self) -> Vec<Report> {
-        let mut pods: Vec<Report> = self.state.read().pods.values().cloned().collect();
+        let state = self.state.read();
+        let mut pods: Vec<Report> = state.pods.values().cloned().collect();
+        let names: BTreeSet<Arc<str>> = pods.iter().map(|report| report.pod.id.full_name()).collect();
+        let free = |report: &&Report| !names.contains(&report.pod.id.full_name());
+        pods.extend(state.refused.iter().filter(free).cloned());
+        drop(state);
         pods.sort_by(|a, b| (&a.pod.id.namespace, &a.pod.id.name).cmp(&(&b.pod.id.namespace, &b.pod.id.name)));
         pods
     }
@@ -190,6 +196,18 @@ impl Board {
 
     pub(crate) fn set_complaints(&self, complaints: Vec<Complaint>) {
         self.state.write().complaints = complaints;
+        self.changed();
+    }
+
+    pub(crate) fn set_refused(&self, refused: Vec<RefusedPod>) {
+        let report = |refused: RefusedPod| Report {
+            status: Arc::new(status::refused(&refused.complaint.to_string())),
+            pod: Arc::new(Pod::forgotten(refused.id)),
+            stage: Stage::Finished,
+            goal: Goal::Run,
+            stale: None,
+        };
+        self.state.write().refused = refused.into_iter().map(report).collect();
         self.changed();
     }
 

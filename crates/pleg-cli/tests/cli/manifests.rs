@@ -70,13 +70,22 @@ fn manifests_become_pods() {
         manifest("bad", "img:1").replace("image", "imag"),
     )
     .unwrap();
-    wait_for("the pod", || pods(&daemon) == ["web-n1 Running"]);
+    wait_for("the pod, and one that is refused", || {
+        pods(&daemon) == ["bad-n1 Failed", "web-n1 Running"]
+    });
+    let bad = get(&daemon, "/api/v1/namespaces/default/pods/bad-n1")["status"].clone();
+    assert_eq!(bad["reason"], "ManifestRefused");
+    let message = bad["message"].as_str().unwrap();
+    assert!(
+        message.contains("/bad.yaml: document 1 (pod default/bad) is refused: spec.containers[0].image: is missing; "),
+        "{message}"
+    );
     wait_for("the complaint", || {
         let complaints = get(&daemon, "/api/v1/node/complaints").to_string();
         complaints.contains("bad.yaml")
             && complaints.contains("spec.containers[0].imag: there is no such field; is image meant?")
     });
-    let pod = &items(&daemon)[0];
+    let pod = &items(&daemon)[1];
     assert_eq!(
         (&pod["kind"], &pod["spec"]["containers"][0]["image"]),
         (&"Pod".into(), &"img:1".into())
@@ -88,7 +97,7 @@ fn manifests_become_pods() {
     std::fs::write(directory.join("web.yaml"), manifest("web", "img:2")).unwrap();
     wait_for("the new pod", || {
         let pods = items(&daemon);
-        pods.first()
+        pods.last()
             .is_some_and(|pod| pod["metadata"]["uid"] != uid && pod["status"]["phase"] == "Running")
     });
 
@@ -97,8 +106,18 @@ fn manifests_become_pods() {
     daemon.running.signal(Signal::KILL);
     daemon.running.end();
     let (mut daemon, directory) = start(&node, &[]);
-    wait_for("adoption", || pods(&daemon) == ["web-n1 Running"]);
+    wait_for("adoption", || pods(&daemon) == ["bad-n1 Failed", "web-n1 Running"]);
     assert_eq!(node.sim.truth(), before);
+    // Nobody takes the place of one that runs because its manifest is broken.
+    std::fs::write(
+        directory.join("web.yaml"),
+        manifest("web", "img:2").replace("image", "imag"),
+    )
+    .unwrap();
+    wait_for("the second complaint", || {
+        get(&daemon, "/api/v1/node/complaints").as_array().unwrap().len() == 2
+    });
+    assert_eq!(pods(&daemon), ["bad-n1 Failed", "web-n1 Running"]);
     std::fs::remove_file(directory.join("bad.yaml")).unwrap();
     std::fs::remove_file(directory.join("web.yaml")).unwrap();
     wait_for("the end", || {
@@ -315,16 +334,27 @@ fn bad_manifests_are_told_and_stop_nobody() {
     );
 
     // One that is being written is nobody's business until its writer is done: half of it would be another pod.
+    let refused = [
+        "container-n1 Failed",
+        "field-n1 Failed",
+        "type-n1 Failed",
+        "volume-n1 Failed",
+    ];
+    let running = || {
+        let (bad, good): (Vec<String>, Vec<String>) = pods(&daemon)
+            .into_iter()
+            .partition(|pod| refused.contains(&pod.as_str()));
+        assert_eq!(bad, refused);
+        good
+    };
     let whole = bad("slow") + "    command: [serve]\n";
     let mut file = std::fs::File::create(directory.join("slow.yaml")).unwrap();
     for part in whole.as_bytes().chunks(40) {
         std::io::Write::write_all(&mut file, part).unwrap();
-        assert_eq!(pods(&daemon), ["good-n1 Running"]);
+        assert_eq!(running(), ["good-n1 Running"]);
     }
     drop(file);
-    wait_for("the slow one", || {
-        pods(&daemon) == ["good-n1 Running", "slow-n1 Running"]
-    });
+    wait_for("the slow one", || running() == ["good-n1 Running", "slow-n1 Running"]);
     assert_eq!(complaints().as_array().unwrap().len(), wanted.len());
     daemon.running.signal(Signal::TERM);
     let (code, log) = daemon.running.end();

@@ -117,6 +117,9 @@ pub struct Refused {
     /// The pod's name as it is written, if it can be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
+    /// The pod that it would be, if nothing is wrong with its names.
+    #[serde(skip)]
+    pub id: Option<PodRef>,
     /// What is wrong, at least one.
     pub problems: Vec<Problem>,
     /// Problems that are not listed because there are too many.
@@ -214,6 +217,7 @@ fn refused(document: usize, tree: &Tree, path: &str, what: impl Into<String>) ->
     Refused {
         document,
         pod: written_name(tree),
+        id: None,
         problems: vec![Problem {
             path: path.to_owned(),
             what: what.into(),
@@ -252,6 +256,7 @@ fn list_items(document: &Tree, number: usize, typed: bool, refusals: &mut Vec<Re
         refusals.push(Refused {
             document: number,
             pod: None,
+            id: None,
             problems,
             more_problems,
         });
@@ -294,24 +299,28 @@ fn read_pod(document: Tree, number: usize, node: &NodeName) -> Result<Pod, Refus
         pod.only("status", &Tree::Map(BTreeMap::new()), "is ours to say: remove it");
         let metadata = pod.need("metadata").and_then(|f| read_metadata(&f, node));
         let spec = pod.need("spec").and_then(|f| spec::read(&f));
-        metadata.zip(spec)
+        (metadata, spec)
     });
     let (problems, more_problems) = problems.into_inner();
-    match read.flatten() {
-        Some((metadata, spec)) if problems.is_empty() => Ok(Pod {
-            id: PodRef {
-                uid: uid(&document, node),
-                namespace: metadata.namespace.into(),
-                name: metadata.name.into(),
-            },
+    let (metadata, spec) = read.unwrap_or_default();
+    let id = metadata.as_ref().map(|metadata| PodRef {
+        uid: uid(&document, node),
+        namespace: metadata.namespace.as_str().into(),
+        name: metadata.name.as_str().into(),
+    });
+    match (id, metadata, spec) {
+        (Some(id), Some(metadata), Some(spec)) if problems.is_empty() => Ok(Pod {
+            id,
             labels: metadata.labels,
             annotations: metadata.annotations,
             spec,
             document,
         }),
-        _ => Err(Refused {
+        // Metadata is read first: what is wrong with it is among those that are listed.
+        (id, ..) => Err(Refused {
             document: number,
             pod: written_name(&document),
+            id: id.filter(|_| !problems.iter().any(|problem| problem.path.starts_with("metadata"))),
             problems,
             more_problems,
         }),

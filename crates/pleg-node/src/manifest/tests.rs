@@ -196,6 +196,36 @@ fn every_supported_field_is_read() {
 }
 
 #[test]
+fn a_hook_may_get_a_page() {
+    let hook = "preStop: {httpGet: {path: drain, port: http}}";
+    let pod = one(&FULL.replace("preStop: {exec: {command: [drain]}}", hook));
+    let Some(Hook::Http(get)) = &pod.spec.containers[0].pre_stop else {
+        panic!("{:?}", pod.spec.containers[0].pre_stop);
+    };
+    assert_eq!((get.path.as_str(), get.port, get.tls), ("/drain", 8080, false));
+}
+
+/// So that it can be shown which pod is refused.
+#[test]
+fn a_pod_that_is_refused_has_its_names_if_those_are_good() {
+    for (from, to, name) in [
+        (
+            "hostname: shop-1",
+            "hostname: shop-1\n  tolerations: []",
+            Some("web-node-1"),
+        ),
+        ("hostname: shop-1", "hostname: [shop]", Some("web-node-1")),
+        ("name: web\n", "name: Web!\n", None),
+        ("name: web\n", "name: web\n  uid: mine\n", None),
+    ] {
+        assert_eq!(FULL.matches(from).count(), 1, "{from}");
+        let found = read_text(&FULL.replace(from, to));
+        let id = found.refused[0].id.as_ref();
+        assert_eq!(id.map(|id| &*id.name), name, "{to}: {:?}", found.refused);
+    }
+}
+
+#[test]
 fn what_is_left_out_is_as_kubernetes_has_it() {
     let pod = one(SMALL);
     assert_eq!(pod.id.to_string(), "default/web-node-1");

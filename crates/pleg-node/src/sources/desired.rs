@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pleg::PodUid;
 
-use super::{Complaint, Offer, Origin, Snapshot};
+use super::{Complaint, Offer, Origin, RefusedPod, Snapshot};
 use crate::manifest::Pod;
 
 /// What changed.
@@ -39,6 +39,7 @@ pub struct Merged {
 struct Source {
     offers: Vec<Offer>,
     complaints: Vec<Complaint>,
+    refused: Vec<RefusedPod>,
     complete: bool,
 }
 
@@ -67,6 +68,7 @@ impl Desired {
         let source = Source {
             offers: snapshot.offers,
             complaints: snapshot.complaints,
+            refused: snapshot.refused,
             complete: snapshot.complete,
         };
         let settled = self.all_have_spoken();
@@ -136,6 +138,14 @@ impl Desired {
         all
     }
 
+    /// Pods that cannot be run, unless there is one of that name that can.
+    pub fn refused(&self) -> Vec<RefusedPod> {
+        let sources = self.sources.values().flatten();
+        let all = sources.flat_map(|source| &source.refused);
+        let free = |refused: &&RefusedPod| !self.pods.contains_key(&refused.id.full_name());
+        all.filter(free).cloned().collect()
+    }
+
     /// All sources have said something, if only that they cannot be read.
     pub fn all_have_spoken(&self) -> bool {
         self.sources.values().all(Option::is_some)
@@ -171,6 +181,7 @@ mod tests {
             source: source.into(),
             offers: offers.iter().map(offer).collect(),
             complaints: Vec::new(),
+            refused: Vec::new(),
             complete: true,
         }
     }
@@ -250,6 +261,24 @@ mod tests {
             (words(&merged), desired.complaints().len()),
             (vec!["~web:2".to_owned()], 0)
         );
+    }
+
+    #[test]
+    fn who_is_refused_is_shown_unless_the_name_is_taken() {
+        let mut desired = Desired::default();
+        let refused = |name: &str| RefusedPod {
+            id: pod(name, "1").id.clone(),
+            complaint: Complaint {
+                origin: "a".into(),
+                what: "no".to_owned(),
+            },
+        };
+        let snapshot = Snapshot {
+            refused: vec![refused("web"), refused("db")],
+            ..snapshot("dir", &[("a", "web", "1")])
+        };
+        desired.apply(snapshot, |_| false);
+        assert_eq!(desired.refused(), [refused("db")]);
     }
 
     #[test]

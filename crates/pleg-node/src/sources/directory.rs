@@ -18,7 +18,7 @@ use tracing::{info, warn};
 
 use super::scan::{Fingerprint, Found, SETTLE, scan};
 use super::watch::{Heard, Watch};
-use super::{Complaint, Offer, Origin, Outlet, Snapshot};
+use super::{Complaint, Offer, Origin, Outlet, RefusedPod, Snapshot};
 use crate::manifest::{self, NodeName, Pod};
 
 /// How often it looks by itself.
@@ -167,6 +167,8 @@ struct Known {
     fingerprint: Option<Fingerprint>,
     /// The last good pods.
     pods: Vec<Arc<Pod>>,
+    /// Pods of what was read last that cannot be run.
+    refused: Vec<RefusedPod>,
     complaint: Option<String>,
     /// Everything in it was good once, so all its pods are known.
     whole: bool,
@@ -234,12 +236,15 @@ impl Files {
                     soon(SETTLE);
                     continue;
                 }
-                Found::Text(fingerprint, text) => (known.read(&text, &self.node), Some(fingerprint)),
+                Found::Text(fingerprint, text) => {
+                    let origin = self.directory.join(&name).display().to_string().into();
+                    (known.read(&text, &self.node, &origin), Some(fingerprint))
+                }
                 Found::Directory if known.whole && known.pods.is_empty() && known.complaint.is_some() => continue,
                 Found::Directory => {
                     let what = "is a directory: only the files right in the directory of manifests are read";
                     // It has no pods that could be unknown.
-                    (known.whole, known.pods) = (true, Vec::new());
+                    (known.whole, known.pods, known.refused) = (true, Vec::new(), Vec::new());
                     (Some(what.to_owned()), None)
                 }
                 Found::Unusable(fingerprint, what) => {
@@ -248,6 +253,7 @@ impl Files {
                     if same {
                         continue;
                     }
+                    known.refused.clear();
                     (Some(what + &stay(known.pods.iter())), fingerprint)
                 }
             };
@@ -291,6 +297,8 @@ impl Files {
                 what: known.complaint.clone()?,
             })
         });
+        let there = self.known.values().filter(|known| known.missing.is_none());
+        let refused = there.flat_map(|known| &known.refused);
         let own = self.trouble.iter().map(|what| Complaint {
             origin: source.clone(),
             what: format!("{what}; pods stay as they are"),
@@ -299,6 +307,7 @@ impl Files {
             source: source.clone(),
             offers,
             complaints: own.chain(files).collect(),
+            refused: refused.cloned().collect(),
             complete: self.listed && self.known.values().all(|known| known.whole && !known.unread),
         }
     }
@@ -306,8 +315,11 @@ impl Files {
 
 impl Known {
     /// Reads a text. What is good in it counts from now on; returns what is not.
-    fn read(&mut self, text: &[u8], node: &NodeName) -> Option<String> {
-        let found = match manifest::read(text, node) {
+    fn read(&mut self, text: &[u8], node: &NodeName, origin: &Origin) -> Option<String> {
+        let found = manifest::read(text, node);
+        let refused = found.as_ref().map(|found| found.refused.as_slice());
+        self.refused = RefusedPod::of(refused.unwrap_or_default(), origin);
+        let found = match found {
             Ok(found) => found,
             Err(unreadable) => return Some(format!("{unreadable}{}", stay(self.pods.iter()))),
         };

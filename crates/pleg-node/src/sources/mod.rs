@@ -23,10 +23,11 @@ mod watch;
 use std::fmt;
 use std::sync::Arc;
 
+use pleg::PodRef;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-use crate::manifest::Pod;
+use crate::manifest::{Pod, Refused};
 
 pub use desired::{Change, Desired, Merged};
 pub use directory::DirectorySource;
@@ -78,6 +79,34 @@ impl fmt::Display for Complaint {
     }
 }
 
+/// Pods of one text that are shown as refused. There may be more in a text that is all wrong; the complaint about it has them.
+const MOST_REFUSED: usize = 64;
+
+/// A pod that a source would want, if its manifest were one that can be run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefusedPod {
+    /// Its names.
+    pub id: PodRef,
+    /// Where it is written, and what is wrong with it.
+    pub complaint: Complaint,
+}
+
+impl RefusedPod {
+    /// Those of a text's documents whose names are good.
+    fn of(refused: &[Refused], origin: &Origin) -> Vec<Self> {
+        let named = refused.iter().filter_map(|refused| {
+            Some(Self {
+                id: refused.id.clone()?,
+                complaint: Complaint {
+                    origin: origin.clone(),
+                    what: refused.to_string(),
+                },
+            })
+        });
+        named.take(MOST_REFUSED).collect()
+    }
+}
+
 /// All that a source has.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
@@ -87,6 +116,8 @@ pub struct Snapshot {
     pub offers: Vec<Offer>,
     /// What it cannot use.
     pub complaints: Vec<Complaint>,
+    /// The pods among that.
+    pub refused: Vec<RefusedPod>,
     /// It has read everything at least once. While it has not, it may want pods that it does not offer, so no pod may be called
     /// unwanted.
     pub complete: bool,

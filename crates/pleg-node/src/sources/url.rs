@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::{Complaint, Offer, Origin, Outlet, Snapshot};
+use super::{Complaint, Offer, Origin, Outlet, RefusedPod, Snapshot};
 use crate::manifest::{self, MAX_BYTES, NodeName, Pod};
 use crate::tls::Tls;
 
@@ -55,6 +55,8 @@ pub struct UrlSource {
     /// All of an answer was good once.
     whole: bool,
     complaint: Option<String>,
+    /// Pods of the last answer that cannot be run.
+    refused: Vec<RefusedPod>,
     /// The last answer, good or bad.
     body: Option<Bytes>,
 }
@@ -89,6 +91,7 @@ impl UrlSource {
             pods: Vec::new(),
             whole: false,
             complaint: None,
+            refused: Vec::new(),
             body: None,
         })
     }
@@ -162,7 +165,10 @@ impl UrlSource {
     }
 
     fn read(&mut self, body: &[u8]) -> Option<String> {
-        match manifest::read(body, &self.node) {
+        let found = manifest::read(body, &self.node);
+        let refused = found.as_ref().map(|found| found.refused.as_slice());
+        self.refused = RefusedPod::of(refused.unwrap_or_default(), &self.origin);
+        match found {
             Err(unreadable) => Some(format!("{unreadable}. Its {} pods stay as they were", self.pods.len())),
             Ok(found) if found.refused.is_empty() => {
                 (self.pods, self.whole) = (found.pods, true);
@@ -195,6 +201,7 @@ impl UrlSource {
             source: self.origin.clone(),
             offers: self.pods.iter().map(offer).collect(),
             complaints: self.complaint.iter().map(complaint).collect(),
+            refused: self.refused.clone(),
             complete: self.whole,
         }
     }

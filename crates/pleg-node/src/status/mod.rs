@@ -88,6 +88,27 @@ impl fmt::Display for Stale {
     }
 }
 
+/// The reason of a pod whose manifest cannot be run.
+pub const REFUSED: &str = "ManifestRefused";
+
+/// The status of a pod whose manifest cannot be run, as a kubelet shows one that it does not admit.
+pub fn refused(why: &str) -> Status {
+    Status {
+        phase: Phase::Failed,
+        conditions: Vec::new(),
+        reason: Some(REFUSED.to_owned()),
+        message: Some(why.to_owned()),
+        host_ip: None,
+        host_ips: Vec::new(),
+        pod_ip: None,
+        pod_ips: Vec::new(),
+        start_time: None,
+        init_container_statuses: Vec::new(),
+        container_statuses: Vec::new(),
+        qos_class: QosClass::BestEffort,
+    }
+}
+
 /// Computes the status.
 pub fn compute(from: &Sources<'_>) -> Status {
     let seen = Observed {
