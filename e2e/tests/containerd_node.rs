@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use pleg_cri::list::POD_UID_LABEL;
 use pleg_cri::v1;
 use pleg_e2e::image::Program;
@@ -31,6 +31,7 @@ fn main() -> ExitCode {
             hooks_run,
             probes_ask,
             a_pod_network_has_addresses,
+            a_log_stays_within_bounds,
         ],
     )
 }
@@ -407,6 +408,39 @@ async fn hooks_run(context: &Context) -> Result<()> {
     ensure!(shared.join("stopping").exists(), "no pre-stop hook ran");
     ensure!(context.truth().await?.pods.len() == 1);
     Ok(())
+}
+
+/// What was written is in the log that was put aside, and what is written next in the one that was begun.
+async fn a_log_stays_within_bounds(context: &Context) -> Result<()> {
+    let node = Node::new(&context.containerd)?;
+    node.up(&["--container-log-max-size", "4Ki", "--container-log-max-files", "2"])
+        .await?;
+    let talks = "i=0; while [ $i -lt 500 ]; do echo line $i; i=$((i+1)); done; while true; do echo tick; sleep 1; done";
+    let talks = runs("app", &Program::Shell(talks.to_owned()), "");
+    node.write(
+        "p.yaml",
+        &manifest("p", &format!("terminationGracePeriodSeconds: 0, containers: [{talks}]")),
+    )?;
+    let pod = node.until_ready("p").await?;
+    let directory = node.dir().join(format!("logs/default_p-n_{}/app", uid(&pod)?));
+    until("a log that was put aside, and a new one", PATIENCE, async || {
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(&directory)? {
+            names.push(entry?.path());
+        }
+        names.sort();
+        let [now, before] = names.as_slice() else {
+            bail!("{names:?}");
+        };
+        ensure!(std::fs::read_to_string(before)?.contains("line 499"), "{names:?}");
+        let written = std::fs::read_to_string(now)?;
+        ensure!(written.contains("tick") && !written.contains("line"), "{written}");
+        Ok(())
+    })
+    .await?;
+    node.remove("p.yaml")?;
+    node.until_gone("p").await?;
+    nothing_is_left(context, &node).await
 }
 
 async fn probes_ask(context: &Context) -> Result<()> {

@@ -4,10 +4,12 @@
 //! Whoever asked looks again before anything is decided.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use pleg::{ContainerId, Pleg, SandboxId};
+use pleg_cri::error::seconds;
 use pleg_cri::{Client, Subject, Unary, v1};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
@@ -15,7 +17,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cri::{Node, check_user, log_path};
 use crate::decide::Action;
+use crate::logs;
 use crate::manifest::{Container, Hook, Pod, PullPolicy};
+use crate::page;
 use crate::volumes;
 
 /// Images that are fetched at once.
@@ -124,7 +128,7 @@ impl Hands {
                     None => Ok(()),
                 }
             }
-            Action::Kill { id, name, grace, .. } => self.kill(pod, id, name, *grace).await,
+            Action::Kill { id, name, grace, .. } => self.kill(pod, id, name, ips, *grace).await,
         };
         Done { action, made, result }
     }
@@ -208,14 +212,28 @@ impl Hands {
             container_id: id.to_string(),
         };
         gone_is_done(self.call(&about, request).await).map_err(failed("RemoveContainerError"))?;
-        let log = self.node.log_directory(pod).join(log_path(name, attempt));
-        match tokio::fs::remove_file(&log).await {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Failed {
-                reason: "RemoveContainerError",
-                message: format!("cannot remove {}: {error}", log.display()),
-            }),
-            _ => Ok(()),
-        }
+        let log = self.log_directory(pod).join(log_path(name, attempt));
+        let named = log.display().to_string();
+        let removed = tokio::task::spawn_blocking(move || logs::remove(&log)).await;
+        removed.map_err(Into::into).flatten().map_err(|error| Failed {
+            reason: "RemoveContainerError",
+            message: format!("cannot remove {named}: {error}"),
+        })
+    }
+
+    /// Where the logs of a pod are.
+    pub(crate) fn log_directory(&self, pod: &Pod) -> PathBuf {
+        self.node.log_directory(pod)
+    }
+
+    /// Has the runtime begin a new log of a container.
+    pub(crate) async fn reopen_log(&self, pod: &Pod, name: &str, id: &ContainerId) -> Result<(), String> {
+        let about = Subject::container(pod.id.full_name(), name, id.shared());
+        let request = v1::ReopenContainerLogRequest {
+            container_id: id.to_string(),
+        };
+        let reopened = self.call(&about, request).await;
+        reopened.map(drop).map_err(|error| error.to_string())
     }
 
     /// Removes the pod's directories, and its cgroup.
@@ -244,13 +262,13 @@ impl Hands {
             return Ok(());
         };
         let hooked = tokio::select! {
-            hooked = self.hook(&about, &id, hook, self.client.deadlines().act) => hooked,
+            hooked = self.hook(&about, &id, hook, self.address(it.pod, it.ips), self.client.deadlines().act) => hooked,
             // It is killed in a moment in any case.
             () = it.cancel.cancelled() => Ok(()),
         };
         if let Err(message) = hooked {
             // As Kubernetes has it: a container whose hook failed is killed.
-            self.kill(it.pod, &id, &container.name, it.pod.spec.termination_grace)
+            self.kill(it.pod, &id, &container.name, it.ips, it.pod.spec.termination_grace)
                 .await?;
             return Err(Failed {
                 reason: "PostStartHookError",
@@ -350,14 +368,32 @@ impl Hands {
         Ok(answer.image.filter(|image| !image.id.is_empty()))
     }
 
-    /// Runs a hook, for no longer than `within`.
-    async fn hook(&self, about: &Subject, id: &ContainerId, hook: &Hook, within: Duration) -> Result<(), String> {
+    /// Where a pod answers that has these addresses: on the host's network they are the host's.
+    pub(crate) fn address(&self, pod: &Pod, ips: &[IpAddr]) -> Option<IpAddr> {
+        let ips = if pod.spec.host_network { &self.node.ips } else { ips };
+        ips.first().copied()
+    }
+
+    /// Runs a hook, for no longer than `within`. `ip` is where the pod answers.
+    async fn hook(
+        &self,
+        about: &Subject,
+        id: &ContainerId,
+        hook: &Hook,
+        ip: Option<IpAddr>,
+        within: Duration,
+    ) -> Result<(), String> {
         match hook {
             Hook::Sleep(time) => {
                 tokio::time::sleep((*time).min(within)).await;
                 Ok(())
             }
             Hook::Exec(command) => self.run(about, id, command, within).await,
+            // As the kubelet has it, what the page says is of no interest.
+            Hook::Http(get) => match timeout(within, page::get(get, ip)).await {
+                Ok(answer) => answer.map(drop),
+                Err(_) => Err(format!("no answer within {}", seconds(within))),
+            },
         }
     }
 
@@ -397,7 +433,14 @@ impl Hands {
         }
     }
 
-    async fn kill(&self, pod: &Pod, id: &ContainerId, name: &str, grace: Duration) -> Result<(), Failed> {
+    async fn kill(
+        &self,
+        pod: &Pod,
+        id: &ContainerId,
+        name: &str,
+        ips: &[IpAddr],
+        grace: Duration,
+    ) -> Result<(), Failed> {
         let about = Subject::container(pod.id.full_name(), name, id.shared());
         let began = Instant::now();
         let hook = pod
@@ -405,7 +448,7 @@ impl Hands {
             .container(name)
             .and_then(|container| container.pre_stop.as_ref());
         if let (Some(hook), false) = (hook, grace.is_zero())
-            && let Err(error) = self.hook(&about, id, hook, grace).await
+            && let Err(error) = self.hook(&about, id, hook, self.address(pod, ips), grace).await
         {
             // It ends all the same.
             tracing::warn!(pod = %pod.id, container = name, error, "pre-stop hook failed");

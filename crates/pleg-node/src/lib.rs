@@ -23,8 +23,10 @@
 //! | `store` | what has to survive a restart of ours: [`Store`] | a thread |
 //! | `sync` | the loop that ties them together | one task |
 //! | `crew` | who works on which pod; ends what nobody wants, puts up a worker that fell | a table |
-//! | `tls` | HTTPS, for probes and URLs | |
+//! | `page` | a page of a container, for probes and hooks | a call |
+//! | `tls` | HTTPS, for probes, hooks and URLs | |
 //! | `ports` | which pod has which port of the host | a table |
+//! | `logs` | keeps what containers write within bounds | a look every 10 s |
 //! | `metrics` | what is counted | counters |
 //! | `pulse` | whether the runtime is there at all, while nobody else asks | a call now and then |
 //! | [`host`] | what there is to know about this machine | read once |
@@ -38,6 +40,7 @@
 //! | sync loop (one) | sources, the generator's feed, health, workers that ended | what is wanted of each pod; that there is news | a `watch` and a `Notify` for each worker |
 //! | worker (one a pod) | these two, the cache by `newer_than`, its own timer | CRI; the board | |
 //! | probes (one task a running container that has them) | its timer, the container's answer | results | a table, and the worker's `Notify` |
+//! | logs (one) | sizes of logs; the board and the cache | other names for logs; CRI | |
 //! | store (a thread) | what workers remember | one file | a map under a mutex, and a `Condvar` |
 //!
 //! The feed is read whatever the health is: to stop reading it while unhealthy is how a kubelet can lock itself up for good.
@@ -50,10 +53,12 @@ pub mod cri;
 pub mod decide;
 mod hands;
 pub mod host;
+mod logs;
 pub mod manifest;
 pub mod memory;
 mod metrics;
 mod observed;
+mod page;
 mod ports;
 pub mod probes;
 mod pulse;
@@ -68,5 +73,6 @@ pub mod volumes;
 mod worker;
 
 pub use board::{Board, PodList, Report};
+pub use logs::LogBounds;
 pub use store::{Store, StoreError};
 pub use sync::{NodeLoop, others};

@@ -37,6 +37,7 @@ pub(crate) struct NodeMetrics {
     skips: IntCounterVec,
     stale: IntGauge,
     falls: IntCounter,
+    rotations: IntCounterVec,
 }
 
 /// What a worker is at.
@@ -102,6 +103,7 @@ impl NodeMetrics {
             skips: make.counters("pleg_node_sync_skips_total", "Times nothing was decided about a pod because nothing new is seen: of that pod (quarantined), or of any (runtime; counted once a second).", &["reason"])?,
             stale: make.gauge("pleg_node_stale", "Whether statuses are old because nothing new is seen of any pod.")?,
             falls: make.counter("pleg_node_worker_falls_total", "Workers that fell by a bug of ours and were replaced.")?,
+            rotations: make.counters("pleg_node_log_rotations_total", "Logs that had grown too large, by whether they could be put aside.", &["result"])?,
         };
         for operation in ["create", "sync", "terminate"] {
             all.worker.with_label_values(&[operation]);
@@ -111,6 +113,9 @@ impl NodeMetrics {
         }
         for reason in ["quarantined", "runtime"] {
             all.skips.with_label_values(&[reason]).inc_by(0);
+        }
+        for result in ["successful", "failed"] {
+            all.rotations.with_label_values(&[result]).inc_by(0);
         }
         all.wanted(0);
         Ok(all)
@@ -185,6 +190,11 @@ impl NodeMetrics {
 
     pub(crate) fn stale(&self, stale: bool) {
         self.stale.set(i64::from(stale));
+    }
+
+    pub(crate) fn rotation(&self, success: bool) {
+        let result = if success { "successful" } else { "failed" };
+        self.rotations.with_label_values(&[result]).inc();
     }
 
     pub(crate) fn fall(&self) {

@@ -20,6 +20,7 @@ use tracing::{info, warn};
 use crate::board::Board;
 use crate::crew::Crew;
 use crate::cri::{NODE_LABEL, Node};
+use crate::logs::{LogBounds, Logs};
 use crate::manifest::NodeName;
 use crate::metrics::Skip;
 use crate::pulse::Pulse;
@@ -70,6 +71,7 @@ pub struct NodeLoop {
     desired: Desired,
     pulse: Pulse,
     store: Option<Store>,
+    logs: LogBounds,
 }
 
 /// A look for pods that carry our label, beside the loop: a list may hang for minutes, and nobody is to wait for it.
@@ -96,6 +98,7 @@ impl NodeLoop {
             stale,
             desired: Desired::new(sources),
             store: None,
+            logs: LogBounds::default(),
         })
     }
 
@@ -109,6 +112,13 @@ impl NodeLoop {
         self
     }
 
+    /// How much of containers' logs is kept.
+    #[must_use]
+    pub fn with_logs(mut self, bounds: LogBounds) -> Self {
+        self.logs = bounds;
+        self
+    }
+
     /// Where the node's pods are shown.
     pub fn board(&self) -> Board {
         self.crew.shared.board.clone()
@@ -117,6 +127,8 @@ impl NodeLoop {
     /// Makes pods be what snapshots want, until it is shut down. What runs goes on running then.
     pub async fn run(mut self, mut snapshots: mpsc::Receiver<Snapshot>, shutdown: CancellationToken) {
         self.crew.ends_with(shutdown.child_token());
+        let logs = Logs::new(self.crew.shared.clone(), self.logs).run(shutdown.child_token());
+        let logs = tokio::spawn(logs);
         let pleg = self.crew.shared.pleg.clone();
         let mut feed = pleg.subscribe(Start::Now, Overflow::PodSync);
         // Which of two pods with one name runs can be told only after a look at everything, and which of them are ours only after a
@@ -169,6 +181,8 @@ impl NodeLoop {
             }
         }
         self.crew.shut_down().await;
+        // A panic of it is in the log, and nobody's else trouble.
+        let _ = logs.await;
         if let Some(store) = self.store.take() {
             // It writes what is left.
             let _ = tokio::task::spawn_blocking(move || drop(store)).await;
@@ -210,6 +224,7 @@ impl NodeLoop {
         shared.metrics.wanted(self.desired.pods().count());
         shared.metrics.complaints(&shared.board.complaints(), &complaints);
         shared.board.set_complaints(complaints);
+        shared.board.set_refused(self.desired.refused());
     }
 
     fn look_at_health(&mut self) {

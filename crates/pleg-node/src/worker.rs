@@ -355,11 +355,7 @@ impl Worker {
     /// Asks those who run how they do; not when they are about to end in any case.
     fn probe(&mut self, status: &PodStatus, goal: Goal) {
         let runs = |container: &&ContainerStatus| container.state == ContainerState::Running && goal == Goal::Run;
-        let ip = if self.pod.spec.host_network {
-            self.shared.node.ips.first().copied()
-        } else {
-            status.ips.first().copied()
-        };
+        let ip = self.shared.hands.address(&self.pod, &status.ips);
         let subject = |container: &ContainerStatus| {
             let ran = container
                 .started_at

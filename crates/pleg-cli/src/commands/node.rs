@@ -9,9 +9,9 @@ use clap::Args;
 use pleg::{CriRuntime, Generator, Metrics};
 use pleg_cri::{Client, Deadlines, Endpoint, v1};
 use pleg_node::cri::{Cgroups, Node};
-use pleg_node::manifest::NodeName;
+use pleg_node::manifest::{NodeName, Quantity};
 use pleg_node::sources::{DirectorySource, UrlSource};
-use pleg_node::{NodeLoop, Store, host};
+use pleg_node::{LogBounds, NodeLoop, Store, host};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -21,6 +21,8 @@ use crate::args::{Global, default_socket};
 use crate::http::{routes, server};
 use crate::{Usage, connect};
 
+/// The smallest bound of a log.
+const LEAST_LOG: u64 = 4096;
 /// Pods of somebody else that are named in an error.
 const MOST_NAMED: usize = 3;
 
@@ -55,6 +57,12 @@ pub(crate) struct NodeArgs {
     /// Where logs of containers go
     #[arg(long, value_name = "DIR", default_value = "/var/log/pods")]
     log_dir: PathBuf,
+    /// A log that is larger is put aside, and a new one is begun
+    #[arg(long, value_name = "SIZE", default_value = "10Mi", value_parser = log_size)]
+    container_log_max_size: u64,
+    /// How many files a log may have
+    #[arg(long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u16).range(2..))]
+    container_log_max_files: u16,
     /// Where volumes of pods are
     #[arg(long, value_name = "DIR", default_value = "/var/lib/pleg/pods")]
     pod_dir: PathBuf,
@@ -70,6 +78,15 @@ pub(crate) struct NodeArgs {
     /// Serve HTTP on this unix socket [default: /run/pleg/pleg.sock for root, else $XDG_RUNTIME_DIR/pleg.sock]
     #[arg(long, value_name = "ENDPOINT", value_parser = Endpoint::parse)]
     listen: Option<Endpoint>,
+}
+
+impl NodeArgs {
+    fn log_bounds(&self) -> LogBounds {
+        LogBounds {
+            most_bytes: self.container_log_max_size,
+            most_files: self.container_log_max_files.into(),
+        }
+    }
 }
 
 pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationToken) -> anyhow::Result<ExitCode> {
@@ -94,6 +111,7 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
             .ok_or_else(|| Usage("$XDG_RUNTIME_DIR is not set: name a socket with --listen".to_owned()))?,
     };
 
+    let logs = args.log_bounds();
     let metrics = Metrics::new()?;
     let deadlines = global.timeout.map_or_else(Deadlines::default, connect::every);
     let client = tokio::select! {
@@ -131,8 +149,9 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
         .map(DirectorySource::origin)
         .chain(url.iter().map(UrlSource::origin));
     let sources: Vec<_> = sources.collect();
-    let node_loop =
-        NodeLoop::new(client.clone(), generator.handle(), node, sources.clone(), &runtime)?.with_store(store);
+    let node_loop = NodeLoop::new(client.clone(), generator.handle(), node, sources.clone(), &runtime)?
+        .with_store(store)
+        .with_logs(logs);
     let setup = Setup::new(client.clone(), Settings::from([("listen", path.display().to_string())]));
     let router = routes::router(generator.handle(), setup, Some(node_loop.board()), shutdown.clone());
     let (outlet, snapshots) = mpsc::channel(4);
@@ -190,6 +209,17 @@ async fn refuse_to_share(client: &Client, name: &NodeName) -> anyhow::Result<()>
         named.join(", "),
         if others.len() > MOST_NAMED { ", …" } else { "" }
     )
+}
+
+/// Bytes, as Kubernetes writes them.
+fn log_size(text: &str) -> Result<u64, String> {
+    let size = Quantity::parse(text)?;
+    match u64::try_from(size.units()) {
+        Ok(bytes) if bytes >= LEAST_LOG => Ok(bytes),
+        _ => Err(format!(
+            "is less than {LEAST_LOG} bytes: it would be put aside all the time"
+        )),
+    }
 }
 
 /// One level, of characters that mean nothing to anybody.

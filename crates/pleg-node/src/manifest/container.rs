@@ -190,7 +190,7 @@ pub(super) fn read(field: &Field<'_>, init: bool, volumes: &BTreeMap<String, Vol
                 ("Never", PullPolicy::Never),
             ])
         });
-        let by_name = ports
+        let by_name: BTreeMap<String, u16> = ports
             .iter()
             .filter_map(|port| Some((port.name.clone()?, port.container)))
             .collect();
@@ -208,7 +208,7 @@ pub(super) fn read(field: &Field<'_>, init: bool, volumes: &BTreeMap<String, Vol
             probe("livenessProbe", ProbeKind::Liveness),
             probe("readinessProbe", ProbeKind::Readiness),
         );
-        let (post_start, pre_stop) = lifecycle(object, role);
+        let (post_start, pre_stop) = lifecycle(object, role, &by_name);
         Container {
             name: object
                 .need("name")
@@ -257,7 +257,7 @@ fn role(object: &mut Object<'_>, init: bool) -> Role {
     }
 }
 
-fn lifecycle(object: &mut Object<'_>, role: Role) -> (Option<Hook>, Option<Hook>) {
+fn lifecycle(object: &mut Object<'_>, role: Role, ports: &BTreeMap<String, u16>) -> (Option<Hook>, Option<Hook>) {
     let Some(field) = object.get("lifecycle") else {
         return (None, None);
     };
@@ -265,7 +265,7 @@ fn lifecycle(object: &mut Object<'_>, role: Role) -> (Option<Hook>, Option<Hook>
         field.refuse("an init container runs to its end, so it has no hooks; sidecars have restartPolicy: Always");
     }
     let hooks = field.object(&["stopSignal"], |lifecycle| {
-        let mut hook = |name| lifecycle.get(name).and_then(|f| probe::read_hook(&f));
+        let mut hook = |name| lifecycle.get(name).and_then(|f| probe::read_hook(&f, ports));
         (hook("postStart"), hook("preStop"))
     });
     hooks.unwrap_or_default()

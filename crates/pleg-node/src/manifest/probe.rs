@@ -69,6 +69,8 @@ pub struct HttpGet {
 pub enum Hook {
     /// Runs a command in the container.
     Exec(Vec<String>),
+    /// Gets a page; any answer is good.
+    Http(HttpGet),
     /// Waits.
     Sleep(Duration),
 }
@@ -180,12 +182,15 @@ fn handler(probe: &mut Object<'_>, ports: &BTreeMap<String, u16>) -> Option<Prob
     ways.pop()?
 }
 
-/// Reads a hook of `lifecycle`.
-pub(super) fn read_hook(field: &Field<'_>) -> Option<Hook> {
-    field.object(&["httpGet", "tcpSocket"], |hook| {
+/// Reads a hook of `lifecycle`. `ports` as with probes.
+pub(super) fn read_hook(field: &Field<'_>, ports: &BTreeMap<String, u16>) -> Option<Hook> {
+    field.object(&["tcpSocket"], |hook| {
         let mut ways = Vec::new();
         if let Some(exec) = hook.get("exec") {
             ways.push(command(&exec).map(Hook::Exec));
+        }
+        if let Some(http) = hook.get("httpGet") {
+            ways.push(http_get(&http, ports).map(Hook::Http));
         }
         if let Some(sleep) = hook.get("sleep") {
             let seconds = sleep.object(&[], |sleep| sleep.need("seconds").and_then(|f| f.int(0..=86_400)));
@@ -196,7 +201,7 @@ pub(super) fn read_hook(field: &Field<'_>) -> Option<Hook> {
             );
         }
         if ways.len() != 1 {
-            hook.refuse("has to have exactly one of exec and sleep");
+            hook.refuse("has to have exactly one of exec, httpGet and sleep");
         }
         ways.pop()?
     })?

@@ -278,6 +278,7 @@ impl Running {
             source: source.into(),
             offers: pods.into_iter().map(offer).collect(),
             complaints: Vec::new(),
+            refused: Vec::new(),
             complete: true,
         };
         self.wants.send(snapshot).await.unwrap();

@@ -11,6 +11,7 @@
 mod chaos;
 mod faults;
 mod life;
+mod logs;
 mod machine;
 mod matrix;
 mod probes;

@@ -140,6 +140,26 @@ async fn hooks_run_around_a_container() {
     node.want(&[]).await;
     node.until_gone().await;
     assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
+    // Those that get a page, of a server that says no: as with a kubelet any answer is good. Where nobody answers it is not.
+    let asked = Arc::new(AtomicUsize::new(0));
+    let port = server(Arc::default(), Arc::clone(&asked)).await;
+    let get = |port: u16| format!("{{httpGet: {{host: 127.0.0.1, port: {port}, path: /hook}}}}");
+    let pages = app(&format!("lifecycle: {{postStart: {0}, preStop: {0}}}", get(port)));
+    let uid = node.want(&[pages]).await.remove(0);
+    node.until_ready(&uid).await;
+    assert_eq!(asked.load(Ordering::Relaxed), 1, "after the start");
+    node.want(&[]).await;
+    node.until_gone().await;
+    assert_eq!(asked.load(Ordering::Relaxed), 2, "before the end");
+    let closed = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let nobody = app(&format!("lifecycle: {{postStart: {}}}", get(closed)));
+    let uid = node.want(&[nobody]).await.remove(0);
+    node.until("the failure", |_| node.state(&uid, "app") == "PostStartHookError")
+        .await;
     node.stop().await;
     machine.check();
 }

@@ -7,8 +7,8 @@ const ROWS: &[(&str, &str, &str)] = &[
     // Fields that exist and that we do not have.
     (
         "preStop: {exec: {command: [drain]}}",
-        "preStop: {exec: {command: [drain]}, httpGet: {port: 80}}",
-        "spec.containers[0].lifecycle.preStop.httpGet: pleg node does not support this field: remove it",
+        "preStop: {exec: {command: [drain]}, tcpSocket: {port: 80}}",
+        "spec.containers[0].lifecycle.preStop.tcpSocket: pleg node does not support this field: remove it",
     ),
     (
         "hostname: shop-1",
@@ -140,6 +140,11 @@ const ROWS: &[(&str, &str, &str)] = &[
         r#"spec.containers[0].livenessProbe.httpGet.scheme: is "GOPHER", and has to be HTTP or HTTPS"#,
     ),
     // What does not go together.
+    (
+        "preStop: {exec: {command: [drain]}}",
+        "preStop: {exec: {command: [drain]}, httpGet: {port: 80}}",
+        "spec.containers[0].lifecycle.preStop: has to have exactly one of exec, httpGet and sleep",
+    ),
     (
         "grpc: {port: 9000, service: shop}",
         "grpc: {port: 9000}\n      tcpSocket: {port: 1}",

@@ -1,0 +1,83 @@
+//! What containers write stays within bounds.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use pleg_cri::Rpc;
+
+use crate::machine::{Machine, pod};
+
+/// Longer than it takes to look at logs.
+const A_WHILE: Duration = Duration::from_secs(25);
+
+/// A file of 11 MiB, of which nothing is written.
+fn grow(log: &Path) {
+    fs::create_dir_all(log.parent().unwrap()).unwrap();
+    File::create(log).unwrap().set_len(11 << 20).unwrap();
+}
+
+fn files(log: &Path) -> Vec<String> {
+    let names = fs::read_dir(log.parent().unwrap()).unwrap();
+    let mut names: Vec<String> = names
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_that_grows_is_put_aside() {
+    let machine = Machine::start().await;
+    let node = machine.node().await;
+    let uids = node.want(&[pod("a", "serve"), pod("b", "serve")]).await;
+    node.until_ready(&uids[0]).await;
+    node.until_ready(&uids[1]).await;
+    let log = |n: usize| -> PathBuf {
+        let directory = format!("logs/default_{}-n_{}/app/0.log", ["a", "b"][n], uids[n]);
+        machine.dir.path().join(directory)
+    };
+    // Small ones stay.
+    fs::create_dir_all(log(1).parent().unwrap()).unwrap();
+    fs::write(log(1), "little").unwrap();
+    for round in 1..=7 {
+        grow(&log(0));
+        tokio::time::sleep(A_WHILE).await;
+        let files = files(&log(0));
+        // The simulated runtime writes no logs, so it begins none.
+        assert_eq!(files.len(), round.min(4), "{files:?}");
+        assert!(files.iter().all(|name| name.starts_with("0.log.2")), "{files:?}");
+    }
+    assert_eq!(files(&log(1)), ["0.log"]);
+    assert!(machine.sim.stats().of(Rpc::ReopenContainerLog).calls >= 7);
+    // They go with their pod.
+    node.want(&[]).await;
+    node.until_gone().await;
+    assert_eq!(fs::read_dir(machine.dir.path().join("logs")).unwrap().count(), 0);
+    node.stop().await;
+    machine.check();
+}
+
+/// A log that the runtime does not begin anew is found under its own name.
+#[tokio::test(start_paused = true)]
+async fn a_log_that_cannot_be_put_aside_stays() {
+    let machine = Machine::start().await;
+    let faults = machine.sim.faults();
+    faults
+        .fail(Rpc::ReopenContainerLog, "UNAVAILABLE".parse().unwrap(), 1.0)
+        .unwrap();
+    let node = machine.node().await;
+    let uid = node.want(&[pod("a", "serve")]).await.remove(0);
+    node.until_ready(&uid).await;
+    let log = machine.dir.path().join(format!("logs/default_a-n_{uid}/app/0.log"));
+    grow(&log);
+    tokio::time::sleep(A_WHILE).await;
+    assert_eq!(files(&log), ["0.log"]);
+    assert!(machine.sim.stats().of(Rpc::ReopenContainerLog).calls >= 1);
+    faults.clear();
+    tokio::time::sleep(A_WHILE).await;
+    assert_eq!(files(&log).len(), 1);
+    assert_ne!(files(&log), ["0.log"]);
+    node.stop().await;
+    machine.check();
+}
