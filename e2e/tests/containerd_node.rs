@@ -270,7 +270,10 @@ async fn others_pods_are_never_touched(context: &Context) -> Result<()> {
         "web.yaml",
         &manifest(
             "web",
-            &format!("containers: [{}]", runs("app", &Program::Polite(0), "")),
+            &format!(
+                "terminationGracePeriodSeconds: 1, containers: [{}]",
+                runs("app", &Program::Polite(0), "")
+            ),
         ),
     )?;
     let (code, said) = node.refused(&[]).await?;
@@ -292,7 +295,10 @@ async fn others_pods_are_never_touched(context: &Context) -> Result<()> {
         "other.yaml",
         &manifest(
             "other",
-            &format!("containers: [{}]", runs("app", &Program::Polite(0), "")),
+            &format!(
+                "terminationGracePeriodSeconds: 1, containers: [{}]",
+                runs("app", &Program::Polite(0), "")
+            ),
         ),
     )?;
     node.until_ready("other").await?;
