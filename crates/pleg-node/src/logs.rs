@@ -15,13 +15,13 @@ use std::time::Duration;
 use jiff::Timestamp;
 use pleg::{ContainerId, ContainerState};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::cri::log_path;
 use crate::manifest::Pod;
-use crate::worker::Shared;
+use crate::worker::{DRAIN, Shared};
 
 /// How often logs are looked at.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -97,7 +97,7 @@ impl Logs {
             }
         }
         // One that has no name is not left so, if the runtime answers at all.
-        while rotating.join_next().await.is_some() {}
+        let _ = timeout(DRAIN, async { while rotating.join_next().await.is_some() {} }).await;
     }
 
     /// Logs that have grown too large.

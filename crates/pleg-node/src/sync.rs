@@ -181,7 +181,7 @@ impl NodeLoop {
             }
         }
         self.crew.shut_down().await;
-        // A panic of it is in the log, and nobody's else trouble.
+        // If it panicked that is in the log, and nobody else's trouble.
         let _ = logs.await;
         if let Some(store) = self.store.take() {
             // It writes what is left.

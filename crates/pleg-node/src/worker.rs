@@ -41,7 +41,7 @@ const UNSEEN_RETRY: Duration = Duration::from_secs(2);
 /// A pod that is refused may be accepted after this long.
 const REFUSED_RETRY: Duration = Duration::from_secs(1);
 /// At shutdown, how long calls in flight may take to end.
-const DRAIN: Duration = Duration::from_secs(5);
+pub(crate) const DRAIN: Duration = Duration::from_secs(5);
 /// How many pods come up at once. A runtime on two cores is no faster with more than four, and one of ours is always just being looked at.
 const STARTS: usize = 5;
 
