@@ -67,9 +67,9 @@ impl Hint {
         Some(&*metadata.uid).filter(|uid| !uid.is_empty())
     }
 
-    /// Something was deleted.
-    pub fn is_deletion(&self) -> bool {
-        self.kind == v1::ContainerEventType::ContainerDeletedEvent as i32
+    /// What happened, if it is something that CRI has a word for.
+    pub fn event_type(&self) -> Option<v1::ContainerEventType> {
+        v1::ContainerEventType::try_from(self.kind).ok()
     }
 }
 

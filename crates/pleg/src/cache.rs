@@ -317,6 +317,16 @@ impl Drop for CacheWriter {
     }
 }
 
+/// What was last inspected of a pod.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) status: Arc<PodStatus>,
+    /// The look after which it was inspected.
+    pub(crate) inspected: Token,
+    /// When that was.
+    pub(crate) at: Option<Timestamp>,
+}
+
 impl CacheWriter {
     pub(crate) fn reader(&self) -> Cache {
         self.cache.clone()
@@ -356,14 +366,18 @@ impl CacheWriter {
         slot.inspecting = true;
     }
 
-    /// The pod's last status, and the look after which it was inspected.
-    pub(crate) fn known(&self, uid: &PodUid) -> Option<(Arc<PodStatus>, Token)> {
+    /// What was last inspected of the pod.
+    pub(crate) fn known(&self, uid: &PodUid) -> Option<Known> {
         let state = self.cache.shared.state.read();
         state
             .pods
             .get(uid)
             .filter(|slot| slot.inspected > Token::default())
-            .map(|slot| (Arc::clone(&slot.entry.status), slot.inspected))
+            .map(|slot| Known {
+                status: Arc::clone(&slot.entry.status),
+                inspected: slot.inspected,
+                at: slot.entry.inspected_at,
+            })
     }
 
     /// A full look is complete.

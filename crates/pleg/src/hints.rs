@@ -6,6 +6,7 @@ use hashbrown::{HashMap, HashSet};
 
 use crate::cache::{Cache, Token};
 use crate::event::Source;
+use crate::evented::Reached;
 use crate::model::PodUid;
 use crate::runtime::RuntimeEvent;
 use crate::sync::{Mutex, Notify};
@@ -54,8 +55,8 @@ pub(crate) struct Stirred {
 pub(crate) struct Stir {
     /// Whose it is, if that was told.
     pub(crate) pod: Option<PodUid>,
-    /// One of them said that it was deleted.
-    pub(crate) deleted: bool,
+    /// How far it has come, by the one that said most.
+    pub(crate) reached: Option<Reached>,
     /// One of them said something else.
     pub(crate) seen: bool,
 }
@@ -70,8 +71,8 @@ impl Stirred {
         match (event.id, event.pod) {
             (Some(id), pod) if !full || self.objects.contains_key(&id) => {
                 let stir = self.objects.entry(id).or_default();
-                stir.deleted |= event.deleted;
-                stir.seen |= !event.deleted;
+                stir.reached = stir.reached.max(event.reached);
+                stir.seen |= event.reached != Some(Reached::Gone);
                 match (&stir.pod, pod) {
                     (None, pod) => stir.pod = pod,
                     // Two events differ about whose it is: both are looked at.
@@ -188,7 +189,7 @@ mod tests {
         RuntimeEvent {
             id: id.map(Into::into),
             pod: pod.map(Into::into),
-            deleted,
+            reached: deleted.then_some(Reached::Gone),
             created_at: 0,
         }
     }
@@ -204,7 +205,10 @@ mod tests {
         let taken = hints.take_stirred();
         let stir = &taken.objects["c"];
         assert_eq!((taken.objects.len(), taken.all), (1, false));
-        assert_eq!((stir.pod.as_ref().map(PodUid::as_str), stir.deleted), (Some("a"), true));
+        assert_eq!(
+            (stir.pod.as_ref().map(PodUid::as_str), stir.reached),
+            (Some("a"), Some(Reached::Gone))
+        );
         assert!(hints.take_stirred().is_empty());
     }
 

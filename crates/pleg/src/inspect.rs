@@ -29,17 +29,19 @@ pub(crate) struct Inspected {
     pub(crate) gone_containers: Vec<ContainerId>,
 }
 
-/// Inspects the pod as `view` shows it. `known` is its last status, from which ended containers are taken over: they do not change
+/// Inspects the pod as `view` shows it. `known` is its last status, and when that was inspected, from which ended containers are taken over: they do not change
 /// while the runtime runs, but for [what was killed a moment ago](may_learn_more). With `only`, so is whatever is not in it.
 pub(crate) async fn inspect<R: Runtime>(
     runtime: &R,
     limiter: &Limiter,
     pod: &PodRef,
     view: &PodView,
-    known: Option<&PodStatus>,
+    known: Option<(&PodStatus, Option<Timestamp>)>,
     only: Option<&HashSet<Arc<str>>>,
 ) -> Result<Inspected, Error> {
     let name = pod.full_name();
+    let inspected = known.and_then(|(_, at)| at);
+    let known = known.map(|(status, _)| status);
     let asked = |id: &str| only.is_none_or(|only| only.contains(id));
     let sandboxes = try_join_all(view.sandboxes.iter().map(|(id, state)| {
         let subject = Subject::sandbox(Arc::clone(&name), id.shared());
@@ -54,7 +56,6 @@ pub(crate) async fn inspect<R: Runtime>(
         }
     }));
     let known = known.map(PodStatus::by_id).unwrap_or_default();
-    let now = Timestamp::now();
     let containers = try_join_all(view.containers.iter().map(|(container, state)| {
         let subject = Subject::container(Arc::clone(&name), Arc::clone(&container.name), container.id.shared());
         let settled = *state == ContainerState::Exited || !asked(container.id.as_str());
@@ -63,7 +64,8 @@ pub(crate) async fn inspect<R: Runtime>(
             .copied()
             .filter(|status| status.state == *state);
         async move {
-            match same.filter(|same| settled && !may_learn_more(same, now)) {
+            let final_word = |same: &&ContainerStatus| inspected.is_none_or(|at| !may_learn_more(same, at));
+            match same.filter(|same| settled && final_word(same)) {
                 Some(same) => Ok(Some(same.clone())),
                 None => found(
                     limiter
@@ -85,10 +87,10 @@ pub(crate) async fn inspect<R: Runtime>(
     })
 }
 
-/// Whether the runtime may say more of this end than it did. It is told of an exit and of its reason apart: a container that ran out of
-/// memory may first be told to have ended by `Error`, and by `OOMKilled` once that message has arrived.
-fn may_learn_more(status: &ContainerStatus, now: Timestamp) -> bool {
-    let recent = |at: Timestamp| now.duration_since(at).abs() < REASON_ARRIVES;
+/// Whether the runtime may say more of this end than it did `then`. It is told of an exit and of its reason apart: a container that ran
+/// out of memory may first be told to have ended by `Error`, and by `OOMKilled` once that message has arrived.
+pub(crate) fn may_learn_more(status: &ContainerStatus, then: Timestamp) -> bool {
+    let recent = |at: Timestamp| then.duration_since(at).abs() < REASON_ARRIVES;
     status.exit_code == Some(KILLED) && &*status.reason != OUT_OF_MEMORY && status.finished_at.is_some_and(recent)
 }
 

@@ -114,7 +114,7 @@ pub mod trouble;
 pub use cache::{Cache, NotFresh, PodEntry, Token};
 pub use connect::{ConnectError, connect};
 pub use event::{Event, EventType, Source};
-pub use evented::{EventedConfig, Mode, ModeReport};
+pub use evented::{EventedConfig, Mode, ModeReport, Reached};
 pub use feed::{Feed, Item, Overflow, Start, Subscriber};
 pub use generator::{Config, Generator, ProbeConfig};
 pub use handle::Pleg;

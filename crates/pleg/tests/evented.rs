@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use common::{Fake, Rig};
 use pleg::runtime::{ErrorKind, RuntimeEvent, RuntimeVersion};
-use pleg::{Config, ContainerState, EventedConfig, Level, Mode, PodUid, SandboxState, Trouble};
+use pleg::{Config, ContainerState, EventedConfig, Level, Mode, PodUid, Reached, SandboxState, Trouble};
 use tokio::time::{Instant, sleep, timeout};
 
 /// Long enough for a stream to be taken for good, and short of any look but those that it asks for.
@@ -365,7 +365,7 @@ async fn no_time_in_an_event_decides_anything() {
         fake.world().tell(&RuntimeEvent {
             id: Some(id.as_str().into()),
             pod: Some(uid("a")),
-            deleted: false,
+            reached: Some(Reached::Running),
             created_at,
         });
         sleep(Duration::from_millis(10)).await;
@@ -639,7 +639,7 @@ async fn a_backlog_of_5000_neither_delays_the_start_nor_is_told_again() {
         .map(|n| RuntimeEvent {
             id: Some(format!("c{}", n % 100).into()),
             pod: Some(format!("p{}", n % 100).into()),
-            deleted: n % 3 == 0,
+            reached: [Some(Reached::Gone), None, Some(Reached::Ended)][usize::try_from(n % 3).unwrap()],
             created_at: n,
         })
         .collect();
@@ -810,6 +810,49 @@ async fn old_lists_of_several_pods_undo_nothing_that_an_event_brought() {
 
 /// DELETED of a container that only stopped, as CRI-O told it, together with what told of its beginning: it was taken for gone before
 /// it was seen.
+/// CRI-O tells of a start before its status does; containerd of a sandbox's end while a plugin holds that up. No other event comes.
+#[tokio::test(start_paused = true)]
+async fn an_event_that_is_ahead_of_the_runtimes_books_is_looked_into_again() {
+    let fake = node();
+    for id in ["new", "newer"] {
+        fake.world().add_container("a", "s-a", id, ContainerState::Created);
+    }
+    fake.world().add_pod("b", &[]);
+    let mut rig = rested(&fake, config(), Duration::from_mins(1)).await;
+    let looks = fake.world().looks.len();
+    let tell = |id: &str, pod: &str, reached| {
+        fake.world().tell(&RuntimeEvent {
+            id: Some(id.into()),
+            pod: Some(uid(pod)),
+            reached: Some(reached),
+            ..RuntimeEvent::default()
+        });
+    };
+    // Soon, and later; of a container and of a sandbox.
+    for (n, late) in [50, 400].into_iter().enumerate() {
+        let id = ["new", "newer"][n];
+        tell(id, "a", Reached::Running);
+        sleep(Duration::from_millis(late)).await;
+        assert_eq!(rig.drain(), [""; 0], "{id}");
+        fake.world().containers.get_mut(id).unwrap().state = ContainerState::Running;
+        sleep(Duration::from_millis(1200)).await;
+        assert_eq!(rig.drain(), [format!("ContainerStarted a {id}")]);
+    }
+    tell("s-b", "b", Reached::Gone);
+    sleep(Duration::from_millis(400)).await;
+    assert_eq!(rig.drain(), [""; 0]);
+    fake.world().remove_pod("b");
+    sleep(Duration::from_millis(1200)).await;
+    assert!(rig.drain().iter().any(|line| line.starts_with("PodRemoved b")));
+    // Of what is so nobody asks again.
+    let calls = fake.world().status_calls.len();
+    tell("new", "a", Reached::Running);
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(fake.world().status_calls.len(), calls + 1);
+    assert_eq!(fake.world().looks.len(), looks, "no full look was needed");
+    assert_eq!(rig.pleg.health().report().mode.missed_changes, 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_said_to_be_deleted_before_it_was_seen_is_looked_for() {
     let fake = node();

@@ -13,7 +13,7 @@ use common::history::{CONTAINERS, Change, Chronicle, PODS, Waiter, change, toggl
 use common::oracle::{cache_is_right, container_states, explained, replay, replayed};
 use common::{Fake, Rig};
 use pleg::runtime::{ErrorKind, RuntimeEvent};
-use pleg::{Config, Event, Item, Level, Mode};
+use pleg::{Config, Event, Item, Level, Mode, Reached};
 use proptest::prelude::*;
 use tokio::time::{sleep, timeout};
 
@@ -38,7 +38,7 @@ enum Fate {
 enum Step {
     Change(Change, Fate),
     /// An event about nothing that happened: of an object that was made in a step, of a pod, either or neither told.
-    Invented(Option<(bool, usize)>, Option<usize>, bool),
+    Invented(Option<(bool, usize)>, Option<usize>, Option<Reached>),
     Cut,
     Refuse(bool),
     /// Time passes, in milliseconds.
@@ -98,14 +98,18 @@ fn step(faults: Faults) -> impl Strategy<Value = Step> {
     let invented = (
         proptest::option::of((any::<bool>(), 0..40usize)),
         proptest::option::of(0..PODS + 2),
-        any::<bool>(),
+        proptest::option::of(prop_oneof![
+            Just(Reached::Running),
+            Just(Reached::Ended),
+            Just(Reached::Gone)
+        ]),
     );
     // Most calls are fast, some slower than the pauses between looks.
     let millis = prop_oneof![3 => Just(0), 3 => 1..20u64, 2 => 20..400u64];
     let latencies = proptest::collection::vec(millis, 0..4);
     let calm = prop_oneof![
         20 => (change(), fate(faults)).prop_map(|(change, fate)| Step::Change(change, fate)),
-        1 => invented.prop_map(|(id, pod, deleted)| Step::Invented(id, pod, deleted)),
+        1 => invented.prop_map(|(id, pod, reached)| Step::Invented(id, pod, reached)),
         5 => (1..50u64).prop_map(Step::Pass),
         3 => (50..5000u64).prop_map(Step::Pass),
         3 => (1..8usize).prop_map(Step::Turns),
@@ -137,7 +141,7 @@ fn tell(fake: &Fake, mut events: Vec<RuntimeEvent>, fate: &Fate) {
             Fate::WithoutId => event.id = None,
             Fate::Empty => *event = RuntimeEvent::default(),
             Fate::Wild(created_at) => event.created_at = *created_at,
-            Fate::Deleted => event.deleted = true,
+            Fate::Deleted => event.reached = Some(Reached::Gone),
             Fate::Told | Fate::Doubled | Fate::Late(_) | Fate::Dropped => {}
         }
     }
@@ -162,11 +166,11 @@ fn tell(fake: &Fake, mut events: Vec<RuntimeEvent>, fate: &Fate) {
 fn apply(fake: &Fake, step: &Step, n: usize) {
     match step {
         Step::Change(change, fate) => tell(fake, change.apply_and_tell(fake, n), fate),
-        Step::Invented(object, pod, deleted) => {
+        Step::Invented(object, pod, reached) => {
             let event = RuntimeEvent {
                 id: object.map(|(container, n)| format!("{}{n}", if container { "k" } else { "s" }).into()),
                 pod: pod.map(|p| format!("p{p}").into()),
-                deleted: *deleted,
+                reached: *reached,
                 created_at: 1,
             };
             fake.world().tell(&event);

@@ -12,9 +12,12 @@
 //! late, doubled, half filled or from the future can cost a look and can never be wrong. What runtimes are known to do to their
 //! events is in [`quirks`].
 //!
+//! An event may be ahead of what the runtime says when it is asked: what it claims is looked into again a moment later (`ahead`).
+//!
 //! Trust, but verify: while the stream is up the pause between full looks grows (`period`); a full look that finds a change nobody
 //! hinted at (`misses`) takes it back to the shortest, as does a stream that ends.
 
+pub(crate) mod ahead;
 pub(crate) mod link;
 pub(crate) mod misses;
 pub(crate) mod period;
@@ -28,6 +31,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+pub use ahead::Reached;
 pub(crate) use link::{Link, State as StreamState};
 pub(crate) use stream::Stream;
 

@@ -9,6 +9,7 @@
 //! | `pod_sandbox_status` is missing | containerd 1.7 on a sandbox's DELETED; half-filled events | the id is looked up in the records; what is not there is found by a full look |
 //! | `created_at` in seconds, in nanoseconds, or 0 | CRI-O, containerd, others | never decides anything; [`made_at`] reads it for a metric |
 //! | DELETED when a container only stopped | CRI-O before 1.26.2 | the pod is looked at, and what is listed counts |
+//! | an event before the runtime's own answers say so | CRI-O on a start, containerd on a sandbox's end that a plugin holds up | what it claims is looked into again after 100 ms and after 1 s (`ahead`) |
 //! | no STOPPED after a failed start | containerd | found by a full look; not counted as a miss |
 //! | no STOPPED at all | some runtimes | found by a full look, counted as a miss, and looks come once a second again |
 //! | old events, kept for the next subscriber | containerd: 1000 in 1.7, five minutes in 2.x | a look that finds nothing new says nothing |

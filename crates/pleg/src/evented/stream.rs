@@ -51,6 +51,7 @@ impl<R: Runtime> Stream<R> {
         let mut pause = AGAIN[0];
         let mut ever_up = false;
         loop {
+            let asked = Instant::now();
             let ended = self.attempt(ever_up).await;
             // A stream that was good is asked for again at once, and not by all nodes of a cluster together.
             let error = match ended {
@@ -63,7 +64,10 @@ impl<R: Runtime> Stream<R> {
                 }
                 Ended::Lost(error) => {
                     ever_up = true;
-                    pause = AGAIN[0];
+                    // One that ends as soon as it has begun is no better than none.
+                    if asked.elapsed() > PROVEN {
+                        pause = AGAIN[0];
+                    }
                     error
                 }
                 Ended::Failed(error) => error,

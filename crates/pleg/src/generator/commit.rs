@@ -5,12 +5,13 @@ use std::time::Duration;
 use hashbrown::HashMap;
 use jiff::Timestamp;
 use pleg_cri::error::seconds;
+use tokio::time::Instant;
 
 use super::Generator;
 use super::work::Work;
 use crate::diff::{Change, diff};
 use crate::event::{Event, EventType, Source, Subject};
-use crate::inspect::Inspected;
+use crate::inspect::{Inspected, may_learn_more};
 use crate::model::{ContainerId, ContainerRef, PodRef, PodView};
 use crate::recorder::Committing;
 use crate::recorder::line::{Gone, Scope, Turn};
@@ -20,6 +21,11 @@ use crate::status::{ContainerStatus, PodStatus};
 
 /// A lag beyond this is a clock that was set, not a lag.
 const MOST_LAG: Duration = Duration::from_hours(1);
+
+/// The reason of an end that is told apart from it has arrived after this long, mostly.
+const REASON_ARRIVES_SOON: Duration = Duration::from_secs(2);
+/// Pods that are asked again for a reason. Where many containers are killed at once, it is not the memory of each.
+const MOST_REASONS: usize = 32;
 
 impl<R: Runtime> Generator<R> {
     /// Commits an inspected pod. `view` is what the list showed when the inspection began.
@@ -34,10 +40,20 @@ impl<R: Runtime> Generator<R> {
             return;
         };
         let (token, source, initial) = (work.token, work.source, work.initial);
-        if by_id.is_some() && inspected.leaves_nothing_of(&view) {
+        if by_id.is_some() && inspected.leaves_nothing_of(&view) && !self.records.is_dirty(key) {
             // All that was known of the pod is gone; whether the pod is, only a list can tell.
+            let asked = work.again;
             self.no_news(key);
-            self.evented.wanted.pods.entry(pod.uid).or_default();
+            match asked {
+                Some((_, source)) => _ = self.hints.pod(&pod.uid, source),
+                None => _ = self.evented.wanted.pods.entry(pod.uid).or_default(),
+            }
+            return;
+        }
+        if !unchanged && inspected.leaves_nothing_of(&view) && !self.records.listed(key).is_empty() {
+            // All that was asked about is gone, and something else of the pod is listed since: the next inspection tells of both.
+            self.work_done(key, true);
+            self.moved(key);
             return;
         }
         if let Some(trouble) = &work.trouble {
@@ -62,6 +78,10 @@ impl<R: Runtime> Generator<R> {
             self.uncounted = true;
             view = self.records.listed(key);
         }
+        if by_id.is_none() && self.evented.period.is_grown() && self.records.is_behind(&inspected) {
+            // There may be no event for that, and the next full look is far.
+            self.evented.wanted.pods.entry(pod.uid.clone()).or_default();
+        }
         if by_id.is_some() && inspected.misses_something() {
             // It went without a word; its pod may not be what we think.
             self.evented.wanted.pods.entry(pod.uid.clone()).or_default();
@@ -73,6 +93,7 @@ impl<R: Runtime> Generator<R> {
         let changes = diff(&before, &view);
         let status = inspected.into_status(pod.clone(), known);
         let now = Timestamp::now();
+        self.note_killed(&changes, &status);
         let context = Context {
             pod: &pod,
             status: status.by_id(),
@@ -114,7 +135,7 @@ impl<R: Runtime> Generator<R> {
         };
         let work = self.forget_work(key);
         let source = work.as_ref().map_or(Source::Relist, |work: &Work| work.source);
-        let known = self.cache.known(&pod.uid).map(|(status, _)| status);
+        let known = self.cache.known(&pod.uid).map(|known| known.status);
         let before = self.records.committed(key);
         let changes = diff(&before, &PodView::default());
         let context = Context {
@@ -139,6 +160,30 @@ impl<R: Runtime> Generator<R> {
         self.publish(events);
         self.gauges();
         self.moved(key);
+    }
+
+    /// Notes to ask again why containers were killed, if they were just now.
+    fn note_killed(&mut self, changes: &[Change], status: &PodStatus) {
+        let (died, now) = (status.by_id(), Timestamp::now());
+        let killed = |change: &Change| {
+            let Change::Died(container) = change else { return false };
+            died.get(&container.id)
+                .is_some_and(|status| may_learn_more(status, now))
+        };
+        if self.reasons.len() < MOST_REASONS && changes.iter().any(killed) {
+            let uid = status.pod.uid.clone();
+            self.reasons.push_back((Instant::now() + REASON_ARRIVES_SOON, uid));
+        }
+    }
+
+    /// Has pods looked at whose containers were killed a while ago.
+    pub(super) fn ask_for_reasons(&mut self) {
+        let now = Instant::now();
+        while let Some((_, uid)) = self.reasons.pop_front_if(|(at, _)| *at <= now) {
+            if self.records.key(&uid).is_some() {
+                self.hints.pod(&uid, Source::Relist);
+            }
+        }
     }
 
     /// Only a complete look can say that there is no trace of a pod. Who asked by a look of his own does not wait a period for it.

@@ -14,9 +14,10 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{Config, Generator};
 use crate::event::Source;
+use crate::evented::ahead::{Ahead, Claim};
 use crate::evented::misses::{Misses, Suspicion};
 use crate::evented::period::Period;
-use crate::evented::{EventedConfig, Link, Mode, ModeReport, Stream, StreamState};
+use crate::evented::{EventedConfig, Link, Mode, ModeReport, Reached, Stream, StreamState};
 use crate::health::Who;
 use crate::model::PodUid;
 use crate::recorder::line::{State, Turn};
@@ -44,6 +45,7 @@ pub(super) struct Evented {
     config: EventedConfig,
     pub(super) period: Period,
     pub(super) misses: Misses,
+    pub(super) ahead: Ahead,
     missed: u64,
     /// Events come; none since their subscription were lost before this full look.
     up: bool,
@@ -108,6 +110,7 @@ impl Evented {
             config: config.evented,
             period: Period::new(config.period, config.evented.most_period, config.threshold),
             misses: Misses::default(),
+            ahead: Ahead::default(),
             missed: 0,
             up: false,
             verified: false,
@@ -192,6 +195,7 @@ impl<R: Runtime> Generator<R> {
         }
         self.tell_down();
         self.sort_hints();
+        self.look_into_claims();
         self.judge_misses();
         if self.count_at().is_some_and(|at| Instant::now() >= at) {
             self.count();
@@ -288,14 +292,18 @@ impl<R: Runtime> Generator<R> {
             let known = self.records.pod_of(&id);
             let uid = known.and_then(|key| self.records.pod(key)).map(|pod| pod.uid.clone());
             // The records know better: a container does not change its pod.
-            let uid = uid.or(stir.pod);
+            let (uid, deleted) = (uid.or(stir.pod), stir.reached == Some(Reached::Gone));
+            if let (Some(reached), Some(uid)) = (stir.reached, &uid) {
+                let (id, pod) = (Arc::clone(&id), uid.clone());
+                evented.ahead.claimed(Claim { id, pod, reached }, now);
+            }
             // What was never seen and is gone again is nobody's news; unless it is being listed, or was just told to be there, as
             // by runtimes that say so of what has only stopped.
             let news = stir.seen || self.listing_since.is_some();
             match (known, uid) {
                 (Some(key), Some(uid)) => {
                     evented.misses.hinted(&uid, now);
-                    if stir.deleted {
+                    if deleted {
                         evented.wanted.pods.entry(uid).or_default();
                     } else {
                         by_id.entry(key).or_default().push(id);
@@ -306,7 +314,7 @@ impl<R: Runtime> Generator<R> {
                     if news {
                         let ids = evented.wanted.pods.entry(uid).or_default();
                         // It need not be there.
-                        ids.extend(Some(id).filter(|_| !stir.deleted));
+                        ids.extend(Some(id).filter(|_| !deleted));
                     }
                 }
                 (_, None) => {
@@ -320,8 +328,41 @@ impl<R: Runtime> Generator<R> {
             evented.wanted.pods.entry(uid).or_default();
         }
         evented.wanted.bound();
+        self.look_at_once(by_id);
+    }
+
+    /// Looks again at what events have claimed and what is still not so.
+    fn look_into_claims(&mut self) {
+        let now = Instant::now();
+        if self.evented.ahead.next().is_none_or(|at| now < at) {
+            return;
+        }
+        let records = &self.records;
+        let open = self
+            .evented
+            .ahead
+            .due(now, |claim| records.has_reached(&claim.id, claim.reached));
+        let mut by_id: HashMap<PodKey, Vec<Arc<str>>> = HashMap::new();
+        for claim in open {
+            // By id it is seen neither that something is gone nor that a sandbox has become ready.
+            let listed = claim.reached == Reached::Gone || self.records.is_sandbox(&claim.id);
+            match self.records.pod_of(&claim.id) {
+                Some(key) if !listed => by_id.entry(key).or_default().push(claim.id),
+                Some(_) => _ = self.evented.wanted.pods.entry(claim.pod).or_default(),
+                None => {}
+            }
+        }
+        self.evented.wanted.bound();
+        self.look_at_once(by_id);
+    }
+
+    /// Asks for these objects by their ids; or lists everything, if they are many.
+    fn look_at_once(&mut self, by_id: HashMap<PodKey, Vec<Arc<str>>>) {
+        if by_id.is_empty() {
+            return;
+        }
         if self.first || by_id.len() > MOST_BY_ID {
-            evented.wanted.all = true;
+            self.evented.wanted.all = true;
             return;
         }
         let complete = self.cache.reader().complete();

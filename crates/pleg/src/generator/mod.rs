@@ -17,6 +17,7 @@ mod look;
 mod probe;
 mod work;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +40,7 @@ use crate::health::{Health, THRESHOLD};
 use crate::hints::Hints;
 use crate::limiter::{Limiter, LimiterConfig};
 use crate::metrics::Metrics;
+use crate::model::PodUid;
 use crate::monitor::RuntimeMonitor;
 use crate::readiness::Readiness;
 use crate::recorder::line::Turn;
@@ -157,6 +159,8 @@ pub struct Generator<R> {
     inspections: FuturesUnordered<BoxFuture<'static, Done>>,
     next_inspection: u64,
 
+    /// Pods with a container that was killed, and when to ask again why: see [`crate::inspect::may_learn_more`].
+    reasons: VecDeque<(Instant, PodUid)>,
     /// Since when the list in flight is.
     listing_since: Option<Instant>,
     by_id: ById,
@@ -203,6 +207,7 @@ impl<R: Runtime> Generator<R> {
             queue: Queue::default(),
             inspections: FuturesUnordered::new(),
             next_inspection: 0,
+            reasons: VecDeque::new(),
             listing_since: None,
             by_id: ById::default(),
             prober: Prober::new(now),
@@ -243,6 +248,7 @@ impl<R: Runtime> Generator<R> {
             self.settle_if_late();
             self.check_health();
             self.queue_due_retries();
+            self.ask_for_reasons();
             self.start_inspections();
             if listing.is_none() {
                 listing = self.plan();
@@ -293,6 +299,8 @@ impl<R: Runtime> Generator<R> {
             hinted,
             stirred,
             self.evented.misses.next(),
+            self.evented.ahead.next(),
+            self.reasons.front().map(|(at, _)| *at),
             self.evented.tell_at().filter(|_| !self.health.looks_fail()),
             self.count_at(),
             late,
@@ -322,6 +330,7 @@ impl<R: Runtime> Generator<R> {
             tracing::error!("{message}");
             self.recorder.transition(Turn::Unhealthy, None, Some(&message), None);
             self.announce(EventType::PlegNotHealthy, &message);
+            self.reset_period("unhealthy");
         }
     }
 

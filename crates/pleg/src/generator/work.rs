@@ -272,15 +272,15 @@ impl<R: Runtime> Generator<R> {
             let inspection = async move {
                 let reusable = known
                     .as_ref()
-                    .filter(|(_, inspected)| *inspected >= restarted)
-                    .map(|(status, _)| &**status);
+                    .filter(|known| known.inspected >= restarted)
+                    .map(|known| (&*known.status, known.at));
                 let call = inspect(&*runtime, &limiter, &pod, &view, reusable, only.as_ref());
                 let result = Abortable::new(call, registration).await.ok();
                 Done {
                     key,
                     id,
                     view,
-                    known: known.map(|(status, _)| status),
+                    known: known.map(|known| known.status),
                     result,
                 }
             };
@@ -382,8 +382,10 @@ impl<R: Runtime> Generator<R> {
         if error.kind.is_deadline() {
             self.prober.suspect(&pod.uid);
         }
-        // A runtime that is gone is reported once, not for each pod.
-        if !trouble.told && !error.kind.is_unreachable() {
+        // A runtime that is gone is reported once, not for each pod. One that lists, and says again and again that this pod cannot be
+        // reached, is not gone.
+        let gone = error.kind.is_unreachable() && (trouble.attempts == 1 || self.health.looks_fail());
+        if !trouble.told && !gone {
             trouble.told = true;
             let who = Who {
                 pod: Some(pod.full_name()),
@@ -397,7 +399,7 @@ impl<R: Runtime> Generator<R> {
                 seconds(pause)
             );
         }
-        if error.kind.is_unreachable() {
+        if gone {
             self.restarted = self.cache.reader().token();
             // The next look tells whether it is the runtime, and says so; why wait for it?
             self.hints.all(Source::Relist);

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use super::table::Item;
 use super::{Pod, PodKey, Records};
+use crate::evented::Reached;
 use crate::inspect::Inspected;
 use crate::model::{ContainerRef, ContainerState, PodRef, SandboxId, SandboxState};
+use crate::status::{ContainerStatus, SandboxStatus};
 
 /// A container or sandbox that may still change: one to ask for by id when lists do not answer.
 #[derive(Debug, Clone)]
@@ -100,6 +102,43 @@ impl Records {
                 .and_then(|slot| self.sandboxes.get(slot))
         };
         container.map(|item| item.pod).or_else(|| Some(sandbox()?.pod))
+    }
+
+    /// An object has come as far as an event says, or further, by what was last seen of it. So has one that is not known: it is gone,
+    /// or lists will tell.
+    pub(crate) fn has_reached(&self, id: &str, reached: Reached) -> bool {
+        let container = self.containers.find(id.as_bytes());
+        if let Some(item) = container.and_then(|slot| self.containers.get(slot)) {
+            return match (item.visible(), reached) {
+                (None | Some(ContainerState::Exited), Reached::Running | Reached::Ended) | (None, Reached::Gone) => {
+                    true
+                }
+                (Some(state), Reached::Running) => state != ContainerState::Created,
+                (Some(_), Reached::Ended | Reached::Gone) => false,
+            };
+        }
+        let sandbox = self.sandboxes.find(id.as_bytes());
+        sandbox
+            .and_then(|slot| self.sandboxes.get(slot))
+            .is_none_or(|item| match (item.visible(), reached) {
+                (None, _) => true,
+                (Some(state), Reached::Running) => state == SandboxState::Ready,
+                (Some(state), Reached::Ended) => state == SandboxState::NotReady,
+                (Some(_), Reached::Gone) => false,
+            })
+    }
+
+    /// An inspection said of something that it is further than the lists say.
+    pub(crate) fn is_behind(&self, inspected: &Inspected) -> bool {
+        let sandbox = |status: &SandboxStatus| {
+            let slot = self.sandboxes.find(status.id.as_str().as_bytes());
+            slot.is_some_and(|slot| self.sandboxes.is_behind(slot, status.state))
+        };
+        let container = |status: &ContainerStatus| {
+            let slot = self.containers.find(status.id.as_str().as_bytes());
+            slot.is_some_and(|slot| self.containers.is_behind(slot, status.state))
+        };
+        inspected.sandboxes.iter().any(sandbox) || inspected.containers.iter().any(container)
     }
 
     /// It is the id of a sandbox.

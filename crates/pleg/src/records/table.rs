@@ -195,8 +195,13 @@ impl<S: State> Table<S> {
 
     /// Notes a state that is ahead of the listed one. Returns whether it is.
     pub(super) fn advance(&mut self, slot: u32, state: S) -> bool {
-        let ahead = |item: &Item<S>| item.listed.is_some_and(|listed| state.stage() > listed.stage());
-        self.get(slot).is_some_and(ahead) && self.note(slot, state).is_some()
+        self.is_behind(slot, state) && self.note(slot, state).is_some()
+    }
+
+    /// What is listed is behind this state.
+    pub(super) fn is_behind(&self, slot: u32, state: S) -> bool {
+        let behind = |item: &Item<S>| item.listed.is_some_and(|listed| state.stage() > listed.stage());
+        self.get(slot).is_some_and(behind)
     }
 
     /// A look begins: it is newer than what was noted. Not when one is taken in: it may consist of several lists.

@@ -6,6 +6,7 @@ use futures_util::{StreamExt, stream};
 use pleg_cri::{Client, Error, ErrorKind, Hint, InFlight, ListFilter, ListSummary, Rpc, Subject, v1};
 
 use super::{EventStream, Runtime, RuntimeCondition, RuntimeEvent, RuntimeStatus, RuntimeVersion};
+use crate::evented::Reached;
 use crate::model::{ContainerId, SandboxId};
 use crate::snapshot::{ContainerList, SandboxList};
 use crate::status::{ContainerStatus, SandboxStatus, text};
@@ -151,7 +152,12 @@ fn event(hint: &Hint) -> RuntimeEvent {
     RuntimeEvent {
         id: text(&hint.id).map(Into::into),
         pod: hint.pod().and_then(text).map(Into::into),
-        deleted: hint.is_deletion(),
+        reached: match hint.event_type() {
+            Some(v1::ContainerEventType::ContainerStartedEvent) => Some(Reached::Running),
+            Some(v1::ContainerEventType::ContainerStoppedEvent) => Some(Reached::Ended),
+            Some(v1::ContainerEventType::ContainerDeletedEvent) => Some(Reached::Gone),
+            Some(v1::ContainerEventType::ContainerCreatedEvent) | None => None,
+        },
         created_at: hint.created_at,
     }
 }
@@ -193,7 +199,7 @@ mod tests {
         let expected = RuntimeEvent {
             id: Some("c".into()),
             pod: Some("u".into()),
-            deleted: true,
+            reached: Some(Reached::Gone),
             created_at: 7,
         };
         assert_eq!(read(&whole()), expected);
@@ -209,7 +215,7 @@ mod tests {
         assert_eq!((read(&event).pod, read(&event).id), (None, Some("c".into())));
         event.container_id = "x".repeat(300);
         event.container_event_type = 99;
-        assert_eq!((read(&event).id, read(&event).deleted), (None, false));
+        assert_eq!((read(&event).id, read(&event).reached), (None, None));
         assert_eq!(read(&v1::ContainerEventResponse::default()), RuntimeEvent::default());
         let bad = Hint {
             id: vec![0xff, 0xfe].into(),

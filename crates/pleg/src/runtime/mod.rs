@@ -10,6 +10,7 @@ pub use cri::CriRuntime;
 use futures_util::stream::BoxStream;
 pub use pleg_cri::{Error, ErrorKind, InFlight, ListFilter, ListSummary, Subject};
 
+use crate::evented::Reached;
 use crate::model::{ContainerId, PodUid, SandboxId};
 use crate::snapshot::{ContainerList, SandboxList};
 use crate::status::{ContainerStatus, SandboxStatus};
@@ -67,8 +68,8 @@ pub struct RuntimeEvent {
     pub id: Option<Arc<str>>,
     /// The pod it is about, if that is told.
     pub pod: Option<PodUid>,
-    /// It says that something was deleted.
-    pub deleted: bool,
+    /// How far it says that the object has come. Decides nothing either, but that it is looked at again if that is not so.
+    pub reached: Option<Reached>,
     /// When it says it was made. Decides nothing: see [`crate::evented::quirks`].
     pub created_at: i64,
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use pleg::event::Subject;
 use pleg::model::PodView;
 use pleg::runtime::RuntimeEvent;
-use pleg::{ContainerState, Event, EventType, PodEntry, PodUid, SandboxState, Token};
+use pleg::{ContainerState, Event, EventType, PodEntry, PodUid, Reached, SandboxState, Token};
 use proptest::prelude::*;
 
 use super::{Container, Fake, Rig, Sandbox, World};
@@ -121,8 +121,21 @@ impl Change {
     /// Makes it so, and returns what an honest runtime tells of it.
     pub fn apply_and_tell(&self, fake: &Fake, n: usize) -> Vec<RuntimeEvent> {
         let states = |world: &World| {
-            let sandbox = |(id, s): (&String, &Sandbox)| (id.clone(), (s.uid.clone(), s.state as i32));
-            let container = |(id, c): (&String, &Container)| (id.clone(), (c.uid.clone(), c.state as i32));
+            let sandbox = |(id, s): (&String, &Sandbox)| {
+                let reached = match s.state {
+                    SandboxState::Ready => Reached::Running,
+                    SandboxState::NotReady => Reached::Ended,
+                };
+                (id.clone(), (s.uid.clone(), s.state as i32, Some(reached)))
+            };
+            let container = |(id, c): (&String, &Container)| {
+                let reached = match c.state {
+                    ContainerState::Running => Some(Reached::Running),
+                    ContainerState::Exited => Some(Reached::Ended),
+                    ContainerState::Created | ContainerState::Unknown => None,
+                };
+                (id.clone(), (c.uid.clone(), c.state as i32, reached))
+            };
             let sandboxes = world.sandboxes.iter().map(sandbox);
             sandboxes
                 .chain(world.containers.iter().map(container))
@@ -136,8 +149,8 @@ impl Change {
         changed
             .map(|id| RuntimeEvent {
                 id: Some(id.as_str().into()),
-                pod: after.get(id).or(before.get(id)).map(|(uid, _)| uid.as_str().into()),
-                deleted: !after.contains_key(id),
+                pod: after.get(id).or(before.get(id)).map(|(uid, ..)| uid.as_str().into()),
+                reached: after.get(id).map_or(Some(Reached::Gone), |(.., reached)| *reached),
                 created_at: 1_800_000_000,
             })
             .collect()

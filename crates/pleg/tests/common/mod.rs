@@ -20,7 +20,7 @@ use pleg::runtime::{
 use pleg::snapshot::{ContainerList, SandboxList};
 use pleg::{
     Config, ContainerId, ContainerRef, ContainerState, ContainerStatus, Event, Generator, Item, Metrics, Overflow,
-    Pleg, PodUid, SandboxId, SandboxState, SandboxStatus, Start, Subscriber,
+    Pleg, PodUid, Reached, SandboxId, SandboxState, SandboxStatus, Start, Subscriber,
 };
 use pleg_cri::{ContainerItem, Endpoint, InFlight, Rpc, SandboxItem};
 use tokio::sync::mpsc;
@@ -146,7 +146,7 @@ impl World {
         self.tell(&RuntimeEvent {
             id: Some(id.into()),
             pod: pod.map(Into::into),
-            deleted: true,
+            reached: Some(Reached::Gone),
             ..RuntimeEvent::default()
         });
     }

@@ -21,6 +21,9 @@ mod sync;
 mod event {
     pub(crate) use pleg::event::Source;
 }
+mod evented {
+    pub(crate) use pleg::Reached;
+}
 mod model {
     pub(crate) use pleg::model::{PodRef, PodUid};
 }

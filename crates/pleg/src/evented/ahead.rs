@@ -1,0 +1,119 @@
+//! Events that are ahead of the runtime's own books.
+//!
+//! CRI-O tells that a container has started before its status says so, and containerd that a sandbox is deleted while a plugin still
+//! holds it up. A look at once finds nothing then, and no other event will come. So what an event claims is remembered: a moment later,
+//! and once more after a while, it is looked at again if it is still not so. Pure: whoever asks brings the time.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::model::PodUid;
+
+/// After these times it is looked at again.
+const AGAIN: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(1)];
+/// Claims that wait. In a storm more are left to the next full look.
+const LIMIT: usize = 4096;
+
+/// How far an event says that an object has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reached {
+    /// It runs; of a sandbox, it is ready.
+    Running,
+    /// It has ended.
+    Ended,
+    /// It is gone.
+    Gone,
+}
+
+/// What an event claims.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) id: Arc<str>,
+    pub(crate) pod: PodUid,
+    pub(crate) reached: Reached,
+}
+
+/// Claims that are looked into later: in the order of their times, for each of the two.
+#[derive(Debug, Default)]
+pub(crate) struct Ahead {
+    claims: [VecDeque<(Instant, Claim)>; AGAIN.len()],
+}
+
+impl Ahead {
+    /// Remembers what an event claims. Whoever is told looks at once; this is for later.
+    pub(crate) fn claimed(&mut self, claim: Claim, now: Instant) {
+        self.put(0, claim, now);
+    }
+
+    fn put(&mut self, time: usize, claim: Claim, now: Instant) {
+        if self.claims[time].len() < LIMIT {
+            self.claims[time].push_back((now + AGAIN[time], claim));
+        }
+    }
+
+    /// When the next one is due.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.claims
+            .iter()
+            .filter_map(|claims| claims.front().map(|(at, _)| *at))
+            .min()
+    }
+
+    /// Takes those that are due and not `so` by now. Each of them comes up twice at most.
+    pub(crate) fn due(&mut self, now: Instant, mut so: impl FnMut(&Claim) -> bool) -> Vec<Claim> {
+        let mut open = Vec::new();
+        for time in (0..AGAIN.len()).rev() {
+            while let Some((_, claim)) = self.claims[time].pop_front_if(|(at, _)| *at <= now) {
+                if so(&claim) {
+                    continue;
+                }
+                if time + 1 < AGAIN.len() {
+                    self.put(time + 1, claim.clone(), now);
+                }
+                open.push(claim);
+            }
+        }
+        open
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(id: &str) -> Claim {
+        Claim {
+            id: id.into(),
+            pod: "p".into(),
+            reached: Reached::Running,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_not_so_is_looked_into_twice() {
+        let (mut ahead, start) = (Ahead::default(), Instant::now());
+        assert_eq!(ahead.next(), None);
+        ahead.claimed(claim("a"), start);
+        ahead.claimed(claim("b"), start);
+        assert_eq!(ahead.next(), Some(start + AGAIN[0]));
+        assert_eq!(ahead.due(start, |_| false), []);
+        let first = start + AGAIN[0];
+        assert_eq!(ahead.due(first, |claim| &*claim.id == "b"), [claim("a")]);
+        assert_eq!(ahead.next(), Some(first + AGAIN[1]));
+        assert_eq!(ahead.due(first + AGAIN[1], |_| false), [claim("a")]);
+        assert_eq!(ahead.next(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_storm_leaves_no_more_than_fits() {
+        let (mut ahead, now) = (Ahead::default(), Instant::now());
+        for n in 0..3 * LIMIT {
+            ahead.claimed(claim(&n.to_string()), now);
+        }
+        assert_eq!(ahead.due(now + AGAIN[0], |_| false).len(), LIMIT);
+        assert_eq!(ahead.due(now + AGAIN[0] + AGAIN[1], |_| false).len(), LIMIT);
+    }
+}
