@@ -32,7 +32,7 @@ pub(crate) struct Crew {
     remembered: BTreeMap<PodUid, Memory>,
     /// Manifests of pods that something may be left of, by an earlier one of us.
     kept: BTreeMap<PodUid, Arc<Pod>>,
-    /// Pods of ours that were there when we came, as long as nobody was called unwanted.
+    /// Pods of ours that were there when we came and have no worker, as long as they may be wanted.
     found: Vec<PodRef>,
     shutdown: CancellationToken,
 }
@@ -40,6 +40,8 @@ pub(crate) struct Crew {
 #[derive(Debug)]
 struct Member {
     handle: Handle,
+    /// Its worker's.
+    task: Id,
     /// How often its worker fell.
     falls: u32,
 }
@@ -96,14 +98,17 @@ impl Crew {
         let pod = &offer.pod;
         let name = pod.id.full_name();
         self.waiting.remove(&name);
-        let before = |other: &&PodRef| other.full_name() == name && other.uid != pod.id.uid;
-        let before: Vec<PodRef> = self.found.iter().filter(before).cloned().collect();
+        // A pod with several sandboxes was found several times.
+        let before = |other: &&PodRef| {
+            other.full_name() == name && other.uid != pod.id.uid && !self.members.contains_key(&other.uid)
+        };
+        let before = self.found.iter().filter(before);
+        let before: BTreeMap<PodUid, PodRef> = before.map(|other| (other.uid.clone(), other.clone())).collect();
         if !before.is_empty() && !spoken {
             self.waiting.insert(name, offer);
             return;
         }
-        for old in before {
-            self.found.retain(|other| other.uid != old.uid);
+        for old in before.into_values() {
             self.end_unwanted(old, "its manifest was edited while we were away");
         }
         let taken = |member: &Member| member.handle.pod.id.full_name() == name;
@@ -164,6 +169,8 @@ impl Crew {
         let uid = &pod.id.uid;
         let memory = self.remembered.remove(uid).unwrap_or_default();
         self.kept.remove(uid);
+        // Whoever has a worker is nobody's left-over.
+        self.found.retain(|other| other.uid != *uid);
         self.spawn_after(Duration::ZERO, pod, goal, memory, 0);
     }
 
@@ -193,8 +200,9 @@ impl Crew {
             }
             worker.run(shutdown).await
         });
-        self.tasks.insert(task.id(), uid.clone());
-        self.members.insert(uid, Member { handle, falls });
+        let task = task.id();
+        self.tasks.insert(task, uid.clone());
+        self.members.insert(uid, Member { handle, task, falls });
         self.shared.metrics.active(self.members.len());
     }
 
@@ -210,6 +218,9 @@ impl Crew {
     /// A worker has ended: its pod is gone, or we shut down, or it fell.
     pub(crate) fn ended(&mut self, id: Id, ended: Result<Ended, JoinError>) {
         let Some(uid) = self.tasks.remove(&id) else { return };
+        if self.members.get(&uid).is_none_or(|member| member.task != id) {
+            return;
+        }
         let Some(member) = self.members.remove(&uid) else {
             return;
         };
@@ -239,18 +250,22 @@ impl Crew {
     }
 
     /// Ends pods of ours that nobody wants: their manifests went while we were away. Whose they are is said by their label, so no
-    /// other's pod is touched. What is only known from an earlier one of us is looked for too: its directories may be left.
-    pub(crate) fn end_orphans(&mut self, ours: Vec<PodRef>, wanted: &BTreeSet<PodUid>) {
-        self.found.clear();
+    /// other's pod is touched. What is only known from an earlier one of us is looked for too: its directories may be left. Pods of the
+    /// names in `spared` stay as they are: their manifests are there, but broken.
+    pub(crate) fn end_orphans(&mut self, ours: Vec<PodRef>, wanted: &BTreeSet<PodUid>, spared: &BTreeSet<Arc<str>>) {
+        self.found.retain(|pod| spared.contains(&pod.full_name()));
         let kept: Vec<PodRef> = self.kept.values().map(|pod| pod.id.clone()).collect();
+        let mut stay = wanted.clone();
         for id in ours.into_iter().chain(kept) {
-            if !wanted.contains(&id.uid) && !self.members.contains_key(&id.uid) {
+            if spared.contains(&id.full_name()) {
+                stay.insert(id.uid);
+            } else if !wanted.contains(&id.uid) && !self.members.contains_key(&id.uid) {
                 self.end_unwanted(id, "nobody wants it");
             }
         }
         // Nobody will come for what is remembered of others.
         self.remembered.retain(|uid, _| {
-            let stays = wanted.contains(uid);
+            let stays = stay.contains(uid);
             if let (Some(keeper), false) = (&self.shared.keeper, stays) {
                 keeper.forget(uid);
             }

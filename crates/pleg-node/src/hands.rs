@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cri::{Node, check_user, log_path};
 use crate::decide::Action;
+use crate::host;
 use crate::logs;
 use crate::manifest::{Container, Hook, Pod, PullPolicy};
 use crate::page;
@@ -31,6 +32,11 @@ const LEAST_GRACE: Duration = Duration::from_secs(2);
 
 /// A pull may take this long. One that does not move at all is ended by the runtime itself, long before.
 const LONGEST_PULL: Duration = Duration::from_hours(1);
+
+/// A post-start hook may take this long, as the longest sleep that a manifest can have.
+const LONGEST_HOOK: Duration = Duration::from_hours(24);
+/// The reason of a start whose hook failed.
+pub(crate) const POST_START_HOOK: &str = "PostStartHookError";
 
 /// What a command said is kept up to this many characters.
 const MOST_SAID: usize = 512;
@@ -262,7 +268,7 @@ impl Hands {
             return Ok(());
         };
         let hooked = tokio::select! {
-            hooked = self.hook(&about, &id, hook, self.address(it.pod, it.ips), self.client.deadlines().act) => hooked,
+            hooked = self.hook(&about, &id, hook, self.address(it.pod, it.ips), LONGEST_HOOK) => hooked,
             // It is killed in a moment in any case.
             () = it.cancel.cancelled() => Ok(()),
         };
@@ -271,7 +277,7 @@ impl Hands {
             self.kill(it.pod, &id, &container.name, it.ips, it.pod.spec.termination_grace)
                 .await?;
             return Err(Failed {
-                reason: "PostStartHookError",
+                reason: POST_START_HOOK,
                 message,
             });
         }
@@ -368,9 +374,12 @@ impl Hands {
         Ok(answer.image.filter(|image| !image.id.is_empty()))
     }
 
-    /// Where a pod answers that has these addresses: on the host's network they are the host's.
+    /// Where a pod answers that has these addresses. On the host's network they are the host's, which may have come or changed since we
+    /// began.
     pub(crate) fn address(&self, pod: &Pod, ips: &[IpAddr]) -> Option<IpAddr> {
-        let ips = if pod.spec.host_network { &self.node.ips } else { ips };
+        if pod.spec.host_network {
+            return Some(host::address_now(self.node.ips.first().copied()));
+        }
         ips.first().copied()
     }
 

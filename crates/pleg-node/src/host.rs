@@ -1,6 +1,6 @@
-//! What there is to know about this machine: read once, when a node starts. Blocking, and without asking anybody's name server.
+//! What there is to know about this machine: read when a node starts, but for its address. Blocking, and without asking anybody's name server.
 
-use std::net::{IpAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::Path;
 
 use crate::manifest::{DnsConfig, NodeName};
@@ -26,6 +26,16 @@ pub fn address() -> Option<IpAddr> {
     };
     let found = by("0.0.0.0:0", "192.0.2.1:9").or_else(|| by("[::]:0", "[2001:db8::1]:9"));
     found.filter(|ip| !ip.is_unspecified())
+}
+
+/// An address of this machine, as it is now: `known` if it still is one, else that by which it reaches others, else one by which only it
+/// reaches itself.
+pub(crate) fn address_now(known: Option<IpAddr>) -> IpAddr {
+    let is_ours = |ip: &IpAddr| UdpSocket::bind((*ip, 0)).is_ok();
+    known
+        .filter(is_ours)
+        .or_else(address)
+        .unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
 }
 
 /// This machine's memory, in bytes.
@@ -67,6 +77,16 @@ fn dns_of(path: &Path) -> DnsConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_is_one_that_is_there_now() {
+        let local: IpAddr = "127.0.0.2".parse().unwrap();
+        assert_eq!(address_now(Some(local)), local);
+        // Documentation's, which no machine has.
+        let other = address_now(Some("192.0.2.1".parse().unwrap()));
+        assert_eq!(other, address().unwrap_or("127.0.0.1".parse().unwrap()));
+        assert_eq!(address_now(None), other);
+    }
 
     #[test]
     fn meminfo_is_read() {

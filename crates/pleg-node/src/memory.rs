@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use pleg::{ContainerId, ContainerState, ContainerStatus, PodStatus};
+use pleg::{ContainerId, ContainerState, ContainerStatus, PodStatus, SandboxId};
 use serde::{Deserialize, Serialize};
 
 /// The first wait between two starts of a container.
@@ -43,6 +43,13 @@ pub struct ContainerMemory {
     pub back_off: Option<BackOff>,
     /// The last start of it failed.
     pub failure: Option<Failure>,
+    /// The attempt that was killed last so that the next one takes its place, whatever its exit code says.
+    #[serde(default)]
+    pub replaced: Option<u32>,
+    /// The attempt that was made last, and in which sandbox. The runtime tells when both were made, but by a clock that may be set in
+    /// between.
+    #[serde(default)]
+    pub made_in: Option<(u32, Box<str>)>,
 }
 
 /// How an attempt ended.
@@ -268,6 +275,16 @@ impl ContainerMemory {
         self.endings
             .first()
             .filter(|ending| Some(ending.attempt) == self.attempt)
+    }
+
+    /// Notes that an attempt is about to be killed so that the next one takes its place.
+    pub fn replacing(&mut self, attempt: u32) {
+        self.replaced = self.replaced.max(Some(attempt));
+    }
+
+    /// Notes in which sandbox an attempt is about to be made or started.
+    pub fn making(&mut self, attempt: u32, sandbox: &SandboxId) {
+        self.made_in = Some((attempt, sandbox.as_str().into()));
     }
 
     /// Notes that it is about to be started again.

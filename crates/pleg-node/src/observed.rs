@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use pleg::{ContainerState, ContainerStatus, PodStatus, SandboxState, SandboxStatus};
 
-use crate::manifest::Pod;
+use crate::manifest::{Container, Pod, RestartPolicy, Role};
 use crate::memory::{Ending, Memory};
 
 /// Where a container stands.
@@ -37,9 +37,14 @@ pub(crate) struct Observed<'a> {
 }
 
 impl<'a> Observed<'a> {
+    /// The sandboxes, newest first: by their numbers, which are ours. When they were made is told by a clock that may be set back.
+    pub(crate) fn sandboxes(&self) -> Vec<&'a SandboxStatus> {
+        newest_first(self.status)
+    }
+
     /// The newest sandbox, whatever its state.
     pub(crate) fn newest_sandbox(&self) -> Option<&'a SandboxStatus> {
-        self.status.sandboxes.first()
+        self.sandboxes().into_iter().next()
     }
 
     /// The sandbox that containers can be started in.
@@ -60,16 +65,22 @@ impl<'a> Observed<'a> {
         of.max_by_key(|container| (container.attempt, container.created_at))
     }
 
-    /// Whether something that began then is of the current sandbox. The runtime's own clock tells, at both ends: a container is made
-    /// after its sandbox.
+    /// Whether an attempt that began then is of the current sandbox. Memory knows in which one it was made; where it does not, the
+    /// runtime's own clock tells, at both ends: a container is made after its sandbox.
     ///
     /// Where there is only one sandbox, what the runtime shows is of that one, whatever was done to the clock since.
-    fn is_current(&self, began: Option<Timestamp>, shown: bool) -> bool {
+    fn is_current(&self, name: &str, attempt: u32, began: Option<Timestamp>, shown: bool) -> bool {
         if shown && self.status.sandboxes.len() < 2 {
             return true;
         }
-        let sandbox = self.newest_sandbox().and_then(|sandbox| sandbox.created_at);
-        match (sandbox, began) {
+        let newest = self.newest_sandbox();
+        let made_in = self.memory.container(name).and_then(|memory| memory.made_in.as_ref());
+        if let (Some((made, sandbox)), Some(newest)) = (made_in, newest)
+            && *made == attempt
+        {
+            return **sandbox == *newest.id.as_str();
+        }
+        match (newest.and_then(|sandbox| sandbox.created_at), began) {
             (Some(sandbox), Some(began)) => began >= sandbox,
             _ => true,
         }
@@ -82,14 +93,14 @@ impl<'a> Observed<'a> {
         let is_newer = |ending: &&Ending| newest.is_none_or(|newest| newest.attempt < ending.attempt);
         if let Some(ending) = remembered.filter(is_newer) {
             return Standing::Ended {
-                current: self.is_current(ending.finished_at.or(ending.started_at), false),
+                current: self.is_current(name, ending.attempt, ending.finished_at.or(ending.started_at), false),
                 ending: ending.clone(),
             };
         }
         let Some(container) = newest else {
             return Standing::Absent;
         };
-        let current = self.is_current(container.created_at, true);
+        let current = self.is_current(name, container.attempt, container.created_at, true);
         match container.state {
             ContainerState::Exited => Standing::Ended {
                 ending: self.ending(container),
@@ -114,10 +125,29 @@ impl<'a> Observed<'a> {
         }
     }
 
+    /// Whether a container that ended like this is started again: by the policy, or because it was killed for that.
+    pub(crate) fn restarts(&self, container: &Container, ending: &Ending) -> bool {
+        let policy = self.pod.spec.restart_policy;
+        let memory = self.memory.container(&container.name);
+        let replaced = memory.is_some_and(|memory| memory.replaced == Some(ending.attempt));
+        match (container.role, policy) {
+            (Role::Sidecar, _) | (_, RestartPolicy::Always) => true,
+            (_, RestartPolicy::OnFailure) => ending.exit_code != 0 || replaced,
+            (_, RestartPolicy::Never) => false,
+        }
+    }
+
     /// The number of the next attempt.
     pub(crate) fn next_attempt(&self, name: &str) -> u32 {
         let seen = self.newest(name).map(|container| container.attempt);
         let known = self.memory.container(name).and_then(|memory| memory.attempt);
         seen.max(known).map_or(0, |attempt| attempt.saturating_add(1))
     }
+}
+
+/// The sandboxes of a pod, newest first: see [`Observed::sandboxes`].
+pub(crate) fn newest_first(status: &PodStatus) -> Vec<&SandboxStatus> {
+    let mut all: Vec<&SandboxStatus> = status.sandboxes.iter().collect();
+    all.sort_by_key(|sandbox| std::cmp::Reverse((sandbox.attempt, sandbox.created_at)));
+    all
 }

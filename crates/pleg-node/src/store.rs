@@ -7,6 +7,8 @@
 //! where it came from. Nothing in here decides what runs now, so a file that is lost costs history and no pod.
 
 use std::collections::BTreeMap;
+use std::fs::{DirBuilder, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -172,7 +174,8 @@ impl Store {
             source: Box::new(error),
         };
         if let Some(directory) = path.parent() {
-            std::fs::create_dir_all(directory).map_err(|error| failed(error.into()))?;
+            let made = DirBuilder::new().recursive(true).mode(0o750).create(directory);
+            made.map_err(|error| failed(error.into()))?;
         }
         let database = match open(path) {
             Err(DatabaseError::DatabaseAlreadyOpen) => return Err(StoreError::InUse(path.to_owned())),
@@ -253,6 +256,8 @@ impl Drop for Store {
 }
 
 fn open(path: &Path) -> Result<Database, DatabaseError> {
+    // Manifests are in it, with all that people write into environments. Where it cannot be made, whoever opens it says why.
+    let _ = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path);
     Database::builder().set_cache_size(CACHE).create(path)
 }
 
@@ -358,6 +363,8 @@ fn write(database: &Database, pending: &Pending) -> Result<(), Box<redb::Error>>
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
     use crate::testing::{Case, at};
 
@@ -375,6 +382,8 @@ mod tests {
         let (a, b) = (PodUid::from("a"), PodUid::from("b"));
         let mut store = Store::open(&path).unwrap();
         assert!(store.take_remembered().is_empty());
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0, "environments are in it");
         let keeper = store.keeper();
         keeper.keep(&a, &memory(1, 3));
         keeper.keep(&b, &memory(2, 0));

@@ -141,7 +141,7 @@ impl NodeLoop {
             tick
         };
         let (mut health, mut orphans) = (tick(HEALTH_TICK), tick(ORPHAN_TICK));
-        let (mut searched, mut open) = (false, true);
+        let (mut searched, mut spared, mut open) = (false, false, true);
         let mut search = Search::new();
         self.search(&mut search);
         loop {
@@ -161,7 +161,7 @@ impl NodeLoop {
                 Some(answer) = search.join_next() => match answer {
                     Ok(Ok(ours)) if !std::mem::replace(&mut found, true) => self.crew.found(ours),
                     // A source may have fallen silent since.
-                    Ok(Ok(ours)) if self.desired.is_complete() => self.crew.end_orphans(ours, &self.wanted()),
+                    Ok(Ok(ours)) if self.desired.is_complete() => self.end_orphans(ours),
                     Ok(Ok(_)) => searched = false,
                     Ok(Err(error)) => warn!(%error, "cannot look for pods that nobody wants"),
                     Err(error) => warn!(%error, "cannot look for pods that nobody wants"),
@@ -177,7 +177,14 @@ impl NodeLoop {
                         self.search(&mut search);
                     }
                 }
-                _ = orphans.tick() => searched = false,
+                _ = orphans.tick() => {
+                    searched = false;
+                    let spares = seen && found && self.desired.all_have_spoken() && !self.desired.is_complete();
+                    if spares && !std::mem::replace(&mut spared, true) {
+                        warn!("pods that nobody wants stay: they may be those of a manifest that cannot be read. See /api/v1/node/complaints");
+                    }
+                    spared &= spares;
+                }
             }
         }
         self.crew.shut_down().await;
@@ -193,8 +200,11 @@ impl NodeLoop {
         search.spawn(ours(self.client.clone(), self.name.to_string()));
     }
 
-    fn wanted(&self) -> BTreeSet<PodUid> {
-        self.desired.pods().map(|offer| offer.pod.id.uid.clone()).collect()
+    fn end_orphans(&mut self, ours: Vec<PodRef>) {
+        let wanted: BTreeSet<PodUid> = self.desired.pods().map(|offer| offer.pod.id.uid.clone()).collect();
+        let refused = self.desired.refused();
+        let spared = refused.iter().map(|refused| refused.id.full_name()).collect();
+        self.crew.end_orphans(ours, &wanted, &spared);
     }
 
     fn apply(&mut self, snapshot: Snapshot) {

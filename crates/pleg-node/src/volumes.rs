@@ -63,6 +63,8 @@ pub fn prepare(node: &Node, pod: &Pod) -> Result<(), VolumeError> {
     for (name, volume) in &pod.spec.volumes {
         match volume {
             Volume::EmptyDir => {
+                // Anybody in the pod may write there, and nobody else on this machine is to get there.
+                make(&node.pod_directory(&pod.id.uid), 0o750, name)?;
                 let path = node.empty_dir(pod, name);
                 make(&path, 0o755, name)?;
                 // Any user of any container may write there. The umask would take that away.
@@ -203,7 +205,11 @@ mod tests {
         let cgroup = node.cgroup_mount.join("memory").join(&node.cgroup(&pod)[1..]);
         fs::create_dir_all(cgroup.join("left")).unwrap();
         let tmp = node.empty_dir(&pod, "tmp");
-        assert_eq!(fs::metadata(&tmp).unwrap().permissions().mode() & 0o7777, 0o777);
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(mode(&tmp), 0o777);
+        // Whoever is not root does not get there.
+        assert_eq!(mode(&node.pod_directory(&pod.id.uid)) & 0o007, 0);
+        assert_eq!(mode(&node.pods) & 0o007, 0);
         assert!(node.log_directory(&pod).join("a").is_dir());
         // A container may leave a link behind; what it leads to is none of our business.
         fs::write(host.join("keep"), "x").unwrap();

@@ -355,10 +355,14 @@ impl Worker {
     /// Asks those who run how they do; not when they are about to end in any case.
     fn probe(&mut self, status: &PodStatus, goal: Goal) {
         let runs = |container: &&ContainerStatus| container.state == ContainerState::Running && goal == Goal::Run;
-        let ip = self.shared.hands.address(&self.pod, &status.ips);
+        let ip = status.ips.first().copied();
+        // One that was there before us ran for as long as the runtime says. One that we see begin does so now: the runtime's clock may
+        // have been set since ours was read.
+        let adopted = self.last.is_none();
         let subject = |container: &ContainerStatus| {
             let ran = container
                 .started_at
+                .filter(|_| adopted)
                 .map(|started| self.shared.clock.now().duration_since(started));
             let ran = ran.and_then(|ran| Duration::try_from(ran).ok()).unwrap_or_default();
             let now = Instant::now();

@@ -222,6 +222,8 @@ fn node_settings() -> insta::Settings {
         (r"\(\d+m?s ago\)", "([age] ago)"),
         (r"for \d+s", "for [age]"),
         (r"RESTARTS +", "RESTARTS "),
+        (r"AGE +IP +UID", "AGE IP UID"),
+        (r"Running +0 +", "Running 0 "),
         (r" +\d+s +", " [age] "),
         (r"\d+ \(\[age\] ago\) +", "[n] ([age] ago) "),
         (r"Restart Count: +\d+", "Restart Count: [n]"),

@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use pleg::{ContainerId, ContainerState, PodStatus, SandboxId, SandboxState};
+use pleg::{ContainerId, ContainerState, PodStatus, SandboxId, SandboxState, SandboxStatus};
 
 use crate::manifest::{Container, Pod, ProbeKind, RestartPolicy, Role};
 use crate::memory::{BackOff, Ending, Memory, PodFailure, later};
@@ -110,6 +110,16 @@ pub enum Why {
     Finished,
     /// The pod shall end.
     End,
+}
+
+impl Why {
+    /// The container is to run on, as its next attempt. By the others it has ended for good.
+    pub fn replaces(self) -> bool {
+        match self {
+            Self::Probe(_) | Self::Sandbox | Self::Unknown | Self::Double => true,
+            Self::Finished | Self::End => false,
+        }
+    }
 }
 
 /// What is wanted of a pod.
@@ -213,15 +223,6 @@ pub fn decide(situation: &Situation<'_>) -> Decision {
     step.decision
 }
 
-/// Whether a container that ended with this code is started again.
-pub(crate) fn restarts(policy: RestartPolicy, role: Role, exit_code: i32) -> bool {
-    match (role, policy) {
-        (Role::Sidecar, _) | (_, RestartPolicy::Always) => true,
-        (_, RestartPolicy::OnFailure) => exit_code != 0,
-        (_, RestartPolicy::Never) => false,
-    }
-}
-
 /// A decision that is being made.
 struct Step<'a> {
     it: Situation<'a>,
@@ -239,7 +240,7 @@ impl Step<'_> {
         let Some(sandbox) = self.seen.usable_sandbox() else {
             return self.replace_sandbox();
         };
-        for old in self.it.status.sandboxes.iter().skip(1) {
+        for old in self.seen.sandboxes().into_iter().skip(1) {
             if old.state == SandboxState::Ready {
                 self.act(Action::StopSandbox(old.id.clone()));
             }
@@ -323,8 +324,8 @@ impl Step<'_> {
 
     /// The newest sandbox stays, and the one before it, whose containers a status tells of. One of the others at a time: nobody waits.
     fn remove_old_sandbox(&mut self) {
-        let mut old = self.it.status.sandboxes.iter().skip(2);
-        let oldest = old.rfind(|old| old.state != SandboxState::Ready);
+        let old = self.seen.sandboxes().into_iter().skip(2);
+        let oldest = old.rev().find(|old| old.state != SandboxState::Ready);
         if let (Some(oldest), true) = (oldest, self.it.busy.old_sandboxes.is_empty()) {
             self.act(Action::RemoveOldSandbox(oldest.id.clone()));
         }
@@ -351,7 +352,7 @@ impl Step<'_> {
     fn is_finished(&self) -> bool {
         let spec = &self.it.pod.spec;
         let ended_for_good = |container: &Container| match self.seen.standing(&container.name) {
-            Standing::Ended { ending, .. } => !self.restarts(container, &ending),
+            Standing::Ended { ending, .. } => !self.seen.restarts(container, &ending),
             _ => false,
         };
         if spec.containers.iter().all(ended_for_good) {
@@ -367,14 +368,13 @@ impl Step<'_> {
         spec.init_containers.iter().any(failed) || self.lost_its_sandbox()
     }
 
-    /// With `Never`, a sandbox is not replaced once something ran in it.
+    /// With `Never`, a sandbox is not replaced once something ran in it. What was only made did not.
     fn lost_its_sandbox(&self) -> bool {
-        let began = |container: &Container| self.seen.standing(&container.name) != Standing::Absent;
+        let began = |container: &Container| {
+            let standing = self.seen.standing(&container.name);
+            !matches!(standing, Standing::Absent | Standing::Created(_))
+        };
         self.seen.usable_sandbox().is_none() && self.it.pod.spec.all_containers().any(began)
-    }
-
-    fn restarts(&self, container: &Container, ending: &Ending) -> bool {
-        restarts(self.it.pod.spec.restart_policy, container.role, ending.exit_code)
     }
 
     fn replace_sandbox(&mut self) {
@@ -394,22 +394,13 @@ impl Step<'_> {
                 return self.wait(until);
             }
         }
-        let newest = self.seen.newest_sandbox();
+        let all = self.seen.sandboxes();
+        // One before the newest was replaced before; if it is ready all the same, it has to go.
+        let replaced = |(n, sandbox): &(usize, &SandboxStatus)| *n == 0 || sandbox.state == SandboxState::Ready;
+        let replaces = all.iter().copied().enumerate().filter(replaced);
         self.act(Action::RunSandbox {
-            attempt: newest.map_or(0, |sandbox| sandbox.attempt.saturating_add(1)),
-            // One before the newest was replaced before; if it is ready all the same, it has to go.
-            replaces: newest
-                .into_iter()
-                .chain(
-                    self.it
-                        .status
-                        .sandboxes
-                        .iter()
-                        .skip(1)
-                        .filter(|old| old.state == SandboxState::Ready),
-                )
-                .map(|sandbox| sandbox.id.clone())
-                .collect(),
+            attempt: all.first().map_or(0, |sandbox| sandbox.attempt.saturating_add(1)),
+            replaces: replaces.map(|(_, sandbox)| sandbox.id.clone()).collect(),
         });
     }
 
@@ -430,7 +421,9 @@ impl Step<'_> {
             Standing::Unknown(unknown) => self.kill(&unknown.id, name, Why::Unknown),
             Standing::Absent => self.start(name, sandbox, None),
             Standing::Created(made) => self.start(name, sandbox, Some(made.id.clone())),
-            Standing::Ended { ending, .. } if self.restarts(container, &ending) => self.restart(name, sandbox, &ending),
+            Standing::Ended { ending, .. } if self.seen.restarts(container, &ending) => {
+                self.restart(name, sandbox, &ending);
+            }
             Standing::Ended { .. } => {}
         }
         false

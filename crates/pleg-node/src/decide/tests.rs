@@ -186,6 +186,63 @@ fn probes_kill_and_policy_restarts() {
     }
 }
 
+/// Who is killed so that its next attempt takes its place is started again, however politely it ended.
+#[test]
+fn a_kill_for_a_restart_is_no_success() {
+    for (policy, wanted) in [
+        ("Always", &["start app#1 in s0"][..]),
+        ("OnFailure", &["start app#1 in s0"]),
+        ("Never", &["stop s0", "finished"]),
+    ] {
+        let mut case = with(policy, APP).sandbox(true, 0).exited("app", 999, 0).learnt();
+        case.memory.containers.get_mut("app").unwrap().replacing(0);
+        assert_eq!(words(&case.decide()), wanted, "{policy}");
+        // The next one that ends by itself has succeeded.
+        let case = case.exited("app", 1000, 0).learnt();
+        let done = words(&case.decide()).contains(&"finished".to_owned());
+        assert_eq!(done, policy != "Always", "{policy}");
+    }
+}
+
+/// The clock was set back between two sandboxes: their numbers, and what is remembered of containers, tell what is newer.
+#[test]
+fn a_clock_that_is_set_back_makes_no_sandbox_older() {
+    let back = |mut case: Case| {
+        // Newest first by their times.
+        case.status.sandboxes.reverse();
+        case
+    };
+    let made_in = |mut case: Case, attempt: u32, sandbox: &str| {
+        let memory = case.memory.containers.entry("app".to_owned()).or_default();
+        memory.making(attempt, &sandbox.into());
+        case
+    };
+    let case = || back(with("Always", APP).sandbox(false, 900).sandbox(true, 100));
+    assert_eq!(words(&case().decide()), ["start app#0 in s1"]);
+    // In the newest sandbox, by memory alone; and in the one before.
+    assert_eq!(words(&made_in(case().running("app", 50), 0, "s1").decide()), [""; 0]);
+    assert_eq!(
+        words(&made_in(case().running("app", 950), 0, "s0").decide()),
+        ["kill app0 Sandbox 30"]
+    );
+    // An init container of the new sandbox is not taken for done because a container of the old one ended later.
+    let case = back(with("Always", INIT).sandbox(false, 900).sandbox(true, 100)).exited("app", 950, 1);
+    let case = made_in(case, 0, "s0").learnt();
+    assert_eq!(words(&case.decide()), ["start i#0 in s1"]);
+    // One that is gone is replaced by the next number.
+    let case = back(with("Always", APP).sandbox(false, 900).sandbox(false, 100));
+    assert_eq!(words(&case.decide()), ["run s2 for [s1]"]);
+}
+
+/// The power went between the making of a container and its start.
+#[test]
+fn what_was_made_and_never_started_did_not_run() {
+    let case = with("Never", APP).sandbox(false, 0).created("app", 1);
+    assert_eq!(words(&case.decide()), ["run s1 for [s0]"]);
+    let case = case.sandbox(true, 10);
+    assert_eq!(words(&case.decide()), ["start app#1 in s1"]);
+}
+
 /// Dead attempts that are cleaned away meanwhile are another matter.
 fn without_removals(mut decision: Decision) -> Decision {
     decision

@@ -120,6 +120,9 @@ pub struct Refused {
     /// The pod that it would be, if nothing is wrong with its names.
     #[serde(skip)]
     pub id: Option<PodRef>,
+    /// It is something else than a pod, and says so.
+    #[serde(skip)]
+    pub is_other: bool,
     /// What is wrong, at least one.
     pub problems: Vec<Problem>,
     /// Problems that are not listed because there are too many.
@@ -130,6 +133,13 @@ pub struct Refused {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
 fn is_zero(n: &usize) -> bool {
     *n == 0
+}
+
+impl Refused {
+    /// Which pod it is about cannot be told: it may be any.
+    pub fn may_be_any(&self) -> bool {
+        self.id.is_none() && !self.is_other
+    }
 }
 
 impl fmt::Display for Refused {
@@ -218,6 +228,7 @@ fn refused(document: usize, tree: &Tree, path: &str, what: impl Into<String>) ->
         document,
         pod: written_name(tree),
         id: None,
+        is_other: false,
         problems: vec![Problem {
             path: path.to_owned(),
             what: what.into(),
@@ -257,6 +268,7 @@ fn list_items(document: &Tree, number: usize, typed: bool, refusals: &mut Vec<Re
             document: number,
             pod: None,
             id: None,
+            is_other: false,
             problems,
             more_problems,
         });
@@ -288,7 +300,11 @@ fn read_pod(document: Tree, number: usize, node: &NodeName) -> Result<Pod, Refus
             word(kind),
             word(version)
         );
-        return Err(refused(number, &document, "kind", what));
+        return Err(Refused {
+            // Who says nothing, or Pod of another version, may mean one of ours.
+            is_other: kind.and_then(Tree::as_text).is_some_and(|kind| kind != "Pod"),
+            ..refused(number, &document, "kind", what)
+        });
     }
 
     let problems = Problems::default();
@@ -320,6 +336,7 @@ fn read_pod(document: Tree, number: usize, node: &NodeName) -> Result<Pod, Refus
         (id, ..) => Err(Refused {
             document: number,
             pod: written_name(&document),
+            is_other: false,
             id: id.filter(|_| !problems.iter().any(|problem| problem.path.starts_with("metadata"))),
             problems,
             more_problems,

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use super::names;
 use super::tree::Tree;
 
 /// Problems of one document beyond this many are counted, not kept.
@@ -151,7 +152,7 @@ impl<'a> Field<'a> {
         let found = words.iter().find(|(word, _)| *word == text);
         if found.is_none() {
             let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-            self.refuse(format!("is {text:?}, and has to be {}", either(&words)));
+            self.refuse(format!("is {}, and has to be {}", names::quoted(text), either(&words)));
         }
         found.map(|(_, value)| *value)
     }

@@ -13,6 +13,7 @@ use crate::page::{self, connect, place};
 
 /// Asks. An answer that comes too late is a bad one.
 pub(super) async fn ask(hands: &Hands, subject: &Subject, probe: &Probe) -> Result<(), String> {
+    let ip = || hands.address(&subject.pod, subject.ip.as_slice());
     let asking = async {
         match &probe.handler {
             ProbeHandler::Exec(command) => {
@@ -20,9 +21,9 @@ pub(super) async fn ask(hands: &Hands, subject: &Subject, probe: &Probe) -> Resu
                     .exec(&subject.pod, &subject.name, &subject.id, command, probe.timeout)
                     .await
             }
-            ProbeHandler::Http(get) => http(get, subject.ip).await,
-            ProbeHandler::Tcp { host, port } => connect(host.as_deref(), *port, subject.ip).await.map(drop),
-            ProbeHandler::Grpc { port, service } => grpc(service, *port, subject.ip).await,
+            ProbeHandler::Http(get) => http(get, ip()).await,
+            ProbeHandler::Tcp { host, port } => connect(host.as_deref(), *port, ip()).await.map(drop),
+            ProbeHandler::Grpc { port, service } => grpc(service, *port, ip()).await,
         }
     };
     match timeout(probe.timeout, asking).await {

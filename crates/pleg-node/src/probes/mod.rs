@@ -57,7 +57,7 @@ pub(crate) struct Subject {
     pub(crate) pod: Arc<Pod>,
     pub(crate) name: String,
     pub(crate) id: ContainerId,
-    /// Its pod's address.
+    /// Its pod's address, if it has one of its own.
     pub(crate) ip: Option<IpAddr>,
     /// When it began to run, by tokio's clock.
     pub(crate) since: Instant,

@@ -18,7 +18,7 @@ use tracing::{info, warn};
 
 use super::scan::{Fingerprint, Found, SETTLE, scan};
 use super::watch::{Heard, Watch};
-use super::{Complaint, Offer, Origin, Outlet, RefusedPod, Snapshot};
+use super::{Complaint, Offer, Origin, Outlet, RefusedPod, Snapshot, all_known};
 use crate::manifest::{self, NodeName, Pod};
 
 /// How often it looks by itself.
@@ -170,7 +170,7 @@ struct Known {
     /// Pods of what was read last that cannot be run.
     refused: Vec<RefusedPod>,
     complaint: Option<String>,
-    /// Everything in it was good once, so all its pods are known.
+    /// Everything in it was good once, so all its pods are known; or at least the names of all pods in it are.
     whole: bool,
     /// All that is known of it is what an earlier one of us wrote down, maybe before the last edit. Nobody may be replaced for that.
     unread: bool,
@@ -327,6 +327,7 @@ impl Known {
             (self.pods, self.whole) = (found.pods, true);
             return None;
         }
+        self.whole |= all_known(&found.refused);
         let new: BTreeSet<Arc<str>> = found.pods.iter().map(|pod| pod.id.full_name()).collect();
         // Which pod a bad document was about cannot be told for sure, so none of the old ones goes for it.
         let mut old = std::mem::replace(&mut self.pods, found.pods);

@@ -91,6 +91,11 @@ pub struct RefusedPod {
     pub complaint: Complaint,
 }
 
+/// Whether all pods are known that a text may be about, if only by their names.
+fn all_known(refused: &[Refused]) -> bool {
+    refused.len() <= MOST_REFUSED && !refused.iter().any(Refused::may_be_any)
+}
+
 impl RefusedPod {
     /// Those of a text's documents whose names are good.
     fn of(refused: &[Refused], origin: &Origin) -> Vec<Self> {
@@ -118,8 +123,8 @@ pub struct Snapshot {
     pub complaints: Vec<Complaint>,
     /// The pods among that.
     pub refused: Vec<RefusedPod>,
-    /// It has read everything at least once. While it has not, it may want pods that it does not offer, so no pod may be called
-    /// unwanted.
+    /// It has read everything at least once. While it has not, it may want pods that it neither offers nor refuses, so no pod may be
+    /// called unwanted.
     pub complete: bool,
 }
 

@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::{Complaint, Offer, Origin, Outlet, RefusedPod, Snapshot};
+use super::{Complaint, Offer, Origin, Outlet, RefusedPod, Snapshot, all_known};
 use crate::manifest::{self, MAX_BYTES, NodeName, Pod};
 use crate::tls::Tls;
 
@@ -52,7 +52,7 @@ pub struct UrlSource {
     node: NodeName,
     /// The last good answer.
     pods: Vec<Arc<Pod>>,
-    /// All of an answer was good once.
+    /// All of an answer was good once, or all pods of it are known by name.
     whole: bool,
     complaint: Option<String>,
     /// Pods of the last answer that cannot be run.
@@ -133,21 +133,23 @@ impl UrlSource {
 
     /// Takes in an answer; whether it is news.
     fn take(&mut self, answer: Result<Bytes, String>) -> bool {
-        let complaint = match answer {
+        let (complaint, read) = match answer {
             // What was bad stays bad; what was good may have been out of reach since.
             Ok(body) if self.body.as_ref() == Some(&body) && !self.is_out_of_reach() => return false,
             Ok(body) => {
                 let complaint = self.read(&body);
                 self.body = Some(body);
-                complaint
+                (complaint, true)
             }
-            Err(what) => Some(format!(
-                "cannot be fetched: {what}. Its {} pods stay as they were",
-                self.pods.len()
-            )),
+            Err(what) => {
+                let pods = self.pods.len();
+                let complaint = format!("cannot be fetched: {what}. Its {pods} pods stay as they were");
+                (Some(complaint), false)
+            }
         };
         if complaint.is_some() && complaint == self.complaint {
-            return false;
+            // Said already; but beside what is wrong something may be new.
+            return read;
         }
         if let Some(complaint) = &complaint {
             warn!(url = %self.origin, "{complaint}");
@@ -175,6 +177,7 @@ impl UrlSource {
                 None
             }
             Ok(found) => {
+                self.whole |= all_known(&found.refused);
                 let refused: Vec<String> = found.refused.iter().map(ToString::to_string).collect();
                 let new: Vec<_> = found.pods.iter().map(|pod| pod.id.full_name()).collect();
                 let old = std::mem::replace(&mut self.pods, found.pods);

@@ -5,8 +5,7 @@ use pleg_cri::error::seconds;
 
 use super::Sources;
 use super::types::{ContainerStatus, State};
-use crate::decide::restarts;
-use crate::manifest::{Container, ProbeKind, Role};
+use crate::manifest::{Container, ProbeKind, RestartPolicy, Role};
 use crate::memory::{Ending, Failure};
 use crate::observed::{Observed, Standing};
 
@@ -49,10 +48,16 @@ fn status(from: &Sources<'_>, seen: &Observed<'_>, container: &Container) -> Con
     let not_running = !matches!(standing, Standing::Running(_) | Standing::Stray(_));
     // What has ended for good waits for nothing, whatever failed at last.
     let for_good = match &standing {
-        Standing::Ended { ending, .. } => !restarts(from.pod.spec.restart_policy, container.role, ending.exit_code),
+        Standing::Ended { ending, .. } => !seen.restarts(container, ending),
         _ => false,
     };
     let awaits = (not_running && !for_good).then(|| why_waiting(from, name)).flatten();
+    // Killed so that the next attempt takes its place: an end with 0 is no success then.
+    let replaced = |state: &State| state.exit_code() == Some(0) && !for_good && container.role == Role::Main;
+    let awaits = awaits.or_else(|| {
+        let replaced = from.pod.spec.restart_policy == RestartPolicy::OnFailure && state.as_ref().is_some_and(replaced);
+        replaced.then(|| waiting("ContainerCreating", String::new()))
+    });
     let (state, last_state) = match (state, awaits) {
         // What ended and is to be started again waits; how it ended is what was before.
         (Some(ended @ State::Terminated { .. }), Some(awaits)) => (awaits, Some(ended)),

@@ -10,9 +10,10 @@ use tracing::{info, warn};
 
 use super::{Acted, Acting, Worker};
 use crate::decide::Action;
-use crate::hands::{Done, Failed};
+use crate::hands::{Done, Failed, POST_START_HOOK};
 use crate::manifest::Role;
 use crate::memory::Failure;
+use crate::observed::newest_first;
 
 /// What could not be ended or removed is tried again after this long, and twice as long with each failure in a row.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
@@ -35,7 +36,6 @@ impl Worker {
     }
 
     pub(super) fn begin(&mut self, action: Action, status: &PodStatus, acting: &mut Acting) {
-        let now = self.shared.clock.now();
         info!(pod = %self.pod.id, "{}", describe(&action));
         match &action {
             Action::RemoveContainer { id, .. } => _ = self.busy.removals.insert(id.clone()),
@@ -43,13 +43,8 @@ impl Worker {
             Action::Start { name, .. } | Action::Kill { name, .. } => _ = self.busy.containers.insert(name.clone()),
             Action::RunSandbox { .. } | Action::StopSandbox(_) | Action::RemoveSandbox(_) => self.at_sandbox += 1,
         }
-        if let Action::Kill { why, .. } = &action {
-            self.shared.metrics.kill(*why);
-        }
-        if let Action::Start { name, made: None, .. } = &action {
-            self.memory.containers.entry(name.clone()).or_default().starting(now);
-        }
-        let newest = status.sandboxes.first();
+        self.note(&action, status);
+        let newest = newest_first(status).into_iter().next();
         let attempt = newest.map_or(0, |sandbox| sandbox.attempt);
         let ips = newest.map(|sandbox| sandbox.ips.clone()).unwrap_or_default();
         let (hands, pod, cancel) = (self.shared.hands.clone(), Arc::clone(&self.pod), self.ending.clone());
@@ -76,6 +71,34 @@ impl Worker {
                 (acting.await, None)
             }
         }));
+    }
+
+    /// Notes what an action is about to do: should it take effect without our learning of it, the next decision knows.
+    fn note(&mut self, action: &Action, status: &PodStatus) {
+        let now = self.shared.clock.now();
+        match action {
+            Action::Kill { id, name, why, .. } => {
+                self.shared.metrics.kill(*why);
+                let killed = status.containers.iter().find(|container| container.id == *id);
+                if let (Some(killed), true) = (killed, why.replaces()) {
+                    let memory = self.memory.containers.entry(name.clone()).or_default();
+                    memory.replacing(killed.attempt);
+                }
+            }
+            Action::Start {
+                name,
+                attempt,
+                sandbox,
+                made,
+            } => {
+                let memory = self.memory.containers.entry(name.clone()).or_default();
+                memory.making(*attempt, sandbox);
+                if made.is_none() {
+                    memory.starting(now);
+                }
+            }
+            _ => {}
+        }
     }
 
     /// Notes how an action went.
@@ -105,7 +128,13 @@ impl Worker {
                 }
                 match result {
                     Ok(()) => memory.started(),
-                    Err(failed) => memory.failed(failed.reason, &failed.message, now),
+                    Err(failed) => {
+                        memory.failed(failed.reason, &failed.message, now);
+                        if failed.reason == POST_START_HOOK {
+                            // It was killed for that, and may have ended with 0.
+                            memory.replacing(*attempt);
+                        }
+                    }
                 }
                 let is_main = self.pod.spec.containers.iter().any(|main| main.name == *name);
                 if is_main && self.busy.containers.is_empty() {

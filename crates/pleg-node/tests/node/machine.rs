@@ -42,6 +42,27 @@ pub(crate) fn read_pods(text: &str) -> Vec<Arc<Pod>> {
     found.map(|found| found.pods).unwrap_or_default()
 }
 
+/// All that a source has, if these are its manifests.
+pub(crate) fn snapshot(manifests: &[String]) -> Snapshot {
+    snapshot_of(SOURCE, manifests)
+}
+
+fn snapshot_of(source: &str, manifests: &[String]) -> Snapshot {
+    let pods = read_pods(&manifests.join("\n---\n"));
+    assert_eq!(pods.len(), manifests.len(), "a manifest of the test is wrong");
+    let offer = |pod| Offer {
+        origin: source.into(),
+        pod,
+    };
+    Snapshot {
+        source: source.into(),
+        offers: pods.into_iter().map(offer).collect(),
+        complaints: Vec::new(),
+        refused: Vec::new(),
+        complete: true,
+    }
+}
+
 /// A simulated machine: its runtime and its disk, on which nodes come and go.
 pub(crate) struct Machine {
     pub(crate) sim: Arc<Sim>,
@@ -267,20 +288,8 @@ impl Running {
 
     /// The same, of one source among several.
     pub(crate) async fn want_from(&self, source: &str, manifests: &[String]) -> Vec<PodUid> {
-        let pods = read_pods(&manifests.join("\n---\n"));
-        assert_eq!(pods.len(), manifests.len(), "a manifest of the test is wrong");
-        let uids = pods.iter().map(|pod| pod.id.uid.clone()).collect();
-        let offer = |pod| Offer {
-            origin: source.into(),
-            pod,
-        };
-        let snapshot = Snapshot {
-            source: source.into(),
-            offers: pods.into_iter().map(offer).collect(),
-            complaints: Vec::new(),
-            refused: Vec::new(),
-            complete: true,
-        };
+        let snapshot = snapshot_of(source, manifests);
+        let uids = snapshot.offers.iter().map(|offer| offer.pod.id.uid.clone()).collect();
         self.wants.send(snapshot).await.unwrap();
         uids
     }

@@ -140,6 +140,12 @@ async fn hooks_run_around_a_container() {
     node.want(&[]).await;
     node.until_gone().await;
     assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
+    // One that takes longer than any call: it is what the pod is not ready for.
+    let slow = app("lifecycle: {postStart: {sleep: {seconds: 900}}}");
+    let began = tokio::time::Instant::now();
+    let uid = node.want(&[slow]).await.remove(0);
+    node.until_ready(&uid).await;
+    assert!(began.elapsed() >= Duration::from_mins(15), "{:?}", began.elapsed());
     // Those that get a page, of a server that says no: as with a kubelet any answer is good. Where nobody answers it is not.
     let asked = Arc::new(AtomicUsize::new(0));
     let port = server(Arc::default(), Arc::clone(&asked)).await;

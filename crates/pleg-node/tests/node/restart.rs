@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use pleg::PodUid;
+use pleg_node::sources::Snapshot;
 use pleg_node::status::Phase;
 
-use crate::machine::{Machine, is_ready, pod, spec};
+use crate::machine::{Machine, Running, is_ready, pod, read_pods, snapshot, spec};
 
 #[tokio::test(start_paused = true)]
 async fn another_node_of_ours_adopts_what_runs() {
@@ -105,6 +107,54 @@ async fn an_edit_while_we_were_away_runs_no_two_pods_of_one_name() {
         machine.runs(&new) && is_ready(board, &new)
     })
     .await;
+    node.stop().await;
+    machine.check();
+}
+
+/// The same of a pod whose sandbox was replaced, so that it has two; and of one that was adopted while another manifest could not be read.
+#[tokio::test(start_paused = true)]
+async fn an_edit_ends_a_pod_with_two_sandboxes_and_one_that_was_adopted() {
+    let machine = Machine::start().await;
+    let version = |image: &str| {
+        let spec_of = format!(
+            "terminationGracePeriodSeconds: 7, containers: [{{name: app, image: {image}, command: [ignore-term]}}]"
+        );
+        spec("web", &spec_of)
+    };
+    let replaced = async |node: &Running, old: &PodUid, new: &PodUid| {
+        node.until("the new one", |board| {
+            assert!(!(machine.runs(old) && machine.runs(new)), "both run");
+            machine.runs(new) && is_ready(board, new) && board.pods().len() == 1
+        })
+        .await;
+        assert!(!machine.sandboxes().iter().any(|sandbox| sandbox.uid == old.as_str()));
+    };
+    let node = machine.node().await;
+    let first = node.want(&[version("v1")]).await.remove(0);
+    node.until_ready(&first).await;
+    let sandbox = machine.sandboxes().remove(0);
+    machine.sim.world().stop_sandbox(&sandbox.id);
+    node.until("another sandbox", |board| {
+        machine.sandboxes().len() == 2 && machine.runs(&first) && is_ready(board, &first)
+    })
+    .await;
+    node.stop().await;
+    let node = machine.node().await;
+    let second = node.want(&[version("v2")]).await.remove(0);
+    replaced(&node, &first, &second).await;
+    node.stop().await;
+
+    // Adopted; that not everything could be read keeps what was found from being called unwanted.
+    let node = machine.node().await;
+    let incomplete = |text: &str| Snapshot {
+        complete: false,
+        ..snapshot(&[text.to_owned()])
+    };
+    node.wants.send(incomplete(&version("v2"))).await.unwrap();
+    node.until_ready(&second).await;
+    node.wants.send(incomplete(&version("v3"))).await.unwrap();
+    let third = read_pods(&version("v3")).remove(0).id.uid.clone();
+    replaced(&node, &second, &third).await;
     node.stop().await;
     machine.check();
 }

@@ -120,14 +120,14 @@ async fn a_bad_file_keeps_its_pods_and_stops_nobody() {
     );
     assert!(complaint.ends_with("Pod default/web-n stays as it was"), "{complaint}");
 
-    // Another one that was never good: nobody may be called unwanted while it is there.
+    // Another one that was never good: which pod it is about is known.
     std::fs::write(
         dir.path().join("b.yaml"),
         manifest("db", "1").replace("image:", "imag:"),
     )
     .unwrap();
     let broken = source.until_it(|s| s.complaints.len() == 2, "two complaints").await;
-    assert!(!broken.complete);
+    assert!(broken.complete);
     assert_eq!(
         told(&broken)[1],
         "b.yaml: document 1 (pod default/db) is refused: spec.containers[0].image: is missing; spec.containers[0].imag: there is no such \
@@ -209,6 +209,34 @@ async fn one_bad_document_keeps_the_pods_of_its_file() {
 }
 
 /// Each error is told once a change: a kubelet logs a bad file again every 20 s.
+/// A file that was never good keeps nobody from ending what nobody wants, if it says what it is about.
+#[tokio::test(start_paused = true)]
+async fn who_is_refused_by_name_leaves_no_doubt_about_others() {
+    for (text, complete, refused) in [
+        (
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: web}\n".to_owned(),
+            true,
+            None,
+        ),
+        (manifest("web", "1") + "  tolerations: []\n", true, Some("web-n")),
+        // These may be about any pod.
+        (manifest("Web!", "1"), false, None),
+        ("kind: [".to_owned(), false, None),
+        ("apiVersion: v1\n".to_owned(), false, None),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        old(&dir.path().join("a.yaml"), &text);
+        let mut source = Running::start(dir.path());
+        let snapshot = source.snapshots.recv().await.unwrap();
+        let names: Vec<&str> = snapshot.refused.iter().map(|refused| &*refused.id.name).collect();
+        assert_eq!(
+            (snapshot.complete, names),
+            (complete, Vec::from_iter(refused)),
+            "{text}"
+        );
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn nothing_is_told_twice() {
     let dir = tempfile::tempdir().unwrap();

@@ -109,6 +109,17 @@ async fn what_the_server_has_is_desired_and_trouble_changes_nothing() {
     assert_eq!(seen[6].0, ["b-n", "a-n"]);
 }
 
+/// What is wrong with one pod holds up no other.
+#[tokio::test(start_paused = true)]
+async fn beside_a_pod_that_is_refused_the_others_change() {
+    let bad = "{apiVersion: v1, kind: Pod, metadata: {name: bad}, spec: {tolerations: []}}";
+    let with = |good: &str| ok(&format!("{good}\n---\n{bad}"));
+    let seen = snapshots(vec![with(&pod("a")), with(&pod("b")), with(&pod("b"))], 2).await;
+    assert_eq!((&seen[0].0[..], seen[0].2), (&["a-n".to_owned()][..], true));
+    assert_eq!(seen[1].0, ["b-n", "a-n"]);
+    assert_eq!(seen[0].1, seen[1].1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_was_there_before_us_stays_while_the_server_is_down() {
     let node = NodeName::new("n").unwrap();
