@@ -810,6 +810,19 @@ async fn old_lists_of_several_pods_undo_nothing_that_an_event_brought() {
 
 /// DELETED of a container that only stopped, as CRI-O told it, together with what told of its beginning: it was taken for gone before
 /// it was seen.
+#[tokio::test(start_paused = true)]
+async fn unhealthy_brings_the_period_back() {
+    let fake = node();
+    let mut config = config();
+    config.threshold = Duration::from_mins(1);
+    let rig = rested(&fake, config, Duration::from_secs(30)).await;
+    fake.world().list_hangs = true;
+    sleep(Duration::from_secs(100)).await;
+    let report = rig.pleg.health().report();
+    assert_eq!(report.level, Level::Unhealthy);
+    assert_eq!(report.mode.full_look_period_seconds, 1.0);
+}
+
 /// CRI-O tells of a start before its status does; containerd of a sandbox's end while a plugin holds that up. No other event comes.
 #[tokio::test(start_paused = true)]
 async fn an_event_that_is_ahead_of_the_runtimes_books_is_looked_into_again() {

@@ -520,6 +520,36 @@ async fn what_has_ended_is_asked_for_once_and_again_after_a_restart() {
     assert_eq!((asked("a"), asked("b")), (2, 3));
 }
 
+/// All that an inspection asked about is gone when it is answered, and something else of the pod is there since.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_made_anew_while_it_is_inspected_is_not_gone() {
+    let fake = Fake::default();
+    fake.world().add_pod("p", &[]);
+    let mut rig = Rig::start(&fake, Config::default());
+    rig.seen().await;
+    rig.drain();
+    {
+        let mut world = fake.world();
+        world.hung.insert("s-p".to_owned());
+        world.slow_ends_well = true;
+        world.sandboxes.get_mut("s-p").unwrap().state = SandboxState::NotReady;
+    }
+    sleep(Duration::from_millis(1500)).await;
+    fake.world().remove_pod("p");
+    fake.world().add_sandbox("p", "s-new");
+    sleep(Duration::from_secs(20)).await;
+    let lines = rig.drain();
+    assert!(!lines.iter().any(|line| line.starts_with("PodRemoved")), "{lines:?}");
+    let entry = rig.pleg.cache().get(&uid("p")).unwrap();
+    let ids: Vec<&str> = entry
+        .status
+        .sandboxes
+        .iter()
+        .map(|sandbox| sandbox.id.as_str())
+        .collect();
+    assert_eq!(ids, ["s-new"], "{lines:?}");
+}
+
 /// The runtime is told of an exit and of its reason apart, in either order.
 #[tokio::test(start_paused = true)]
 async fn who_was_killed_a_moment_ago_may_turn_out_to_have_run_out_of_memory() {
