@@ -97,6 +97,23 @@ pub(crate) struct Pod {
     pub(crate) inspected_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<PodError>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) stale: Vec<StalePart>,
+}
+
+/// A [`pleg::StalePart`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StalePart {
+    pub(crate) kind: String,
+    pub(crate) id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) attempt: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) listed: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<PodError>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -157,6 +174,8 @@ pub(crate) struct PodError {
     pub(crate) container: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sandbox: Option<String>,
     pub(crate) attempts: u32,
     pub(crate) age_seconds: u64,
 }
@@ -292,6 +311,18 @@ pub(crate) struct PodJson<'a> {
     inspected_at: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<PodErrorJson<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    stale: Vec<StalePartJson<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct StalePartJson<'a> {
+    #[serde(flatten)]
+    object: &'a pleg::model::ObjectRef,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    listed: Option<pleg::model::ObjectState>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<PodErrorJson<'a>>,
 }
 
 #[derive(Debug, Serialize)]
@@ -306,10 +337,27 @@ impl<'a> From<&'a PodEntry> for PodJson<'a> {
         Self {
             status: &entry.status,
             inspected_at: entry.inspected_at,
-            error: entry.error.as_deref().map(|error| PodErrorJson {
-                error,
-                age_seconds: error.since.elapsed().as_secs(),
-            }),
+            error: entry.error.as_deref().map(PodErrorJson::from),
+            stale: entry.stale.iter().map(StalePartJson::from).collect(),
+        }
+    }
+}
+
+impl<'a> From<&'a pleg::StalePart> for StalePartJson<'a> {
+    fn from(part: &'a pleg::StalePart) -> Self {
+        Self {
+            object: &part.object,
+            listed: part.listed,
+            error: part.error.as_deref().map(PodErrorJson::from),
+        }
+    }
+}
+
+impl<'a> From<&'a pleg::cache::PodError> for PodErrorJson<'a> {
+    fn from(error: &'a pleg::cache::PodError) -> Self {
+        Self {
+            error,
+            age_seconds: error.since.elapsed().as_secs(),
         }
     }
 }
@@ -428,6 +476,25 @@ mod tests {
                 oom_score_adj: 5,
             })),
         };
+        let error = Arc::new(pleg::cache::PodError {
+            trouble: pleg::Trouble::StuckInspection,
+            message: "m".into(),
+            rpc: "ContainerStatus",
+            container: Some("app".into()),
+            id: Some("c".into()),
+            sandbox: Some("s".into()),
+            attempts: 2,
+            since: tokio::time::Instant::now(),
+        });
+        let part = pleg::StalePart {
+            object: pleg::model::ObjectRef::Container(pleg::ContainerRef {
+                id: "c".into(),
+                name: "app".into(),
+                attempt: 2,
+            }),
+            listed: Some(pleg::model::ObjectState::Container(pleg::ContainerState::Exited)),
+            error: Some(Arc::clone(&error)),
+        };
         let entry = PodEntry {
             status: Arc::new(PodStatus {
                 ips: [IpAddr::from([10, 0, 0, 7])].into(),
@@ -436,16 +503,10 @@ mod tests {
                 ..PodStatus::empty(pod())
             }),
             observed: pleg::Token::default(),
+            fresh: pleg::Token::default(),
             inspected_at: Some(at),
-            error: Some(Arc::new(pleg::cache::PodError {
-                trouble: pleg::Trouble::StuckInspection,
-                message: "m".into(),
-                rpc: "ContainerStatus",
-                container: Some("app".into()),
-                id: Some("c".into()),
-                attempts: 2,
-                since: tokio::time::Instant::now(),
-            })),
+            error: Some(error),
+            stale: [part].into(),
         };
         let text = serde_json::to_string(&PodJson::from(&entry)).unwrap();
         let read: Pod = serde_json::from_str(&text).unwrap();

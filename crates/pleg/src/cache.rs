@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::model::{PodRef, PodUid};
+use crate::model::{ObjectRef, ObjectState, PodRef, PodUid};
 use crate::status::PodStatus;
 use crate::sync::{AtomicU64, Mutex, Notify, Ordering, RwLock};
 use crate::trouble::Trouble;
@@ -48,11 +48,28 @@ pub struct PodError {
     /// The same, as the runtime knows it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<Arc<str>>,
-    /// Attempts since the pod was last inspected in full.
+    /// The sandbox that it is in, or is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<Arc<str>>,
+    /// Attempts that failed since it last answered.
     pub attempts: u32,
-    /// When the first of them failed.
+    /// When the first of them was sent.
     #[serde(skip)]
     pub since: Instant,
+}
+
+/// A container or sandbox whose part of a status is older than the rest of it, or was never inspected.
+#[derive(Debug, Clone, Serialize)]
+pub struct StalePart {
+    /// Which one.
+    #[serde(flatten)]
+    pub object: ObjectRef,
+    /// The state in which the lists show it; what is in the status may be older.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listed: Option<ObjectState>,
+    /// Why it could not be inspected. None: its inspection has not ended yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<Arc<PodError>>,
 }
 
 /// What the cache knows of a pod.
@@ -60,12 +77,29 @@ pub struct PodError {
 pub struct PodEntry {
     /// What the runtime said of each part of the pod when it was last asked for it.
     pub status: Arc<PodStatus>,
-    /// The look up to which this is the truth.
+    /// The look up to which this is the truth about every part.
     pub observed: Token,
+    /// The look up to which this is the truth about every part that is not in `stale`.
+    pub fresh: Token,
     /// When that was last, by the wall clock; none before the first time.
     pub inspected_at: Option<Timestamp>,
-    /// Set while the pod is in quarantine: its change was seen, but its inspection fails.
+    /// Set while a part of the pod is in quarantine: the first error of `stale`.
     pub error: Option<Arc<PodError>>,
+    /// The parts that have not been inspected since they changed. A part that was never inspected is in the status as the lists
+    /// show it.
+    pub stale: Arc<[StalePart]>,
+}
+
+impl PodEntry {
+    /// The look up to which the status of one container or sandbox is the truth.
+    pub fn observed_of(&self, id: &str) -> Token {
+        let stale = self.stale.iter().any(|part| &**part.object.id() == id);
+        if stale {
+            self.observed
+        } else {
+            self.fresh.max(self.observed)
+        }
+    }
 }
 
 /// The status is not as new as asked for, and will not be soon.
@@ -211,8 +245,10 @@ impl Cache {
                 Ok(PodEntry {
                     status,
                     observed: state.complete,
+                    fresh: state.complete,
                     inspected_at: None,
                     error: None,
+                    stale: Arc::default(),
                 })
             });
             return empty.or(state.ended.then_some(Err(NotFresh::Ended)));
@@ -258,6 +294,7 @@ impl Slot {
         if !self.held {
             entry.observed = entry.observed.max(complete);
         }
+        entry.fresh = entry.fresh.max(entry.observed);
         entry
     }
 }
@@ -321,10 +358,26 @@ impl Drop for CacheWriter {
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) status: Arc<PodStatus>,
-    /// The look after which it was inspected.
+    /// The look after which all of it was inspected.
     pub(crate) inspected: Token,
-    /// When that was.
+    /// When a part of it was last.
     pub(crate) at: Option<Timestamp>,
+    /// What of it was not inspected then.
+    pub(crate) stale: Arc<[StalePart]>,
+}
+
+/// How a pod stands with a commit.
+#[derive(Debug)]
+pub(crate) struct Committed {
+    /// The look that the inspection can vouch for.
+    pub(crate) token: Token,
+    pub(crate) at: Timestamp,
+    /// What was not inspected.
+    pub(crate) stale: Arc<[StalePart]>,
+    /// A newer change of it was seen meanwhile, or a part is stale: complete looks say nothing about it.
+    pub(crate) held: bool,
+    /// More is being inspected.
+    pub(crate) inspecting: bool,
 }
 
 impl CacheWriter {
@@ -342,21 +395,27 @@ impl CacheWriter {
         Token(self.cache.shared.started.fetch_add(1, Ordering::SeqCst) + 1)
     }
 
-    /// A change of this pod was seen: complete looks say nothing about it until it is committed.
-    pub(crate) fn hold(&self, pod: &PodRef) {
+    /// A change of this pod was seen: complete looks say nothing about it until it is committed. Until it is inspected, a new pod is
+    /// what the lists say of it.
+    pub(crate) fn hold(&self, pod: &PodRef, listed: impl FnOnce() -> (PodStatus, Arc<[StalePart]>)) {
         let mut state = self.cache.shared.state.write();
         let complete = state.complete;
-        let slot = state.pods.entry_ref(&pod.uid).or_insert_with(|| Slot {
-            entry: PodEntry {
-                status: Arc::new(PodStatus::empty(pod.clone())),
-                observed: Token::default(),
-                inspected_at: None,
-                error: None,
-            },
-            held: true,
-            inspecting: true,
-            tried: Token::default(),
-            inspected: Token::default(),
+        let slot = state.pods.entry_ref(&pod.uid).or_insert_with(|| {
+            let (status, stale) = listed();
+            Slot {
+                entry: PodEntry {
+                    status: Arc::new(status),
+                    observed: Token::default(),
+                    fresh: Token::default(),
+                    inspected_at: None,
+                    error: None,
+                    stale,
+                },
+                held: true,
+                inspecting: true,
+                tried: Token::default(),
+                inspected: Token::default(),
+            }
         });
         if !slot.held {
             // What complete looks said about it so far stays true.
@@ -372,11 +431,12 @@ impl CacheWriter {
         state
             .pods
             .get(uid)
-            .filter(|slot| slot.inspected > Token::default())
+            .filter(|slot| slot.entry.inspected_at.is_some())
             .map(|slot| Known {
                 status: Arc::clone(&slot.entry.status),
                 inspected: slot.inspected,
                 at: slot.entry.inspected_at,
+                stale: Arc::clone(&slot.entry.stale),
             })
     }
 
@@ -388,42 +448,60 @@ impl CacheWriter {
         }
     }
 
-    /// The pod was inspected. `held`: a newer change of it was seen meanwhile.
-    pub(crate) fn commit(&self, status: PodStatus, observed: Token, at: Timestamp, held: bool) {
+    /// The pod was inspected, as far as it answered.
+    pub(crate) fn commit(&self, status: PodStatus, committed: Committed) {
         let uid = status.pod.uid.clone();
-        let mut state = self.cache.shared.state.write();
-        // What was seen by id while a list hangs vouches for no later look, and takes nothing back either.
-        let before = state
-            .pods
-            .get(&uid)
-            .map_or(Token::default(), |slot| slot.entry.observed);
-        let observed = observed.max(before);
-        let entry = PodEntry {
-            status: Arc::new(status),
-            observed,
-            inspected_at: Some(at),
-            error: None,
-        };
-        let slot = Slot {
-            entry,
+        let Committed {
+            token,
+            at,
+            stale,
             held,
-            inspecting: held,
-            tried: Token::default(),
-            inspected: observed,
+            inspecting,
+        } = committed;
+        let mut state = self.cache.shared.state.write();
+        let before = state.pods.get(&uid);
+        // What was seen by id while a list hangs vouches for no later look, and takes nothing back either.
+        let [observed, fresh] = before.map_or([Token::default(); 2], |slot| [slot.entry.observed, slot.entry.fresh]);
+        let whole = stale.is_empty();
+        let observed = if whole { token.max(observed) } else { observed };
+        let slot = Slot {
+            entry: PodEntry {
+                status: Arc::new(status),
+                observed,
+                fresh: fresh.max(token),
+                inspected_at: Some(at),
+                error: stale.iter().find_map(|part| part.error.clone()),
+                stale,
+            },
+            held,
+            inspecting,
+            tried: before.filter(|_| !whole).map_or(Token::default(), |slot| slot.tried),
+            inspected: match before {
+                Some(slot) if !whole => slot.inspected,
+                _ => observed,
+            },
         };
         state.pods.insert(uid.clone(), slot);
         drop(state);
         self.wake(&uid);
     }
 
-    /// The pod could not be inspected.
-    pub(crate) fn fail(&self, uid: &PodUid, tried: Token, error: Arc<PodError>) {
+    /// Notes which parts of the pod are stale. `tried`: the look up to which one of them was asked for in vain.
+    pub(crate) fn stale(&self, uid: &PodUid, stale: Arc<[StalePart]>, tried: Option<Token>, inspecting: bool) {
         if let Some(slot) = self.cache.shared.state.write().pods.get_mut(uid) {
-            slot.entry.error = Some(error);
-            slot.tried = slot.tried.max(tried);
-            slot.inspecting = false;
+            slot.entry.error = stale.iter().find_map(|part| part.error.clone());
+            slot.entry.stale = stale;
+            slot.tried = slot.tried.max(tried.unwrap_or_default());
+            slot.inspecting = inspecting;
         }
         self.wake(uid);
+    }
+
+    /// A container or sandbox that was never inspected is gone: what the lists said of it goes with it.
+    pub(crate) fn forget(&self, uid: &PodUid, id: &str) {
+        if let Some(slot) = self.cache.shared.state.write().pods.get_mut(uid) {
+            slot.entry.status = Arc::new(slot.entry.status.without(id));
+        }
     }
 
     /// What was seen of the pod turned out to be no change: complete looks count for it again.
@@ -432,6 +510,7 @@ impl CacheWriter {
             slot.held = false;
             slot.inspecting = false;
             slot.entry.error = None;
+            slot.entry.stale = Arc::default();
         }
         self.wake(uid);
     }

@@ -111,7 +111,7 @@ pub mod status;
 mod sync;
 pub mod trouble;
 
-pub use cache::{Cache, NotFresh, PodEntry, Token};
+pub use cache::{Cache, NotFresh, PodEntry, StalePart, Token};
 pub use connect::{ConnectError, connect};
 pub use event::{Event, EventType, Source};
 pub use evented::{EventedConfig, Mode, ModeReport, Reached};

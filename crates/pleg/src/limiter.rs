@@ -1,15 +1,16 @@
-//! How many inspections may be in flight at once.
+//! How many inspection calls may be in flight at once, and how long one may take before it stands out.
 //!
 //! The kubelet inspects one pod after the other; that is slow, but it is also its back-pressure. Ours follows the runtime's own
-//! latency: the limit rises while answers stay as quick as they were, and falls when they take much longer. A call that is *late*
-//! gives its place to others, so that a few hung containers cannot use up the limit; how many may do so is bounded too.
+//! latency: the limit rises while answers stay as quick as they were, and falls when they take much longer. A call that takes far
+//! longer than the runtime usually needs is taken off the limit by the generator's quarantine, which has a budget of its own: hung
+//! containers do not use up the places of others.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 /// Bounds of the limit, and when a call is late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,9 +21,9 @@ pub struct LimiterConfig {
     pub start: usize,
     /// Never more at once.
     pub most: usize,
-    /// A call that takes longer gives its place to others.
+    /// A call that takes longer stands out, as long as it is not known what a call usually takes.
     pub late: Duration,
-    /// How many late calls may have given up their place.
+    /// How many calls about containers and sandboxes in quarantine may be in flight, beside the limit.
     pub most_late: usize,
 }
 
@@ -42,6 +43,9 @@ impl Default for LimiterConfig {
 const SLOW: f64 = 3.0;
 /// Seconds that a busy node adds to any call by itself.
 const NOISE: f64 = 5e-3;
+/// A call that takes this many times the usual latency stands out, and none does before the least patience.
+const OUTLIER: f64 = 8.0;
+const LEAST_PATIENCE: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
 struct Adaptation {
@@ -53,6 +57,8 @@ struct Adaptation {
     /// Calls and seconds in this window.
     calls: usize,
     seconds: f64,
+    /// When the newest of all calls that were answered had been sent.
+    newest: Option<Instant>,
 }
 
 /// The limit. Clones share it.
@@ -60,7 +66,6 @@ struct Adaptation {
 pub(crate) struct Limiter {
     config: LimiterConfig,
     places: Arc<Semaphore>,
-    late: Arc<Semaphore>,
     adaptation: Arc<Mutex<Adaptation>>,
 }
 
@@ -81,11 +86,11 @@ impl Limiter {
             usual: None,
             calls: 0,
             seconds: 0.0,
+            newest: None,
         };
         Self {
             config,
             places: Arc::new(Semaphore::new(limit)),
-            late: Arc::new(Semaphore::new(config.most_late)),
             adaptation: Arc::new(Mutex::new(adaptation)),
         }
     }
@@ -95,39 +100,38 @@ impl Limiter {
         self.adaptation.lock().limit
     }
 
-    /// Runs a call when there is a place for it.
-    pub(crate) async fn run<T>(&self, call: impl Future<Output = T>) -> T {
-        let place = self.place().await;
-        let started = Instant::now();
-        tokio::pin!(call);
-        if let Ok(answer) = timeout(self.config.late, &mut call).await {
-            self.learn(started.elapsed());
-            self.give_back(place);
-            return answer;
+    /// Waits for a place. Cancel-safe.
+    pub(crate) async fn place(&self) -> Place {
+        Place {
+            // The semaphore is never closed.
+            permit: Arc::clone(&self.places).acquire_owned().await.ok(),
+            limiter: self.clone(),
         }
-        self.learn(self.config.late);
-        // A hung call says nothing about the runtime's load; but if they are many, it is the runtime.
-        if let Ok(_late) = Arc::clone(&self.late).try_acquire_owned() {
-            self.give_back(place);
-            return call.await;
-        }
-        let answer = call.await;
-        self.give_back(place);
-        answer
     }
 
-    async fn place(&self) -> Option<OwnedSemaphorePermit> {
-        // The semaphore is never closed.
-        Arc::clone(&self.places).acquire_owned().await.ok()
+    /// A call that was `sent` then was answered just now.
+    pub(crate) fn answered(&self, sent: Instant) {
+        self.alive(sent);
+        // One answer that took minutes says nothing about the others' latency.
+        self.learn(sent.elapsed().min(self.config.late));
     }
 
-    fn give_back(&self, place: Option<OwnedSemaphorePermit>) {
-        let mut adaptation = self.adaptation.lock();
-        if let Some(place) = place
-            && adaptation.debt > 0
-        {
-            adaptation.debt -= 1;
-            place.forget();
+    /// A call of another kind that was `sent` then, such as a list, was answered: the runtime is alive.
+    pub(crate) fn alive(&self, sent: Instant) {
+        let newest = &mut self.adaptation.lock().newest;
+        *newest = (*newest).max(Some(sent));
+    }
+
+    /// A call that was `sent` then has been overtaken: one that was sent no earlier was answered.
+    pub(crate) fn overtaken(&self, sent: Instant) -> bool {
+        self.adaptation.lock().newest.is_some_and(|newest| newest >= sent)
+    }
+
+    /// A call that takes longer than this stands out.
+    pub(crate) fn patience(&self) -> Duration {
+        match self.adaptation.lock().usual {
+            Some(usual) => Duration::from_secs_f64(usual * OUTLIER).max(LEAST_PATIENCE),
+            None => self.config.late,
         }
     }
 
@@ -165,6 +169,25 @@ impl Limiter {
     }
 }
 
+/// A place among the calls in flight; given back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    permit: Option<OwnedSemaphorePermit>,
+    limiter: Limiter,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut adaptation = self.limiter.adaptation.lock();
+        if adaptation.debt > 0
+            && let Some(permit) = self.permit.take()
+        {
+            adaptation.debt -= 1;
+            permit.forget();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -178,12 +201,16 @@ mod tests {
         let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let (now, most, latency) = (&now, &most, &latency);
         join_all((0..n).map(|_| {
-            limiter.run(async move {
+            let limiter = limiter.clone();
+            async move {
+                let _place = limiter.place().await;
+                let sent = Instant::now();
                 let running = now.fetch_add(1, Ordering::Relaxed) + 1;
                 most.fetch_max(running, Ordering::Relaxed);
                 tokio::time::sleep(latency(running)).await;
                 now.fetch_sub(1, Ordering::Relaxed);
-            })
+                limiter.answered(sent);
+            }
         }))
         .await;
         most.load(Ordering::Relaxed)
@@ -209,34 +236,26 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn late_calls_give_up_their_place_within_bounds() {
-        let config = LimiterConfig {
-            least: 2,
-            start: 2,
-            most: 2,
-            most_late: 3,
-            ..LimiterConfig::default()
-        };
-        let limiter = Limiter::new(config);
-        let hung = join_all((0..3).map(|_| limiter.run(std::future::pending::<()>())));
-        let quick = async {
-            tokio::time::sleep(Duration::from_secs(5)).await;
-            limiter.run(async { Instant::now() }).await
-        };
-        let started = Instant::now();
-        tokio::select! {
-            _ = hung => unreachable!(),
-            done = quick => assert!(done - started < Duration::from_secs(6)),
-        }
-        // With every late place taken the limit holds: nobody overtakes.
-        let many = join_all((0..5).map(|_| limiter.run(std::future::pending::<()>())));
-        let blocked = async {
-            tokio::time::sleep(Duration::from_secs(9)).await;
-            timeout(Duration::from_mins(1), limiter.run(async {})).await
-        };
-        tokio::select! {
-            _ = many => unreachable!(),
-            outcome = blocked => assert!(outcome.is_err()),
-        }
+    async fn patience_follows_the_usual_latency() {
+        let limiter = Limiter::new(LimiterConfig::default());
+        assert_eq!(limiter.patience(), Duration::from_secs(1), "nothing is known yet");
+        load(&limiter, 500, |_| Duration::from_millis(1)).await;
+        assert_eq!(limiter.patience(), LEAST_PATIENCE);
+        let slow = Limiter::new(LimiterConfig::default());
+        load(&slow, 500, |_| Duration::from_millis(500)).await;
+        assert_eq!(slow.patience(), Duration::from_secs(4));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_is_overtaken_by_one_that_was_sent_no_earlier() {
+        let limiter = Limiter::new(LimiterConfig::default());
+        let hung = Instant::now();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(!limiter.overtaken(hung));
+        limiter.answered(hung - Duration::from_millis(1));
+        assert!(!limiter.overtaken(hung), "that one was sent before");
+        limiter.alive(Instant::now());
+        assert!(limiter.overtaken(hung));
+        assert!(!limiter.overtaken(Instant::now() + Duration::from_millis(1)));
     }
 }

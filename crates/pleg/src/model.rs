@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use pleg_cri::v1;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -184,6 +184,47 @@ impl SandboxState {
     }
 }
 
+/// A container or a sandbox of a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum ObjectRef {
+    /// A container.
+    Container(ContainerRef),
+    /// A sandbox.
+    Sandbox {
+        /// The runtime's id.
+        id: SandboxId,
+    },
+}
+
+impl ObjectRef {
+    /// The runtime's id.
+    pub fn id(&self) -> &Arc<str> {
+        match self {
+            Self::Container(container) => &container.id.0,
+            Self::Sandbox { id } => &id.0,
+        }
+    }
+
+    /// The container's name in the pod, if it is a container.
+    pub fn container_name(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Container(container) => Some(&container.name),
+            Self::Sandbox { .. } => None,
+        }
+    }
+}
+
+/// The state of a container or of a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum ObjectState {
+    /// A container's.
+    Container(ContainerState),
+    /// A sandbox's.
+    Sandbox(SandboxState),
+}
+
 /// A pod as lists show it: just enough to tell what changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodView {
@@ -197,6 +238,28 @@ impl PodView {
     /// No trace of the pod.
     pub fn is_empty(&self) -> bool {
         self.sandboxes.is_empty() && self.containers.is_empty()
+    }
+
+    /// Gives the containers that `kept` names the state that they have in `before`, or takes them away if they have none there.
+    /// Returns those for which that makes a difference.
+    pub(crate) fn keep(&mut self, before: &Self, kept: &HashSet<Arc<str>>) -> Box<[Arc<str>]> {
+        if kept.is_empty() {
+            return Box::default();
+        }
+        let before = before.container_states();
+        let mut changed = Vec::new();
+        self.containers.retain_mut(|(container, state)| {
+            if !kept.contains(container.id.as_str()) {
+                return true;
+            }
+            let was = before.get(container.id.as_str()).copied();
+            if was != Some(*state) {
+                changed.push(container.id.shared());
+            }
+            *state = was.unwrap_or(*state);
+            was.is_some()
+        });
+        changed.into()
     }
 
     /// The containers' states by id. A map, because one pod may have tens of thousands of dead ones

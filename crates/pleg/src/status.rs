@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use pleg_cri::v1;
 use serde::Serialize;
 
-use crate::model::{ContainerId, ContainerState, PodRef, SandboxId, SandboxState};
+use crate::model::{ContainerId, ContainerRef, ContainerState, PodRef, SandboxId, SandboxState};
 
 /// A text of the runtime's longer than this is cut: a status is kept for every container of the node.
 const TEXT_LIMIT: usize = 2048;
@@ -36,6 +36,19 @@ impl PodStatus {
             ips: Box::default(),
             sandboxes: Box::default(),
             containers: Box::default(),
+        }
+    }
+
+    /// The same without one container or sandbox.
+    #[must_use]
+    pub fn without(&self, id: &str) -> Self {
+        let sandboxes = self.sandboxes.iter().filter(|sandbox| sandbox.id.as_str() != id);
+        let containers = self.containers.iter().filter(|container| container.id.as_str() != id);
+        Self {
+            pod: self.pod.clone(),
+            ips: self.ips.clone(),
+            sandboxes: sandboxes.cloned().collect(),
+            containers: containers.cloned().collect(),
         }
     }
 
@@ -126,6 +139,18 @@ pub struct Resources {
 }
 
 impl SandboxStatus {
+    /// What the list says of a sandbox that has not been inspected.
+    pub(crate) fn listed(id: &SandboxId, state: SandboxState, attempt: u32, created_at: i64) -> Self {
+        Self {
+            id: id.clone(),
+            state,
+            attempt,
+            created_at: timestamp(created_at),
+            ips: Box::default(),
+            runtime_handler: Box::default(),
+        }
+    }
+
     /// Reads CRI's answer for the sandbox `id`, which is the id we asked by, whatever the answer says.
     pub fn from_cri(id: &SandboxId, status: &v1::PodSandboxStatus) -> Self {
         let network = status.network.as_ref();
@@ -145,6 +170,26 @@ impl SandboxStatus {
 }
 
 impl ContainerStatus {
+    /// What the list says of a container that has not been inspected.
+    pub(crate) fn listed(container: &ContainerRef, state: ContainerState, created_at: i64) -> Self {
+        Self {
+            id: container.id.clone(),
+            name: Arc::clone(&container.name),
+            attempt: container.attempt,
+            state,
+            created_at: timestamp(created_at),
+            started_at: None,
+            finished_at: None,
+            exit_code: None,
+            reason: Arc::default(),
+            message: Box::default(),
+            image: Box::default(),
+            image_ref: Box::default(),
+            log_path: Box::default(),
+            resources: None,
+        }
+    }
+
     /// Reads CRI's answer for the container `id`, which is the id we asked by, whatever the answer says.
     pub fn from_cri(id: &ContainerId, name: &Arc<str>, status: &v1::ContainerStatus) -> Self {
         let state = ContainerState::from_wire(status.state);

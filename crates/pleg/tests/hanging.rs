@@ -50,6 +50,18 @@ async fn a_locked_container_hangs_every_list_and_nobody_else() {
     assert!(death_of(&mut rig, "c4").await < Duration::from_secs(10));
 
     // The culprit is named, the node still works.
+    let started = Instant::now();
+    while rig
+        .pleg
+        .health()
+        .report()
+        .causes
+        .iter()
+        .all(|cause| cause.who.pod.is_none())
+    {
+        assert!(started.elapsed() < Duration::from_secs(5), "nobody is named");
+        sleep(Duration::from_millis(100)).await;
+    }
     let report = rig.pleg.health().report();
     assert_eq!(report.level, Level::Degraded, "{}", report.message);
     let cause = &report.causes[0];

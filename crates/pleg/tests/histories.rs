@@ -8,7 +8,7 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use common::history::{CONTAINERS, Change, Chronicle, PODS, Waiter, change, toggle};
+use common::history::{CONTAINERS, Change, Chronicle, PODS, Waiter, change, newest, toggle};
 use common::oracle::{cache_is_right, container_states, explained, replay, replayed};
 use common::{Fake, Rig};
 use pleg::event::Subject;
@@ -16,7 +16,7 @@ use pleg::kubelet::KubeletEventType;
 use pleg::model::PodView;
 use pleg::runtime::ErrorKind;
 use pleg::{
-    Config, ContainerState, Event, EventType, Item, Level, Overflow, RecorderConfig, SandboxState, Start,
+    Config, ContainerState, Event, EventType, Item, Level, Overflow, RecorderConfig, SandboxState, Start, Trouble,
     kubelet_events,
 };
 use proptest::prelude::*;
@@ -32,6 +32,11 @@ enum Step {
     FailLists(bool),
     Fail(usize, usize, bool),
     Hang(usize, usize, bool),
+    /// The lock of a container is held: the list of containers hangs with it.
+    Lock(usize, usize),
+    Unlock,
+    /// The list of sandboxes hangs.
+    HangSandboxes(bool),
 }
 
 fn step(faults: bool) -> impl Strategy<Value = Step> {
@@ -56,12 +61,31 @@ fn step(faults: bool) -> impl Strategy<Value = Step> {
     }
 }
 
+/// Changes beside containers that hang, and looks of which one list hangs.
+fn partial_step() -> impl Strategy<Value = Step> {
+    let pc = (0..PODS, 0..CONTAINERS);
+    prop_oneof![
+        12 => change().prop_map(Step::Change),
+        6 => (1..12_000u64).prop_map(Step::Pass),
+        1 => (0..PODS).prop_map(Step::Request),
+        1 => (0..PODS).prop_map(Step::Wait),
+        3 => (pc.clone(), any::<bool>()).prop_map(|((p, c), on)| Step::Hang(p, c, on)),
+        1 => pc.clone().prop_map(|(p, c)| Step::Lock(p, c)),
+        1 => pc.prop_map(|(p, c)| Step::Fail(p, c, true)),
+        1 => Just(Step::Unlock),
+        1 => any::<bool>().prop_map(Step::HangSandboxes),
+    ]
+}
+
 fn apply(fake: &Fake, step: &Step, n: usize) {
     match *step {
         Step::Change(ref change) => change.apply(fake, n),
         Step::FailLists(on) => fake.world().list_error = on.then(|| ErrorKind::Unreachable("gone".into())),
         Step::Fail(p, c, on) => toggle(fake, p, c, on, |world| &mut world.failing),
         Step::Hang(p, c, on) => toggle(fake, p, c, on, |world| &mut world.hung),
+        Step::Lock(p, c) => fake.world().locked = newest(fake, p, c),
+        Step::Unlock => fake.world().locked = None,
+        Step::HangSandboxes(on) => fake.world().sandbox_list_hangs = on,
         Step::Pass(_) | Step::Request(_) | Step::Wait(_) => {}
     }
 }
@@ -139,13 +163,19 @@ async fn history(steps: Vec<Step>, faults: bool, capacity: usize) -> Result<(), 
             };
             prop_assert!(explained(rig, &event), "visible before its status: {:?}", event);
             prop_assert_eq!(event.seq, events.len() as u64 + 1);
+            if event.kind == EventType::PodRemoved {
+                let uid = event.pod.as_ref().map(|pod| pod.uid.to_string());
+                prop_assert!(removed_in_a_list(&rig.fake, uid.as_deref()), "listed: {:?}", event);
+            }
             events.push((*event).clone());
         }
         Ok(())
     };
 
+    let mut watch = Watch::default();
     for (n, step) in steps.iter().enumerate() {
         apply(&fake, step, n);
+        watch.note(&fake);
         let noted = chronicle.note(&fake);
         match step {
             Step::Pass(millis) => sleep(Duration::from_millis(*millis)).await,
@@ -159,6 +189,11 @@ async fn history(steps: Vec<Step>, faults: bool, capacity: usize) -> Result<(), 
         }
         rig.settle().await;
         take(&mut rig)?;
+        rig.fake.world().forget_sandbox_lists();
+        watch.blames_only_the_guilty(&rig)?;
+        if let Step::Pass(3000..) = step {
+            watch.hides_nothing(&rig)?;
+        }
         if n % 20 == 19 {
             replayed(&rig).await?;
             replayed(&sleepy).await?;
@@ -171,6 +206,8 @@ async fn history(steps: Vec<Step>, faults: bool, capacity: usize) -> Result<(), 
         world.list_error = None;
         world.failing.clear();
         world.hung.clear();
+        world.locked = None;
+        world.sandbox_list_hangs = false;
     }
     sleep(Duration::from_secs(90)).await;
     rig.seen().await;
@@ -220,6 +257,70 @@ async fn history(steps: Vec<Step>, faults: bool, capacity: usize) -> Result<(), 
     let owed: BTreeSet<_> = if told { truth.keys().cloned().collect() } else { changed };
     prop_assert!(learned.is_superset(&owed), "{:?} misses {:?}", learned, owed);
     Ok(())
+}
+
+/// What the runtime was made to do.
+#[derive(Debug, Default)]
+struct Watch {
+    /// Containers that have hung at any time.
+    hung: BTreeSet<String>,
+}
+
+impl Watch {
+    fn note(&mut self, fake: &Fake) {
+        let world = fake.world();
+        self.hung.extend(world.hung.iter().chain(&world.locked).cloned());
+    }
+
+    /// A container that is blamed for a hung list has hung.
+    fn blames_only_the_guilty(&self, rig: &Rig) -> Result<(), TestCaseError> {
+        let report = rig.pleg.health().report();
+        let named = |cause: &&pleg::health::Cause| cause.trouble == Trouble::LockedContainer;
+        for id in report
+            .causes
+            .iter()
+            .filter(named)
+            .filter_map(|cause| cause.who.id.as_ref())
+        {
+            prop_assert!(self.hung.contains(&**id), "{} is innocent: {}", id, report.message);
+        }
+        Ok(())
+    }
+
+    /// While both lists answer, three seconds are enough to tell of every container that answers, whatever others do.
+    fn hides_nothing(&self, rig: &Rig) -> Result<(), TestCaseError> {
+        let world = rig.fake.world();
+        if world.list_error.is_some() || world.locked.is_some() || world.sandbox_list_hangs {
+            return Ok(());
+        }
+        for (id, container) in &world.containers {
+            if self.hung.contains(id) || world.failing.contains(id) {
+                continue;
+            }
+            let entry = rig.pleg.cache().get(&container.uid.as_str().into());
+            let status = entry
+                .as_ref()
+                .and_then(|entry| entry.status.container(&id.as_str().into()));
+            let seen = status.map(|status| status.state);
+            prop_assert_eq!(seen, Some(container.state), "{} is hidden: {:?}", id, entry);
+            let stale = |part: &pleg::StalePart| &**part.object.id() == id.as_str();
+            prop_assert!(
+                !entry.is_some_and(|entry| entry.stale.iter().any(stale)),
+                "{} is stale",
+                id
+            );
+        }
+        Ok(())
+    }
+}
+
+/// A list of sandboxes that was answered since the last step, or the one before, did not have the pod.
+fn removed_in_a_list(fake: &Fake, uid: Option<&str>) -> bool {
+    let world = fake.world();
+    world
+        .sandbox_lists
+        .iter()
+        .any(|list| uid.is_some_and(|uid| !list.contains(uid)))
 }
 
 /// Events of each container equal the table's over the looks that were taken; and the kubelet's equal its rules.
@@ -305,6 +406,11 @@ proptest! {
         // One-pod looks see states that full looks do not; without them the looks are the whole story.
         let steps = steps.into_iter().filter(|step| !matches!(step, Step::Request(_))).collect();
         run(steps, false, capacity)?;
+    }
+
+    #[test]
+    fn partial_histories(steps in proptest::collection::vec(partial_step(), 1..60), capacity in 1usize..40) {
+        run(steps, true, capacity)?;
     }
 
     #[test]

@@ -1,10 +1,12 @@
-//! While a list hangs: asks for everything that is known by id.
+//! While a list hangs: asks for everything that is known by id, and goes on with the list that answers.
 //!
-//! One locked container can hang every list, for hours, while every other container still answers by its id. So after
-//! [`Config::list_patience`](super::Config::list_patience) the known containers and sandboxes are asked one by one, round after
-//! round, while the list is still waited for. Who answers in another state than was listed is looked at as if a list had said so; who
-//! does not answer while others do is the suspect. What appeared meanwhile comes with the next complete list, and no entry that is
-//! committed here counts as newer than the last complete look: it may lack a container that nobody has listed yet.
+//! One locked container can hang every list of containers, for hours, while every other container still answers by its id and the
+//! list of sandboxes answers as ever. So a list that takes far longer than lists usually do is waited for, but meanwhile the other
+//! list is sent every period, and the known containers and sandboxes are asked for one by one, round after round. What is found goes
+//! the usual way. An object that does not answer, while most others do, is the suspect.
+//!
+//! Containers that are created meanwhile are not seen, and no entry that is committed here counts as newer than the last complete
+//! look: it may lack such a container.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,45 +21,68 @@ use pleg_cri::{Error, Subject};
 use tokio::time::Instant;
 
 use super::Generator;
+use super::look::{Alone, Answers, Arrived, Part, list_containers, list_sandboxes};
 use super::work::Why;
 use crate::event::Source;
 use crate::health::Who;
 use crate::recorder::line;
 use crate::records::{Alive, PodKey, Saw};
 use crate::runtime::Runtime;
+use crate::snapshot::{ContainerList, SandboxList};
 use crate::trouble::Trouble;
 
-/// Who has not answered for this long is a suspect.
+/// An object that has not answered for this long may be a suspect, and so may one that has taken twice as long as the slowest answer.
 const SUSPECT: Duration = Duration::from_millis(1500);
 /// From the start of one round to the next, at least; and at least four times as long as a round takes.
 const ROUND: Duration = Duration::from_secs(2);
-/// So many are asked at once while nobody answers: a runtime that answers nobody is not asked by everybody.
+/// So many are asked at once while nothing answers: a runtime that does not answer is not flooded.
 const SCOUTS: usize = 8;
-/// Who does not answer is asked again after this long, then after twice as long, up to the last.
+/// An object that does not answer is asked again after this long, then after twice as long, up to the last.
 const AGAIN: [Duration; 2] = [Duration::from_secs(2), Duration::from_mins(1)];
 /// More suspects than this are not named.
 const MOST_SUSPECTS: usize = 20;
+/// A hang is logged as soon as there is a suspect, and after this long without one.
+const LOG_AFTER: Duration = Duration::from_secs(5);
 
 /// What goes on while a list hangs.
 #[derive(Debug, Default)]
 pub(super) struct ById {
     hang: Option<Hang>,
-    calls: FuturesUnordered<BoxFuture<'static, Answered>>,
+    calls: FuturesUnordered<BoxFuture<'static, Progress>>,
 }
 
 #[derive(Debug)]
 struct Hang {
+    /// When the list was sent, and when it was found to hang.
     since: Instant,
+    found: Instant,
     todo: VecDeque<Alive>,
-    /// Who was asked and has not answered since.
+    /// Everything that was asked for so far.
+    asked: HashSet<Arc<str>>,
+    /// What was asked for and has not answered since.
     open: HashMap<Arc<str>, Open>,
     round_started: Instant,
     next_round: Instant,
     /// When the newest call that was answered had been made, and when the last answer came.
     answered: Option<(Instant, Instant)>,
     answers: u64,
-    /// The suspects that were told.
-    told: Vec<Arc<str>>,
+    /// The slowest answer so far.
+    slowest: Duration,
+    /// Calls about objects that are in flight.
+    in_flight: usize,
+    /// The other list is in flight, or is to be sent then.
+    relist: Relist,
+    /// It was logged, and so its end will be.
+    logged: bool,
+    /// The suspects whose shims are probed.
+    probed: HashSet<Arc<str>>,
+}
+
+/// The list that answers while the other one hangs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Relist {
+    InFlight,
+    At(Instant),
 }
 
 #[derive(Debug)]
@@ -71,7 +96,15 @@ struct Open {
     who: Alive,
 }
 
-/// A call that ended.
+/// Something that came meanwhile.
+#[derive(Debug)]
+pub(super) enum Progress {
+    Answered(Answered),
+    /// The list that answers.
+    Listed(Arrived, Instant),
+}
+
+/// A call about an object that ended.
 #[derive(Debug)]
 pub(super) struct Answered {
     who: Alive,
@@ -80,11 +113,11 @@ pub(super) struct Answered {
 }
 
 impl ById {
-    /// The next call that ends; never resolves where there is none.
-    pub(super) async fn next(&mut self) -> Answered {
+    /// What comes next; never resolves where nothing is in flight.
+    pub(super) async fn next(&mut self) -> Progress {
         use futures_util::StreamExt as _;
         match self.calls.next().await {
-            Some(answered) => answered,
+            Some(progress) => progress,
             None => std::future::pending().await,
         }
     }
@@ -94,32 +127,54 @@ impl Hang {
     fn new(now: Instant, since: Instant) -> Self {
         Self {
             since,
+            found: now,
             todo: VecDeque::new(),
+            asked: HashSet::new(),
             open: HashMap::new(),
             round_started: now,
             next_round: now,
             answered: None,
             answers: 0,
-            told: Vec::new(),
+            slowest: Duration::ZERO,
+            in_flight: 0,
+            relist: Relist::At(now),
+            logged: false,
+            probed: HashSet::new(),
         }
     }
 
-    /// Somebody has answered within the last rounds. If nobody has, it is the runtime that does not.
+    /// Something has answered within the last rounds. If nothing has, it is the runtime that does not.
     fn others_answer(&self, now: Instant) -> bool {
-        let rounds = 3 * (self.next_round - self.round_started).max(ROUND);
+        let rounds = 3 * (self.next_round - self.round_started).max(ROUND).max(self.slowest);
         self.answered
             .is_some_and(|(_, at)| now.saturating_duration_since(at) < rounds)
     }
 
-    /// Who does not answer while somebody who was asked no earlier does.
-    fn suspects(&self, now: Instant) -> impl Iterator<Item = (&Arc<str>, &Open)> {
-        let newest = self
-            .answered
-            .map(|(asked, _)| asked)
-            .filter(|_| self.others_answer(now));
-        self.open.iter().filter(move |(_, open)| {
-            newest.is_some_and(|newest| open.since <= newest) && now.saturating_duration_since(open.since) >= SUSPECT
-        })
+    /// How long an object may take before it stands out.
+    fn patience(&self) -> Duration {
+        SUSPECT.max(self.slowest * 2)
+    }
+
+    /// How many of the objects that were asked for have answered when they were last asked.
+    fn answering(&self) -> usize {
+        self.asked.len() - self.open.len()
+    }
+
+    /// What does not answer while most others, asked no earlier, do.
+    fn suspects(&self, now: Instant) -> Vec<(&Arc<str>, &Open)> {
+        let newest = self.answered.map(|(asked, _)| asked);
+        let newest = newest.filter(|_| self.others_answer(now));
+        let stands_out = |open: &Open| {
+            newest.is_some_and(|newest| open.since <= newest)
+                && now.saturating_duration_since(open.since) >= self.patience()
+        };
+        let mut suspects: Vec<_> = self.open.iter().filter(|(_, open)| stands_out(open)).collect();
+        if suspects.len() > self.answering() {
+            return Vec::new();
+        }
+        suspects.sort_by(|a, b| a.1.since.cmp(&b.1.since).then_with(|| a.0.cmp(b.0)));
+        suspects.truncate(MOST_SUSPECTS);
+        suspects
     }
 
     /// Those to ask in a round that begins.
@@ -136,14 +191,31 @@ impl Hang {
             }
             still.insert(id);
         }
-        // What is gone since it was asked for is nobody to wait for.
+        // What is gone since it was asked for is not waited for.
         self.open.retain(|id, open| open.in_flight || still.contains(id));
+        self.asked.retain(|id| still.contains(id) || self.open.contains_key(id));
         self.round_started = now;
         self.next_round = now + ROUND;
     }
 
+    fn ask(&mut self, now: Instant, who: &Alive) {
+        self.in_flight += 1;
+        self.asked.insert(who.id());
+        self.open
+            .entry(who.id())
+            .and_modify(|open| open.in_flight = true)
+            .or_insert_with(|| Open {
+                since: now,
+                in_flight: true,
+                failed: 0,
+                again: now,
+                who: who.clone(),
+            });
+    }
+
     /// Takes in how a call ended. `answered`: the runtime said something about the object, in time.
     fn ended(&mut self, id: &Arc<str>, asked: Instant, answered: bool, now: Instant) {
+        self.in_flight -= 1;
         if !answered {
             if let Some(open) = self.open.get_mut(id) {
                 let pause = AGAIN[0].saturating_mul(1 << open.failed.min(16)).min(AGAIN[1]);
@@ -154,108 +226,140 @@ impl Hang {
         }
         self.open.remove(id);
         self.answers += 1;
+        let took = now.saturating_duration_since(asked);
+        self.slowest = self.slowest.max(took);
         let newest = self.answered.map_or(asked, |(newest, _)| newest.max(asked));
         self.answered = Some((newest, now));
-        let in_time = asked >= self.round_started && now.saturating_duration_since(asked) < SUSPECT;
-        if in_time && self.todo.is_empty() {
+        if asked >= self.round_started && took < SUSPECT && self.todo.is_empty() {
             // A large node gets its pause.
-            let took = now - self.round_started;
-            self.next_round = self.next_round.max(self.round_started + took * 4);
+            let round = now - self.round_started;
+            self.next_round = self.next_round.max(self.round_started + round * 4);
         }
+    }
+
+    /// How many calls about objects may be in flight: half of the limit of inspections, which have their places beside it.
+    fn most_calls(&self, now: Instant, limit: usize, most_late: usize) -> usize {
+        let late = |open: &&Open| open.in_flight && now.saturating_duration_since(open.since) >= SUSPECT;
+        let late = self.open.values().filter(late).count();
+        if self.others_answer(now) {
+            (limit / 2).max(SCOUTS) + late.min(most_late)
+        } else {
+            SCOUTS + late.min(SCOUTS)
+        }
+    }
+
+    /// When there is something to do even if nothing comes.
+    fn next_wake(&self, now: Instant) -> Option<Instant> {
+        let suspect = self.open.values().map(|open| open.since + self.patience());
+        let round = self.todo.is_empty().then_some(self.next_round);
+        let relist = match self.relist {
+            Relist::At(at) => Some(at),
+            Relist::InFlight => None,
+        };
+        let log = (!self.logged).then_some(self.found + LOG_AFTER);
+        let wakes = suspect.chain([round, relist, log].into_iter().flatten());
+        wakes.filter(|at| *at > now).min()
     }
 }
 
 impl<R: Runtime> Generator<R> {
     /// Asks by id if the list in flight has been so for too long. Returns when to come again.
     pub(super) fn ask_by_id(&mut self) -> Option<Instant> {
-        let listing = self.listing_since?;
-        let now = Instant::now();
+        let listing = self.listing.as_ref()?;
+        let (now, since) = (Instant::now(), listing.started);
         // Once a list has hung, the next one is not given that time again.
-        if self.by_id.hang.is_none() && now < listing + self.config.list_patience {
-            return Some(listing + self.config.list_patience);
-        }
         if self.by_id.hang.is_none() {
-            let (known, patience) = (self.records.alive().count(), seconds(self.config.list_patience));
-            if known == 0 {
-                return None;
+            let patience = self.list_patience();
+            if now < since + patience {
+                return Some(since + patience);
             }
-            self.by_id.hang = Some(Hang::new(now, listing));
-            tracing::warn!(
-                "no list of the runtime's containers for {patience}: asking for the {known} known containers and \
-                 sandboxes by id meanwhile"
-            );
+            tracing::debug!("no answer to {} for {}", listing.waits_for(), seconds(patience));
+            self.by_id.hang = Some(Hang::new(now, since));
         }
-        let hang = self.by_id.hang.as_mut()?;
+        self.take_in_what_answered();
+        self.send_other_list(now);
+        self.send_calls_by_id(now);
+        self.name_suspects(now);
+        self.by_id.hang.as_ref()?.next_wake(now)
+    }
+
+    /// One of the two lists has answered: it does not wait for the other one.
+    fn take_in_what_answered(&mut self) {
+        let Some(listing) = &mut self.listing else { return };
+        let list = match (&mut listing.sandboxes, &mut listing.containers) {
+            (answered @ Part::Answered(..), Part::Open) => match std::mem::replace(answered, Part::TakenIn) {
+                Part::Answered(list, _) => Alone::Sandboxes(list),
+                _ => return,
+            },
+            (Part::Open, answered @ Part::Answered(..)) => match std::mem::replace(answered, Part::TakenIn) {
+                Part::Answered(list, _) => Alone::Containers(list),
+                _ => return,
+            },
+            _ => return,
+        };
+        let started = listing.started;
+        if let Some(hang) = &mut self.by_id.hang {
+            hang.relist = Relist::At(Instant::now() + self.config.period);
+        }
+        self.take_in_alone(list, started);
+    }
+
+    /// Sends the list that answers, a period after it last did.
+    fn send_other_list(&mut self, now: Instant) {
+        let (Some(hang), Some(listing)) = (&mut self.by_id.hang, &self.listing) else {
+            return;
+        };
+        if !matches!(hang.relist, Relist::At(at) if now >= at) {
+            return;
+        }
+        let runtime = Arc::clone(&self.runtime);
+        let call = match listing.answers_otherwise() {
+            Some(Answers::Sandboxes) => {
+                let mut list = SandboxList::default();
+                self.records.prepare_sandboxes(&mut list);
+                list_sandboxes(runtime, None, list).boxed()
+            }
+            Some(Answers::Containers) => {
+                let mut list = ContainerList::default();
+                self.records.prepare_containers(&mut list);
+                list_containers(runtime, None, list).boxed()
+            }
+            // Both hang: nothing is sent behind them.
+            None => {
+                hang.relist = Relist::At(now + self.config.period);
+                return;
+            }
+        };
+        hang.relist = Relist::InFlight;
+        let call = async move { Progress::Listed(call.await, now) };
+        self.by_id.calls.push(call.boxed());
+    }
+
+    /// Asks for the next objects of the round.
+    fn send_calls_by_id(&mut self, now: Instant) {
+        let Some(hang) = &mut self.by_id.hang else { return };
         if hang.todo.is_empty() && now >= hang.next_round {
             hang.begin_round(now, self.records.alive());
         }
-        let late = |open: &&Open| open.in_flight && now.saturating_duration_since(open.since) >= SUSPECT;
-        let late = hang.open.values().filter(late).count();
-        // Inspections have the limiter's places; this is half as much beside them.
-        let limit = if hang.others_answer(now) {
-            (self.limiter.limit() / 2).max(SCOUTS) + late.min(self.config.inspections.most_late)
-        } else {
-            SCOUTS + late.min(SCOUTS)
-        };
-        while self.by_id.calls.len() < limit
+        let limit = hang.most_calls(now, self.limiter.limit(), self.config.inspections.most_late);
+        while hang.in_flight < limit
             && let Some(who) = hang.todo.pop_front()
         {
             let Some(pod) = self.records.pod(who.pod) else { continue };
-            let name = pod.full_name();
-            hang.open
-                .entry(who.id())
-                .and_modify(|open| open.in_flight = true)
-                .or_insert_with(|| Open {
-                    since: now,
-                    in_flight: true,
-                    failed: 0,
-                    again: now,
-                    who: who.clone(),
-                });
-            let runtime = Arc::clone(&self.runtime);
-            let call = async move {
-                let answer = if let Some(container) = &who.container {
-                    let subject = Subject::container(name, Arc::clone(&container.name), container.id.shared());
-                    let call = runtime.container_status(&subject, &container.id, &container.name);
-                    call.await.map(|status| Saw::Container(status.state))
-                } else {
-                    let subject = Subject::sandbox(name, who.sandbox.shared());
-                    let call = runtime.sandbox_status(&subject, &who.sandbox);
-                    call.await.map(|status| Saw::Sandbox(status.state))
-                };
-                Answered {
-                    who,
-                    asked: now,
-                    answer,
-                }
-            };
-            self.by_id.calls.push(call.boxed());
+            hang.ask(now, &who);
+            let (runtime, name) = (Arc::clone(&self.runtime), pod.full_name());
+            self.by_id.calls.push(ask(runtime, name, who, now).boxed());
         }
-        let next_suspect = hang
-            .open
-            .values()
-            .map(|open| open.since + SUSPECT)
-            .filter(|at| *at > now)
-            .min();
-        let next_round = hang.todo.is_empty().then_some(hang.next_round);
-        self.tell_suspects(now);
-        [next_suspect, next_round.filter(|at| *at > now)]
-            .into_iter()
-            .flatten()
-            .min()
     }
 
-    fn tell_suspects(&mut self, now: Instant) {
-        let Some(hang) = &mut self.by_id.hang else { return };
-        let mut suspects: Vec<_> = hang
-            .suspects(now)
-            .map(|(id, open)| (Arc::clone(id), open.since))
-            .collect();
-        suspects.sort_by(|a, b| a.1.cmp(&b.1).then_with(|| a.0.cmp(&b.0)));
-        suspects.truncate(MOST_SUSPECTS);
+    /// Tells health and, once, the log who stands out.
+    fn name_suspects(&mut self, now: Instant) {
+        let (Some(hang), Some(listing)) = (&mut self.by_id.hang, &self.listing) else {
+            return;
+        };
         let mut named = Vec::new();
-        for (id, since) in &suspects {
-            let Some(open) = hang.open.get(id) else { continue };
+        let mut probe = Vec::new();
+        for (id, open) in hang.suspects(now) {
             let Some(pod) = self.records.pod(open.who.pod) else {
                 continue;
             };
@@ -266,21 +370,62 @@ impl<R: Runtime> Generator<R> {
                 sandbox: Some(open.who.sandbox.shared()),
                 shim: None,
             };
-            if !hang.told.contains(id) {
-                let advice = self.health.advice(Trouble::LockedContainer, &who);
-                tracing::warn!(
-                    "{who} does not answer by id while others do, so the list probably waits for it. {advice}"
-                );
-                self.prober.suspect(&pod.uid);
+            if !hang.probed.contains(id) {
+                probe.push((Arc::clone(id), pod.uid.clone()));
             }
-            named.push((who, *since));
+            named.push((who, open.since));
         }
-        hang.told = suspects.into_iter().map(|(id, _)| id).collect();
-        self.health.suspects(named, hang.others_answer(now));
+        for (id, uid) in probe {
+            self.prober.suspect(&uid);
+            hang.probed.insert(id);
+        }
+        if !hang.logged && (!named.is_empty() || now >= hang.found + LOG_AFTER) {
+            hang.logged = true;
+            let (call, lasted) = (listing.waits_for(), seconds(whole_seconds(now - hang.since)));
+            let (answering, asked) = (hang.answering(), hang.asked.len());
+            if let Some((who, _)) = named.first() {
+                let advice = self.health.advice(Trouble::LockedContainer, who);
+                let more = match named.len() - 1 {
+                    0 => String::new(),
+                    n => format!(" (and {n} more)"),
+                };
+                tracing::warn!(
+                    "{call} has not answered for {lasted}, and {who}{more} does not answer by id, while {answering} of {asked} \
+                     known containers and sandboxes do. {advice}"
+                );
+            } else {
+                tracing::warn!(
+                    "{call} has not answered for {lasted}; {answering} of {asked} known containers and sandboxes answer by id, \
+                     and none stands out"
+                );
+            }
+        }
+        let others_answer = hang.others_answer(now);
+        self.health.suspects(named, others_answer);
     }
 
-    /// Takes in an answer by id.
-    pub(super) fn answered_by_id(&mut self, answered: Answered) {
+    /// Takes in what came while a list hangs.
+    pub(super) fn by_id_progress(&mut self, progress: Progress) {
+        match progress {
+            Progress::Answered(answered) => self.answered_by_id(answered),
+            Progress::Listed(arrived, sent) => self.other_list_arrived(arrived, sent),
+        }
+    }
+
+    fn other_list_arrived(&mut self, arrived: Arrived, sent: Instant) {
+        let Some(hang) = &mut self.by_id.hang else { return };
+        hang.relist = Relist::At(Instant::now() + self.config.period);
+        let list = match arrived {
+            Arrived::Sandboxes(list, Ok(_)) => Alone::Sandboxes(list),
+            Arrived::Containers(list, Ok(_)) => Alone::Containers(list),
+            // It is sent again.
+            _ => return,
+        };
+        self.limiter.alive(sent);
+        self.take_in_alone(list, sent);
+    }
+
+    fn answered_by_id(&mut self, answered: Answered) {
         let Some(hang) = &mut self.by_id.hang else { return };
         let Answered { who, asked, answer } = answered;
         let now = Instant::now();
@@ -308,8 +453,9 @@ impl<R: Runtime> Generator<R> {
 
     fn found_by_id(&mut self, key: PodKey, asked: bool) {
         let why = (line::Scope::Pods, Source::Relist);
-        let lasted = self.listing_since.map(|since| since.elapsed()).unwrap_or_default();
-        self.recorder.look(&mut self.records, &[key], why, lasted, 0);
+        let since = self.listing.as_ref().map(|listing| listing.started.elapsed());
+        self.recorder
+            .look(&mut self.records, &[key], why, since.unwrap_or_default(), 0);
         self.uncounted = true;
         // A container that nobody has listed yet may be missing, so this vouches for nothing beyond the last complete look.
         let why = if asked { Why::Asked } else { Why::News };
@@ -321,7 +467,7 @@ impl<R: Runtime> Generator<R> {
         let Some(hang) = self.by_id.hang.take() else { return };
         self.by_id.calls = FuturesUnordered::new();
         self.health.suspects(Vec::new(), false);
-        if answered {
+        if answered && hang.logged {
             tracing::info!(
                 "the runtime lists its containers again after {} ({} answers by id meanwhile)",
                 seconds(hang.since.elapsed()),
@@ -329,4 +475,22 @@ impl<R: Runtime> Generator<R> {
             );
         }
     }
+}
+
+/// Asks for one object.
+async fn ask<R: Runtime>(runtime: Arc<R>, pod: Arc<str>, who: Alive, asked: Instant) -> Progress {
+    let answer = if let Some(container) = &who.container {
+        let subject = Subject::container(pod, Arc::clone(&container.name), container.id.shared());
+        let call = runtime.container_status(&subject, &container.id, &container.name);
+        call.await.map(|status| Saw::Container(status.state))
+    } else {
+        let subject = Subject::sandbox(pod, who.sandbox.shared());
+        let call = runtime.sandbox_status(&subject, &who.sandbox);
+        call.await.map(|status| Saw::Sandbox(status.state))
+    };
+    Progress::Answered(Answered { who, asked, answer })
+}
+
+fn whole_seconds(duration: Duration) -> Duration {
+    Duration::from_secs(duration.as_secs())
 }

@@ -1,20 +1,22 @@
 //! Makes what was inspected visible: status, record and events of one pod, so that no event is seen before its status.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use jiff::Timestamp;
-use pleg_cri::error::seconds;
 use tokio::time::Instant;
 
 use super::Generator;
-use super::work::Work;
-use crate::diff::{Change, diff};
+use super::quarantine::Arrival;
+use super::work::{Done, Work};
+use crate::cache::Committed;
+use crate::diff::Change;
 use crate::event::{Event, EventType, Source, Subject};
-use crate::inspect::{Inspected, may_learn_more};
-use crate::model::{ContainerId, ContainerRef, PodRef, PodView};
+use crate::inspect::{Answered, Inspected, may_learn_more};
+use crate::model::{ContainerId, ContainerRef, PodRef, PodUid, PodView};
 use crate::recorder::Committing;
-use crate::recorder::line::{Gone, Scope, Turn};
+use crate::recorder::line::{Gone, Scope};
 use crate::records::PodKey;
 use crate::runtime::Runtime;
 use crate::status::{ContainerStatus, PodStatus};
@@ -28,8 +30,17 @@ const REASON_ARRIVES_SOON: Duration = Duration::from_secs(2);
 const MOST_REASONS: usize = 32;
 
 impl<R: Runtime> Generator<R> {
-    /// Commits an inspected pod. `view` is what the list showed when the inspection began.
-    pub(super) fn commit(&mut self, key: PodKey, mut view: PodView, inspected: Inspected, known: Option<&PodStatus>) {
+    /// Commits what an inspection brought. Objects that did not answer keep their record, and go into quarantine.
+    pub(super) fn commit(&mut self, done: Done) {
+        let Done {
+            key,
+            view,
+            known,
+            skipped,
+            inspected,
+            ..
+        } = done;
+        let Some(mut inspected) = inspected else { return };
         // If a list has changed the pod meanwhile, the next inspection has to tell what this one was to find out.
         let unchanged = self.records.listed(key) == view;
         let by_id = self.work.get(&key).and_then(Work::by_id_since).filter(|_| unchanged);
@@ -39,67 +50,141 @@ impl<R: Runtime> Generator<R> {
         let (Some(pod), Some(work)) = (self.records.pod(key).cloned(), self.work.get(&key)) else {
             return;
         };
-        let (token, source, initial) = (work.token, work.source, work.initial);
-        if by_id.is_some() && inspected.leaves_nothing_of(&view) && !self.records.is_dirty(key) {
-            // All that was known of the pod is gone; whether the pod is, only a list can tell.
-            let asked = work.again;
-            self.no_news(key);
-            match asked {
-                Some((_, source)) => _ = self.hints.pod(&pod.uid, source),
-                None => _ = self.evented.wanted.pods.entry(pod.uid).or_default(),
-            }
+        let (arrival, again) = (work.arrival(), work.again);
+        if inspected.leaves_nothing_of(&view) && self.wait_for_list(key, by_id.is_some(), unchanged) {
             return;
         }
-        if !unchanged && inspected.leaves_nothing_of(&view) && !self.records.listed(key).is_empty() {
-            // All that was asked about is gone, and something else of the pod is listed since: the next inspection tells of both.
-            self.work_done(key, true);
-            self.moved(key);
-            return;
-        }
-        if let Some(trouble) = &work.trouble {
-            self.health.release(&pod.uid);
-            let lasted = trouble.since.elapsed();
-            self.recorder.transition(Turn::Released, Some(&pod), None, Some(lasted));
-            if trouble.told {
-                tracing::info!("pod {pod} left quarantine after {}", seconds(lasted));
-            }
-        }
+        self.want_lists(&pod.uid, by_id.is_some(), &inspected);
+        let unanswered = std::mem::take(&mut inspected.unanswered);
+        let mut kept = skipped;
+        kept.extend(unanswered.iter().map(|unanswered| Arc::clone(unanswered.object.id())));
+        self.take_over(key, unanswered, arrival, again);
         // What was listed again since the runtime denied it may be back: the next inspection tells.
-        if work.again.is_none() {
-            self.records
-                .not_found(&inspected.gone_sandboxes, &inspected.gone_containers);
+        if again.is_none() {
+            self.records.not_found(&[], &inspected.gone_containers);
         }
+        let mut after = view.clone();
         if let Some(since) = by_id
             && self.records.advance(&inspected)
         {
-            let why = (Scope::Pods, source);
-            self.recorder.look(&mut self.records, &[key], why, since.elapsed(), 0);
-            self.recorder.inspecting(&pod.uid);
-            self.uncounted = true;
-            view = self.records.listed(key);
+            self.record_advance(key, &pod.uid, arrival.source, since);
+            after = self.records.listed(key);
         }
-        if by_id.is_none() && self.evented.period.is_grown() && self.records.is_behind(&inspected) {
-            // There may be no event for that, and the next full look is far.
-            self.evented.wanted.pods.entry(pod.uid.clone()).or_default();
-        }
-        if by_id.is_some() && inspected.misses_something() {
-            // It went without a word; its pod may not be what we think.
-            self.evented.wanted.pods.entry(pod.uid.clone()).or_default();
-        }
-        inspected.correct(&mut view);
-        let gone = Gone::of(&inspected, work.again.is_none());
+        inspected.correct(&mut after);
+        self.settle(Commit {
+            key,
+            pod,
+            view,
+            after,
+            kept,
+            gone: Gone::of(&inspected, again.is_none()),
+            inspected,
+            known,
+            arrival,
+            is_inspection: true,
+        });
+    }
 
+    /// Commits what one object answered that was in quarantine. Everything else of the pod stays as it is.
+    pub(super) fn commit_object(&mut self, key: PodKey, answered: Answered, arrival: Arrival) {
+        let Some(pod) = self.records.pod(key).cloned() else {
+            return;
+        };
+        let (id, sent) = (Arc::clone(answered.object.id()), answered.sent);
+        let inspected = Inspected::single(&self.records.listed(key), answered);
+        if self.records.advance(&inspected) {
+            self.record_advance(key, &pod.uid, arrival.source, sent);
+        } else {
+            self.recorder.inspecting(&pod.uid);
+        }
+        let view = self.records.listed(key);
+        self.records.not_found(&[], &inspected.gone_containers);
+        let mut after = view.clone();
+        inspected.correct(&mut after);
+        let others = view.containers.iter().map(|(container, _)| container.id.shared());
+        let kept = others.filter(|other| *other != id).collect();
+        let known = self.cache.known(&pod.uid).map(|known| known.status);
+        self.settle(Commit {
+            key,
+            pod,
+            view,
+            after,
+            kept,
+            gone: Gone::of(&inspected, true),
+            inspected,
+            known,
+            arrival,
+            is_inspection: false,
+        });
+    }
+
+    /// All that was known of the pod is gone, and no list has said yet that the pod is. Returns whether there is anything to wait for.
+    fn wait_for_list(&mut self, key: PodKey, by_id: bool, unchanged: bool) -> bool {
+        if by_id && !self.records.is_dirty(key) {
+            // Whether the pod is gone, only a list can tell.
+            let asked = self.work.get(&key).and_then(|work| work.again);
+            let uid = self.records.pod(key).map(|pod| pod.uid.clone());
+            self.no_news(key);
+            match (asked, uid) {
+                (Some((_, source)), Some(uid)) => _ = self.hints.pod(&uid, source),
+                (None, Some(uid)) => _ = self.evented.wanted.pods.entry(uid).or_default(),
+                _ => {}
+            }
+            return true;
+        }
+        if !unchanged && !self.records.listed(key).is_empty() {
+            // Something else of the pod is listed since: the next inspection tells of both.
+            self.work_done(key, true);
+            self.moved(key);
+            return true;
+        }
+        false
+    }
+
+    /// Asks for lists of the pod where the inspection says something that only lists can settle.
+    fn want_lists(&mut self, uid: &PodUid, by_id: bool, inspected: &Inspected) {
+        // There may be no event for what is ahead of the lists, and the next full look is far.
+        let behind = !by_id && self.evented.period.is_grown() && self.records.is_behind(inspected);
+        // What went without a word: its pod may not be what we think.
+        if behind || (by_id && inspected.misses_something()) {
+            self.evented.wanted.pods.entry(uid.clone()).or_default();
+        }
+    }
+
+    /// Records that answers by id were ahead of the lists, and counts as a look.
+    fn record_advance(&mut self, key: PodKey, uid: &PodUid, source: Source, since: Instant) {
+        let why = (Scope::Pods, source);
+        self.recorder.look(&mut self.records, &[key], why, since.elapsed(), 0);
+        self.recorder.inspecting(uid);
+        self.uncounted = true;
+    }
+
+    /// The last step of a commit: record, cache, events.
+    fn settle(&mut self, commit: Commit) {
+        let Commit {
+            key,
+            pod,
+            view,
+            mut after,
+            kept,
+            gone,
+            inspected,
+            known,
+            arrival,
+            is_inspection,
+        } = commit;
         let before = self.records.committed(key);
-        let changes = diff(&before, &view);
-        let status = inspected.into_status(pod.clone(), known);
+        let unanswered = after.keep(&before, &kept);
+        let changes = self.records.changes(key, &after);
+        let status = inspected.into_status(pod.clone(), &view, known.as_deref(), &self.records);
         let now = Timestamp::now();
         self.note_killed(&changes, &status);
         let context = Context {
             pod: &pod,
             status: status.by_id(),
-            known: known.map(PodStatus::by_id).unwrap_or_default(),
-            source,
-            initial,
+            known: known.as_deref().map(PodStatus::by_id).unwrap_or_default(),
+            source: arrival.source,
+            initial: arrival.initial,
             now,
         };
         let events = self.events(&changes, &context);
@@ -107,21 +192,34 @@ impl<R: Runtime> Generator<R> {
         self.recorder.committed(Committing {
             pod: &pod,
             before: &before,
-            after: &view,
+            after: &after,
             gone: Some(gone),
+            unanswered,
             seq: self.feed.reader().newest() + 1,
             events: &events,
         });
 
-        let exists = self.records.commit(key, &view);
-        let held = self.work_done(key, exists);
-        if view.is_empty() && !held {
+        let exists = self.records.commit(key, &after);
+        let more = if is_inspection {
+            self.work_done(key, exists)
+        } else {
+            self.has_open_work(key)
+        };
+        if after.is_empty() && !more && self.records.listed(key).is_empty() {
             self.cache.remove(&pod.uid);
-            if token > self.cache.reader().complete() {
-                self.confirm_absence(source);
+            if arrival.token > self.cache.reader().complete() {
+                self.confirm_absence(arrival.source);
             }
         } else {
-            self.cache.commit(status, token, now, held);
+            let stale = self.stale_parts(key);
+            let committed = Committed {
+                token: arrival.token,
+                at: now,
+                held: more || !stale.is_empty(),
+                inspecting: more || self.is_being_asked(key),
+                stale,
+            };
+            self.cache.commit(status, committed);
         }
         self.publish(events);
         self.gauges();
@@ -135,9 +233,10 @@ impl<R: Runtime> Generator<R> {
         };
         let work = self.forget_work(key);
         let source = work.as_ref().map_or(Source::Relist, |work: &Work| work.source);
+        self.release_pod(key, &pod.uid);
         let known = self.cache.known(&pod.uid).map(|known| known.status);
         let before = self.records.committed(key);
-        let changes = diff(&before, &PodView::default());
+        let changes = self.records.changes(key, &PodView::default());
         let context = Context {
             pod: &pod,
             status: HashMap::new(),
@@ -152,6 +251,7 @@ impl<R: Runtime> Generator<R> {
             before: &before,
             after: &PodView::default(),
             gone: None,
+            unanswered: Box::default(),
             seq: self.feed.reader().newest() + 1,
             events: &events,
         });
@@ -212,8 +312,27 @@ impl<R: Runtime> Generator<R> {
     pub(super) fn gauges(&mut self) {
         self.recorder.inspections_limit(self.limiter.limit());
         self.metrics
-            .gauges(self.quarantined(), self.limiter.limit(), self.cache.reader().len());
+            .gauges(self.quarantine.pods(), self.limiter.limit(), self.cache.reader().len());
     }
+}
+
+/// What is committed of a pod.
+struct Commit {
+    key: PodKey,
+    pod: PodRef,
+    /// The pod as it was listed when it was inspected.
+    view: PodView,
+    /// The pod as it was found.
+    after: PodView,
+    /// Containers that were not answered for: their record stays as it is.
+    kept: HashSet<Arc<str>>,
+    gone: Gone,
+    inspected: Inspected,
+    /// What was last known of it.
+    known: Option<Arc<PodStatus>>,
+    arrival: Arrival,
+    /// It ends the inspection of the pod that runs; else it is about one object.
+    is_inspection: bool,
 }
 
 /// What the events of one commit have in common.

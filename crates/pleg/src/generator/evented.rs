@@ -299,7 +299,7 @@ impl<R: Runtime> Generator<R> {
             }
             // What was never seen and is gone again is nobody's news; unless it is being listed, or was just told to be there, as
             // by runtimes that say so of what has only stopped.
-            let news = stir.seen || self.listing_since.is_some();
+            let news = stir.seen || self.listing.is_some();
             match (known, uid) {
                 (Some(key), Some(uid)) => {
                     evented.misses.hinted(&uid, now);

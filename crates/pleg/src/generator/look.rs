@@ -1,13 +1,16 @@
 //! Plans a look, lists, and takes in what the lists said.
 
+use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, join, try_join_all};
+use futures_util::future::{BoxFuture, Shared, join, try_join_all};
 use hashbrown::HashSet;
 use pleg_cri::error::seconds;
-use pleg_cri::{Error, ErrorKind, ListFilter};
+use pleg_cri::{Error, ErrorKind, ListFilter, ListSummary, Rpc};
 use tokio::time::Instant;
 
 use super::Generator;
@@ -21,7 +24,7 @@ use crate::model::{ContainerState, PodUid};
 use crate::recorder::line::{self, Turn};
 use crate::records::{Coverage, PodKey};
 use crate::runtime::Runtime;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{ContainerList, SandboxList, Snapshot};
 
 /// Up to this many pods are looked at one by one. A runtime goes through all its containers for a filtered list too, so beyond a
 /// few a full look is the cheaper one.
@@ -34,20 +37,81 @@ enum Scope {
     Pods(Vec<PodUid>),
 }
 
-/// A look that came back.
+/// A look whose lists are in flight.
 #[derive(Debug)]
-pub(super) struct Listed {
+pub(super) struct Listing {
     scope: Scope,
     token: Token,
     asked: Dirty,
     stirred: Wanted,
     /// A full look was due.
     due: bool,
-    started: Instant,
+    pub(super) started: Instant,
     /// The runtime was away and has not said yet what it is now.
     lost: bool,
-    /// One snapshot for everything, or one for each pod; and how large the answers were.
-    outcome: Result<(Vec<Snapshot>, Size), Failed>,
+    pub(super) sandboxes: Part<SandboxList>,
+    pub(super) containers: Part<ContainerList>,
+    /// The lists of single pods.
+    pods: Option<Result<Vec<Snapshot>, Failed>>,
+    calls: Calls,
+}
+
+/// The calls of a look: its lists, and the question what the runtime is.
+struct Calls([Option<BoxFuture<'static, Arrived>>; 3]);
+
+impl std::fmt::Debug for Calls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let open = self.0.iter().flatten().count();
+        f.debug_tuple("Calls").field(&open).finish()
+    }
+}
+
+/// What the runtime says of itself after it was away; true: it does not say yet.
+type Renewed = Shared<BoxFuture<'static, bool>>;
+
+/// One of the two lists of a full look.
+#[derive(Debug)]
+pub(super) enum Part<L> {
+    /// In flight.
+    Open,
+    /// Answered, with so many bytes.
+    Answered(L, usize),
+    /// Answered and taken in, before the other one was.
+    TakenIn,
+    /// Failed.
+    Failed(Error),
+}
+
+impl<L> Part<L> {
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self, Self::Open)
+    }
+
+    fn of(list: L, answer: Result<ListSummary, Error>) -> Self {
+        match answer {
+            Ok(summary) => Self::Answered(list, summary.bytes),
+            Err(error) => Self::Failed(error),
+        }
+    }
+}
+
+/// A list that ended.
+#[derive(Debug)]
+pub(super) enum Arrived {
+    Sandboxes(SandboxList, Result<ListSummary, Error>),
+    Containers(ContainerList, Result<ListSummary, Error>),
+    Pods(Result<Vec<Snapshot>, Failed>),
+    /// The runtime said what it is now, or it did not.
+    Version {
+        lost: bool,
+    },
+}
+
+/// Which of the two lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answers {
+    Sandboxes,
+    Containers,
 }
 
 /// How large the answers were, in bytes.
@@ -59,10 +123,88 @@ struct Size {
 
 /// Why there is no snapshot.
 #[derive(Debug)]
-struct Failed {
+pub(super) struct Failed {
     error: Error,
     /// The other of the two lists was answered.
     alone: bool,
+}
+
+impl Listing {
+    /// The next list that ends; never resolves once all have.
+    async fn next(&mut self) -> Arrived {
+        poll_fn(|context| {
+            for slot in &mut self.calls.0 {
+                if let Some(call) = slot
+                    && let Poll::Ready(arrived) = call.poll_unpin(context)
+                {
+                    *slot = None;
+                    return Poll::Ready(arrived);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Takes in a list that ended. Returns whether it was the last one.
+    fn arrived(&mut self, arrived: Arrived) -> bool {
+        match arrived {
+            Arrived::Sandboxes(list, answer) => self.sandboxes = Part::of(list, answer),
+            Arrived::Containers(list, answer) => self.containers = Part::of(list, answer),
+            Arrived::Pods(answer) => self.pods = Some(answer),
+            Arrived::Version { lost } => self.lost = lost,
+        }
+        match self.scope {
+            Scope::Full => !self.sandboxes.is_open() && !self.containers.is_open(),
+            Scope::Pods(_) => self.pods.is_some(),
+        }
+    }
+
+    /// The list that is worth sending while this look hangs: the one that has answered, or could.
+    pub(super) fn answers_otherwise(&self) -> Option<Answers> {
+        match (&self.scope, &self.sandboxes, &self.containers) {
+            (Scope::Pods(_), ..) | (_, Part::TakenIn, _) => Some(Answers::Sandboxes),
+            (.., Part::TakenIn) => Some(Answers::Containers),
+            _ => None,
+        }
+    }
+
+    /// The call that is waited for.
+    pub(super) fn waits_for(&self) -> Rpc {
+        match self.scope {
+            Scope::Full if !self.containers.is_open() => Rpc::ListPodSandbox,
+            _ => Rpc::ListContainers,
+        }
+    }
+}
+
+/// What lists took lately. How long one is waited for before that is a hang follows from it.
+#[derive(Debug, Default)]
+pub(super) struct ListTimes {
+    last: VecDeque<Duration>,
+}
+
+impl ListTimes {
+    /// So many are remembered.
+    const LAST: usize = 4;
+    /// A list that takes so many times as long as the slowest of those hangs.
+    const OUTLIER: u32 = 3;
+
+    /// A list has answered. One that was waited for beyond the `patience` counts for no more than twice that: it may have hung.
+    fn learn(&mut self, took: Duration, patience: Duration) {
+        let took = took.min(patience * 2);
+        if self.last.len() == Self::LAST {
+            self.last.pop_front();
+        }
+        self.last.push_back(took);
+    }
+
+    /// How long a list is waited for: never less than `least`, so that one that becomes slow at once is not taken for a hang for
+    /// good, and never beyond what the threshold leaves time for.
+    pub(super) fn patience(&self, least: Duration, threshold: Duration) -> Duration {
+        let slowest = self.last.iter().max().copied().unwrap_or_default();
+        (slowest * Self::OUTLIER).min(threshold / 3).max(least)
+    }
 }
 
 /// A full look whose lists are in, waiting for the inspections it caused.
@@ -83,16 +225,16 @@ impl Settling {
 }
 
 impl<R: Runtime> Generator<R> {
-    /// The look that is due now, if any.
-    pub(super) fn plan(&mut self) -> Option<BoxFuture<'static, Listed>> {
+    /// Sends the lists of the look that is due now, if one is and none is in flight.
+    pub(super) fn plan(&mut self) {
         let now = Instant::now();
-        if now < self.not_before {
-            return None;
+        if self.listing.is_some() || now < self.not_before {
+            return;
         }
         let due = self.settling.is_none() && now >= self.full_at();
         let stirred = self.stirred_at().is_some_and(|at| now >= at);
         if !due && !stirred && self.hints.is_empty() {
-            return None;
+            return;
         }
         let cache = &self.cache;
         let (asked, token) = self.hints.take(|| cache.start_look());
@@ -114,105 +256,203 @@ impl<R: Runtime> Generator<R> {
                 self.metrics.look_interval(now - last);
             }
         }
-        let runtime = Arc::clone(&self.runtime);
-        let renew = std::mem::take(&mut self.lost);
         let mut spare = std::mem::take(&mut self.spare);
         if full {
             self.records.prepare(&mut spare);
         }
-        let look = async move {
-            // Settles the API version and features of what may be another runtime. If it cannot say yet it is asked again.
-            let lost = renew && runtime.version().await.is_err();
-            let (scope, outcome) = if full {
-                let listed = list(&*runtime, &ListFilter::All, spare).await;
-                (Scope::Full, listed.map(|(snapshot, bytes)| (vec![snapshot], bytes)))
-            } else {
-                let mut pods: Vec<_> = asked.pods.keys().cloned().collect();
-                pods.extend(
-                    stirred
-                        .pods
-                        .keys()
-                        .filter(|uid| !asked.pods.contains_key(*uid))
-                        .cloned(),
-                );
-                let lists = pods.iter().map(|uid| {
-                    let filter = ListFilter::PodUid(uid.as_str().to_owned());
-                    let runtime = &*runtime;
-                    async move { list(runtime, &filter, Snapshot::default()).await }
-                });
-                let listed = try_join_all(lists).await;
-                (
-                    Scope::Pods(pods),
-                    listed.map(|lists| {
-                        (
-                            lists.into_iter().map(|(snapshot, _)| snapshot).collect(),
-                            Size::default(),
-                        )
-                    }),
-                )
-            };
-            Listed {
-                scope,
-                token,
-                asked,
-                stirred,
-                due,
-                started: now,
-                lost,
-                outcome,
-            }
+        let scope = if full {
+            Scope::Full
+        } else {
+            let stirred = stirred.pods.keys().filter(|uid| !asked.pods.contains_key(*uid));
+            Scope::Pods(asked.pods.keys().chain(stirred).cloned().collect())
         };
-        Some(look.boxed())
-    }
-
-    /// Takes in a look.
-    pub(super) fn listed(&mut self, listed: Listed) {
-        self.lost |= listed.lost;
-        self.listing_since = None;
-        match &listed.outcome {
-            Ok(_) => self.end_by_id(true),
-            Err(failed) if failed.error.kind.is_unreachable() => self.end_by_id(false),
-            // The next list will hang as this one did.
-            Err(_) => {}
-        }
-        self.evented.listed(listed.started.elapsed());
-        let Listed {
+        let renew = std::mem::take(&mut self.lost);
+        self.listing = Some(Listing {
+            calls: send_lists(&self.runtime, &scope, renew, spare),
             scope,
             token,
             asked,
             stirred,
             due,
-            started,
-            outcome,
-            ..
-        } = listed;
-        let (mut snapshots, size) = match outcome {
-            Ok(lists) => lists,
-            Err(failed) => {
-                self.hints.put_back(asked);
-                self.evented.wanted.put_back(stirred);
-                return self.look_failed(&scope, started, failed);
-            }
+            started: now,
+            lost: renew,
+            sandboxes: Part::Open,
+            containers: Part::Open,
+            pods: None,
+        });
+    }
+
+    /// Takes in a list that ended.
+    pub(super) fn list_arrived(&mut self, arrived: Arrived) {
+        let Some(listing) = &mut self.listing else { return };
+        let answered = match &arrived {
+            Arrived::Sandboxes(_, answer) | Arrived::Containers(_, answer) => answer.is_ok(),
+            Arrived::Pods(answer) => answer.is_ok(),
+            Arrived::Version { .. } => false,
         };
-        match scope {
-            Scope::Full => {
-                let Some(mut snapshot) = snapshots.pop() else { return };
-                self.take_in_full(&mut snapshot, token, (&asked, &stirred), (started, due), size);
-                self.spare = snapshot;
-            }
-            Scope::Pods(pods) => {
-                for (uid, mut snapshot) in pods.iter().zip(snapshots) {
-                    let asked = asked.pods.get(uid).map(|&source| (source, Why::Asked));
-                    let why = asked.unwrap_or((Source::Evented, Why::News));
-                    self.take_in_pod(uid, &mut snapshot, token, why, started);
-                    // Without its label, or under another pod's: somewhere it is, or it is gone again.
-                    let missing = |id: &Arc<str>| self.records.pod_of(id).is_none();
-                    if stirred.pods.get(uid).is_some_and(|ids| ids.iter().any(missing)) {
-                        self.evented.wanted.all = true;
-                    }
-                }
+        let (started, full) = (listing.started, matches!(listing.scope, Scope::Full));
+        let last = listing.arrived(arrived);
+        if answered {
+            self.limiter.alive(started);
+            if full {
+                self.list_times.learn(started.elapsed(), self.list_patience());
+                self.health.list_patience(self.list_patience());
             }
         }
+        if last && let Some(listing) = self.listing.take() {
+            self.listed(listing);
+        }
+        self.give_up_overtaken();
+    }
+
+    /// A list that has not answered for this long hangs.
+    pub(super) fn list_patience(&self) -> Duration {
+        self.list_times
+            .patience(self.config.list_patience, self.config.threshold)
+    }
+
+    /// Takes in a look.
+    fn listed(&mut self, listing: Listing) {
+        self.lost |= listing.lost;
+        self.evented.listed(listing.started.elapsed());
+        match &listing.scope {
+            Scope::Full => self.listed_all(listing),
+            Scope::Pods(_) => self.listed_pods(listing),
+        }
+    }
+
+    fn listed_all(&mut self, listing: Listing) {
+        let Listing {
+            token,
+            asked,
+            stirred,
+            due,
+            started,
+            sandboxes,
+            containers,
+            ..
+        } = listing;
+        let why = (&asked, &stirred);
+        let mut snapshot = Snapshot::default();
+        let (error, other) = match (sandboxes, containers) {
+            (Part::Answered(sandboxes, a), Part::Answered(containers, b)) => {
+                snapshot = Snapshot { sandboxes, containers };
+                let size = Size {
+                    both: a + b,
+                    larger: a.max(b),
+                };
+                self.end_by_id(true);
+                self.take_in_full(&mut snapshot, Coverage::Full, token, why, (started, due), size);
+                self.spare = snapshot;
+                return;
+            }
+            (Part::TakenIn, Part::Answered(list, bytes)) => {
+                snapshot.containers = list;
+                let size = Size {
+                    both: bytes,
+                    larger: bytes,
+                };
+                self.end_by_id(true);
+                self.take_in_full(&mut snapshot, Coverage::Containers, token, why, (started, due), size);
+                self.spare = snapshot;
+                return;
+            }
+            (Part::Answered(list, bytes), Part::TakenIn) => {
+                snapshot.sandboxes = list;
+                let size = Size {
+                    both: bytes,
+                    larger: bytes,
+                };
+                self.end_by_id(true);
+                self.take_in_full(&mut snapshot, Coverage::Sandboxes, token, why, (started, due), size);
+                self.spare = snapshot;
+                return;
+            }
+            (Part::Failed(error), containers) => {
+                let other = !matches!(containers, Part::Failed(_));
+                if let Part::Answered(list, _) = containers {
+                    self.take_in_alone(Alone::Containers(list), started);
+                }
+                (error, other)
+            }
+            (sandboxes, Part::Failed(error)) => {
+                if let Part::Answered(list, _) = sandboxes {
+                    self.take_in_alone(Alone::Sandboxes(list), started);
+                }
+                (error, true)
+            }
+            // A look ends when no list is open, and a list is taken in alone only while the other one is.
+            _ => return,
+        };
+        if error.kind.is_unreachable() {
+            self.end_by_id(false);
+        }
+        self.hints.put_back(asked);
+        self.evented.wanted.put_back(stirred);
+        self.look_failed(&Scope::Full, started, Failed { error, alone: other });
+    }
+
+    fn listed_pods(&mut self, listing: Listing) {
+        let Listing {
+            scope: Scope::Pods(pods),
+            token,
+            asked,
+            stirred,
+            started,
+            pods: Some(outcome),
+            ..
+        } = listing
+        else {
+            return;
+        };
+        let snapshots = match outcome {
+            Ok(snapshots) => snapshots,
+            Err(failed) => {
+                if failed.error.kind.is_unreachable() {
+                    self.end_by_id(false);
+                }
+                self.hints.put_back(asked);
+                self.evented.wanted.put_back(stirred);
+                return self.look_failed(&Scope::Pods(pods), started, failed);
+            }
+        };
+        self.end_by_id(true);
+        for (uid, mut snapshot) in pods.iter().zip(snapshots) {
+            let asked = asked.pods.get(uid).map(|&source| (source, Why::Asked));
+            let why = asked.unwrap_or((Source::Evented, Why::News));
+            self.take_in_pod(uid, &mut snapshot, token, why, started);
+            // Without its label, or under another pod's: somewhere it is, or it is gone again.
+            let missing = |id: &Arc<str>| self.records.pod_of(id).is_none();
+            if stirred.pods.get(uid).is_some_and(|ids| ids.iter().any(missing)) {
+                self.evented.wanted.all = true;
+            }
+        }
+    }
+
+    /// Takes in one of the two lists, while the other one does not answer. The list of sandboxes establishes which sandboxes there
+    /// are, the list of containers which containers; neither says anything about the other, and together they are no complete look.
+    pub(super) fn take_in_alone(&mut self, list: Alone, started: Instant) {
+        let mut snapshot = Snapshot::default();
+        let coverage = match list {
+            Alone::Sandboxes(list) => {
+                snapshot.sandboxes = list;
+                Coverage::Sandboxes
+            }
+            Alone::Containers(list) => {
+                snapshot.containers = list;
+                Coverage::Containers
+            }
+        };
+        let (touched, _) = self.records.observe(&mut snapshot, coverage);
+        let recorded = (line::Scope::Pods, Source::Relist);
+        self.recorder
+            .look(&mut self.records, &touched, recorded, started.elapsed(), 0);
+        self.uncounted |= !touched.is_empty();
+        let token = self.cache.reader().complete();
+        for &key in &touched {
+            self.evaluate(key, token, Source::Relist, Why::News);
+        }
+        self.records.recycle(touched);
     }
 
     /// Takes in the lists of one pod.
@@ -252,12 +492,13 @@ impl<R: Runtime> Generator<R> {
     fn take_in_full(
         &mut self,
         snapshot: &mut Snapshot,
+        coverage: Coverage,
         token: Token,
         (asked, stirred): (&Dirty, &Wanted),
         (started, due): (Instant, bool),
         size: Size,
     ) {
-        let (touched, odd) = self.records.observe(snapshot, Coverage::Full);
+        let (touched, odd) = self.records.observe(snapshot, coverage);
         let why = (line::Scope::Full, asked.all.unwrap_or(Source::Relist));
         self.recorder
             .look(&mut self.records, &touched, why, started.elapsed(), size.both);
@@ -386,30 +627,98 @@ impl<R: Runtime> Generator<R> {
     }
 }
 
-/// Both lists at the same time. Each has its own deadline, and the failure of one does not keep the other from answering: which of
-/// them does is what tells a locked container from a runtime that is stuck.
-async fn list<R: Runtime>(
-    runtime: &R,
-    filter: &ListFilter,
-    mut snapshot: Snapshot,
-) -> Result<(Snapshot, Size), Failed> {
+/// One of the two lists.
+#[derive(Debug)]
+pub(super) enum Alone {
+    Sandboxes(SandboxList),
+    Containers(ContainerList),
+}
+
+/// Sends the lists of a look, all at the same time. Each has its own deadline, and the failure of one does not keep the other from
+/// answering: which of them does is what tells a locked container from a runtime that is stuck. `renew`: the runtime is asked first
+/// what it is, because it may be another one.
+fn send_lists<R: Runtime>(runtime: &Arc<R>, scope: &Scope, renew: bool, spare: Snapshot) -> Calls {
+    let renewed = renew.then(|| {
+        let runtime = Arc::clone(runtime);
+        // If it cannot say yet it is asked again.
+        async move { runtime.version().await.is_err() }.boxed().shared()
+    });
+    let version = renewed
+        .clone()
+        .map(|renewed| async { Arrived::Version { lost: renewed.await } }.boxed());
+    match scope {
+        Scope::Full => {
+            let Snapshot { sandboxes, containers } = spare;
+            let sandboxes = list_sandboxes(Arc::clone(runtime), renewed.clone(), sandboxes);
+            let containers = list_containers(Arc::clone(runtime), renewed, containers);
+            Calls([version, Some(sandboxes.boxed()), Some(containers.boxed())])
+        }
+        Scope::Pods(pods) => {
+            let (runtime, pods) = (Arc::clone(runtime), pods.clone());
+            let lists = async move {
+                if let Some(renewed) = renewed {
+                    renewed.await;
+                }
+                let list = |uid: &PodUid| {
+                    let filter = ListFilter::PodUid(uid.as_str().to_owned());
+                    let runtime = &*runtime;
+                    async move { list_pod(runtime, &filter).await }
+                };
+                Arrived::Pods(try_join_all(pods.iter().map(list)).await)
+            };
+            Calls([version, Some(lists.boxed()), None])
+        }
+    }
+}
+
+/// All sandboxes.
+pub(super) async fn list_sandboxes<R: Runtime>(
+    runtime: Arc<R>,
+    renewed: Option<Renewed>,
+    mut list: SandboxList,
+) -> Arrived {
+    if let Some(renewed) = renewed {
+        renewed.await;
+    }
+    let answer = runtime.list_sandboxes(&ListFilter::All, &mut list).await;
+    Arrived::Sandboxes(list, answer)
+}
+
+/// All containers.
+pub(super) async fn list_containers<R: Runtime>(
+    runtime: Arc<R>,
+    renewed: Option<Renewed>,
+    mut list: ContainerList,
+) -> Arrived {
+    if let Some(renewed) = renewed {
+        renewed.await;
+    }
+    let answer = runtime.list_containers(&ListFilter::All, &mut list).await;
+    Arrived::Containers(list, answer)
+}
+
+/// What there is of one pod.
+async fn list_pod<R: Runtime>(runtime: &R, filter: &ListFilter) -> Result<Snapshot, Failed> {
+    let mut snapshot = Snapshot::default();
     let Snapshot { sandboxes, containers } = &mut snapshot;
     let lists = join(
         runtime.list_sandboxes(filter, sandboxes),
         runtime.list_containers(filter, containers),
     );
     match lists.await {
-        (Ok(a), Ok(b)) => Ok((
-            snapshot,
-            Size {
-                both: a.bytes + b.bytes,
-                larger: a.bytes.max(b.bytes),
-            },
-        )),
+        (Ok(_), Ok(_)) => Ok(snapshot),
         (Err(error), other) => Err(Failed {
             error,
             alone: other.is_ok(),
         }),
         (Ok(_), Err(error)) => Err(Failed { error, alone: true }),
+    }
+}
+
+/// The next list that ends; never resolves where none is in flight.
+pub(super) async fn next_list(listing: &mut Option<Listing>) -> Arrived {
+    match listing {
+        Some(listing) => listing.next().await,
+        None => std::future::pending().await,
     }
 }

@@ -15,6 +15,7 @@ mod commit;
 mod evented;
 mod look;
 mod probe;
+mod quarantine;
 mod work;
 
 use std::collections::VecDeque;
@@ -50,10 +51,11 @@ use crate::runtime::Runtime;
 use crate::snapshot::Snapshot;
 use by_id::ById;
 use evented::Evented;
-use look::{Listed, Settling};
+use look::{ListTimes, Listing, Settling, next_list};
 pub use probe::ProbeConfig;
 use probe::Prober;
 pub(crate) use probe::Suspects;
+use quarantine::Quarantine;
 use work::{Done, Queue, Work};
 
 /// How many may wait for a recording.
@@ -161,8 +163,11 @@ pub struct Generator<R> {
 
     /// Pods with a container that was killed, and when to ask again why: see [`crate::inspect::may_learn_more`].
     reasons: VecDeque<(Instant, PodUid)>,
-    /// Since when the list in flight is.
-    listing_since: Option<Instant>,
+    /// What does not answer.
+    quarantine: Quarantine,
+    /// The look whose lists are in flight.
+    listing: Option<Listing>,
+    list_times: ListTimes,
     by_id: ById,
     prober: Prober,
 }
@@ -208,7 +213,9 @@ impl<R: Runtime> Generator<R> {
             inspections: FuturesUnordered::new(),
             next_inspection: 0,
             reasons: VecDeque::new(),
-            listing_since: None,
+            quarantine: Quarantine::default(),
+            listing: None,
+            list_times: ListTimes::default(),
             by_id: ById::default(),
             prober: Prober::new(now),
         }
@@ -241,33 +248,27 @@ impl<R: Runtime> Generator<R> {
 
     /// Runs until `shutdown`. What is in flight then is dropped; no call of the generator's changes the runtime.
     pub async fn run(mut self, shutdown: CancellationToken) {
-        let mut listing: Option<BoxFuture<'static, Listed>> = None;
         let _stream = self.start_stream();
         loop {
             self.follow_stream();
             self.settle_if_late();
             self.check_health();
-            self.queue_due_retries();
             self.ask_for_reasons();
             self.start_inspections();
-            if listing.is_none() {
-                listing = self.plan();
-                self.listing_since = listing.as_ref().map(|_| Instant::now());
-            }
+            self.start_retries();
+            self.plan();
             let asides = [self.ask_by_id(), self.probe()];
             let wake = asides
                 .into_iter()
                 .flatten()
-                .fold(self.next_wake(listing.is_some()), Instant::min);
+                .fold(self.next_wake(self.listing.is_some()), Instant::min);
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return,
                 Some(done) = self.inspections.next() => self.inspected(done),
-                listed = poll(&mut listing) => {
-                    listing = None;
-                    self.listed(listed);
-                }
-                answered = self.by_id.next() => self.answered_by_id(answered),
+                arrived = next_list(&mut self.listing) => self.list_arrived(arrived),
+                ended = self.quarantine.next() => self.retried(ended),
+                progress = self.by_id.next() => self.by_id_progress(progress),
                 probed = self.prober.next() => self.probed(probed),
                 Some(reply) = self.recordings.1.recv() => {
                     // Who asked may have left.
@@ -305,8 +306,7 @@ impl<R: Runtime> Generator<R> {
             self.count_at(),
             late,
             expiry,
-            self.next_retry(),
-            self.next_late_inspection(),
+            self.quarantine.next_retry(),
         ];
         // Nothing at all never happens: either the expiry is to come, or a look is in flight, or one is due.
         wakes
@@ -363,13 +363,5 @@ impl<R: Runtime> Generator<R> {
     fn publish(&self, events: impl IntoIterator<Item = Event>) {
         self.feed
             .publish(events.into_iter().inspect(|event| self.metrics.event(event.kind)));
-    }
-}
-
-/// The look in flight; never resolves where there is none.
-async fn poll(listing: &mut Option<BoxFuture<'static, Listed>>) -> Listed {
-    match listing {
-        Some(listing) => listing.await,
-        None => std::future::pending().await,
     }
 }

@@ -1,4 +1,7 @@
-//! What is to be done about which pod: inspections that wait, run, or failed and will be tried again.
+//! What is to be done about which pod: inspections that wait for their turn, and inspections that run.
+//!
+//! Fresh news has this queue and the limiter's places for itself. What does not answer is handed to the
+//! [quarantine](super::quarantine), object by object, so that an inspection never lasts much longer than a call usually takes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,17 +9,14 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::{AbortHandle, Abortable};
 use hashbrown::HashSet;
-use pleg_cri::Error;
-use pleg_cri::error::seconds;
 use tokio::time::Instant;
 
 use super::Generator;
-use crate::cache::{PodError, Token};
+use super::quarantine::Arrival;
+use crate::cache::{StalePart, Token};
 use crate::event::Source;
-use crate::health::{Who, of_inspection};
-use crate::inspect::{Inspected, inspect};
-use crate::model::PodView;
-use crate::recorder::line::Turn;
+use crate::inspect::{Inspected, Inspection};
+use crate::model::{ObjectRef, ObjectState, PodView};
 use crate::records::PodKey;
 use crate::runtime::Runtime;
 use crate::status::PodStatus;
@@ -38,10 +38,18 @@ pub(super) struct Work {
     pub(super) by_id: HashSet<Arc<str>>,
     /// More was asked for or seen while the inspection ran: by which look, and on whose account.
     pub(super) again: Option<(Token, Source)>,
-    pub(super) trouble: Option<Trouble>,
 }
 
 impl Work {
+    /// What a commit of the inspection can say of itself.
+    pub(super) fn arrival(&self) -> Arrival {
+        Arrival {
+            token: self.token,
+            source: self.source,
+            initial: self.initial,
+        }
+    }
+
     /// What is or will be looked at by id.
     pub(super) fn by_ids(&self) -> HashSet<Arc<str>> {
         let mut ids = self.by_id.clone();
@@ -50,12 +58,29 @@ impl Work {
         }
         ids
     }
+
+    /// Since when an inspection runs that is a look by itself.
+    pub(super) fn by_id_since(&self) -> Option<Instant> {
+        match &self.phase {
+            Phase::Running { by_id, since, .. } if !by_id.is_empty() => Some(*since),
+            _ => None,
+        }
+    }
+
+    /// What the inspection that runs is to find out is left to the next one.
+    pub(super) fn ask_again(&mut self) {
+        if let Phase::Running { by_id, .. } = &mut self.phase
+            && !by_id.is_empty()
+        {
+            self.by_id.extend(by_id.drain());
+            self.whole = true;
+            self.again.get_or_insert((self.token, self.source));
+        }
+    }
 }
 
 #[derive(Debug)]
 enum Phase {
-    /// In quarantine, until its time comes.
-    Waiting { until: Instant },
     /// In the queue.
     Queued,
     /// Being asked about.
@@ -79,15 +104,6 @@ pub(super) enum Why {
     ById,
 }
 
-/// Why a pod is in quarantine.
-#[derive(Debug)]
-pub(super) struct Trouble {
-    pub(super) since: Instant,
-    attempts: u32,
-    /// It was logged, and so its end will be.
-    pub(super) told: bool,
-}
-
 /// Pods whose inspection waits for its turn, in the order in which they came.
 pub(super) type Queue = VecDeque<PodKey>;
 
@@ -98,38 +114,20 @@ pub(super) struct Done {
     id: u64,
     pub(super) view: PodView,
     pub(super) known: Option<Arc<PodStatus>>,
+    /// Objects that were in quarantine when it began: it did not ask for them.
+    pub(super) skipped: HashSet<Arc<str>>,
     /// `None`: nobody wanted it any more.
-    result: Option<Result<Inspected, Error>>,
-}
-
-impl Work {
-    /// Since when an inspection runs that is a look by itself.
-    pub(super) fn by_id_since(&self) -> Option<Instant> {
-        match &self.phase {
-            Phase::Running { by_id, since, .. } if !by_id.is_empty() => Some(*since),
-            _ => None,
-        }
-    }
-
-    /// What the inspection that runs is to find out is left to the next one.
-    pub(super) fn ask_again(&mut self) {
-        if let Phase::Running { by_id, .. } = &mut self.phase
-            && !by_id.is_empty()
-        {
-            self.by_id.extend(by_id.drain());
-            self.whole = true;
-            self.again.get_or_insert((self.token, self.source));
-        }
-    }
+    pub(super) inspected: Option<Inspected>,
 }
 
 impl<R: Runtime> Generator<R> {
     /// Decides what to do about a pod that a look brought news of, or that somebody asked for.
     pub(super) fn evaluate(&mut self, key: PodKey, token: Token, source: Source, why: Why) {
         let asked = why != Why::News;
+        self.follow_quarantined(key, token, source, asked);
         let before = self.work.get(&key).map(|work| (work.asked, work.by_ids()));
         let (asked_before, by_id_before) = before.unwrap_or_default();
-        let no_news = !asked && !self.records.is_dirty(key);
+        let no_news = !asked && !self.has_fresh_news(key);
         if no_news {
             self.no_news(key);
             if !asked_before {
@@ -139,8 +137,10 @@ impl<R: Runtime> Generator<R> {
         let Some(pod) = self.records.pod(key).cloned() else {
             return;
         };
-        self.cache.hold(&pod);
         let view = self.records.listed(key);
+        let records = &self.records;
+        self.cache
+            .hold(&pod, || (records.listed_status(pod.clone(), &view), uninspected(&view)));
         let initial = self.first;
         let work = self.work.entry(key).or_insert_with(|| {
             self.queue.push_back(key);
@@ -153,7 +153,6 @@ impl<R: Runtime> Generator<R> {
                 whole: false,
                 by_id: HashSet::new(),
                 again: None,
-                trouble: None,
             }
         });
         work.asked |= asked || asked_before;
@@ -173,27 +172,30 @@ impl<R: Runtime> Generator<R> {
                 }
             }
             Phase::Queued => work.token = work.token.max(token),
-            Phase::Waiting { .. } => {
-                work.phase = Phase::Queued;
-                (work.token, work.source) = (work.token.max(token), source);
-                self.queue.push_back(key);
-            }
         }
         if view.is_empty() {
             self.commit_removal(key);
         }
     }
 
-    /// What was seen of the pod is what was committed.
+    /// Something was seen of the pod that is neither committed nor in quarantine.
+    pub(super) fn has_fresh_news(&self, key: PodKey) -> bool {
+        self.records.is_dirty_beside(key, |id| self.quarantine.has(id))
+    }
+
+    /// What was seen of the pod is what was committed, but for what is in quarantine.
     pub(super) fn no_news(&mut self, key: PodKey) {
         let Some(uid) = self.records.pod(key).map(|pod| pod.uid.clone()) else {
             return;
         };
         self.forget_work(key);
-        if self.records.sweep(key) {
-            self.cache.release(&uid);
-        } else {
+        if !self.records.sweep(key) {
+            self.release_pod(key, &uid);
             self.cache.remove(&uid);
+        } else if self.quarantine.has_pod(key) {
+            self.show_stale(key, None);
+        } else {
+            self.cache.release(&uid);
         }
         self.gauges();
         self.moved(key);
@@ -205,14 +207,6 @@ impl<R: Runtime> Generator<R> {
         match &work.phase {
             Phase::Running { abort, .. } => abort.abort(),
             Phase::Queued => self.queue.retain(|queued| *queued != key),
-            Phase::Waiting { .. } => {}
-        }
-        if let Some(trouble) = &work.trouble
-            && let Some(pod) = self.records.pod(key)
-        {
-            self.health.release(&pod.uid);
-            let lasted = Some(trouble.since.elapsed());
-            self.recorder.transition(Turn::Released, Some(pod), None, lasted);
         }
         Some(work)
     }
@@ -231,20 +225,26 @@ impl<R: Runtime> Generator<R> {
     pub(super) fn is_stirred(&self, key: PodKey) -> bool {
         let again = |work: &Work| work.again.is_some_and(|(_, source)| source == Source::Evented);
         let stirred = |work: &Work| work.source == Source::Evented || again(work);
-        self.work.get(&key).is_some_and(stirred)
+        self.work.get(&key).is_some_and(stirred) || self.quarantine.is_stirred(key)
     }
 
     /// The pod is queued or being inspected.
     pub(super) fn has_open_work(&self, key: PodKey) -> bool {
-        self.work
-            .get(&key)
-            .is_some_and(|work| !matches!(work.phase, Phase::Waiting { .. }))
+        self.work.contains_key(&key)
     }
 
-    /// Starts inspections while there is room. Late ones do not count, within bounds: hung pods do not keep others waiting.
+    /// An inspection of the pod runs.
+    pub(super) fn is_inspecting(&self, key: PodKey) -> bool {
+        self.work
+            .get(&key)
+            .is_some_and(|work| matches!(work.phase, Phase::Running { .. }))
+    }
+
+    /// Starts inspections while there is room.
     pub(super) fn start_inspections(&mut self) {
-        while !self.queue.is_empty() && self.room() {
-            let Some(key) = self.queue.pop_front() else { return };
+        while self.inspections.len() < self.limiter.limit()
+            && let Some(key) = self.queue.pop_front()
+        {
             let Some(work) = self.work.get_mut(&key) else { continue };
             let Some(pod) = self.records.pod(key).cloned() else {
                 continue;
@@ -263,167 +263,58 @@ impl<R: Runtime> Generator<R> {
                 abort,
                 since: Instant::now(),
                 view: view.clone(),
-                by_id: by_id.clone(),
+                by_id,
             };
-
             let known = self.cache.known(&pod.uid);
-            let restarted = self.restarted;
+            let reusable = known.as_ref().filter(|known| known.inspected >= self.restarted);
+            let inspection = Inspection {
+                pod,
+                view,
+                known: reusable.map(|known| (Arc::clone(&known.status), known.at)),
+                stale: known.iter().flat_map(|known| ids(&known.stale)).collect(),
+                only,
+                skip: self.quarantine.of_pod(key).cloned().collect(),
+            };
             let (runtime, limiter) = (Arc::clone(&self.runtime), self.limiter.clone());
-            let inspection = async move {
-                let reusable = known
-                    .as_ref()
-                    .filter(|known| known.inspected >= restarted)
-                    .map(|known| (&*known.status, known.at));
-                let call = inspect(&*runtime, &limiter, &pod, &view, reusable, only.as_ref());
-                let result = Abortable::new(call, registration).await.ok();
+            let run = async move {
+                let inspected = Abortable::new(inspection.run(&runtime, &limiter), registration).await;
                 Done {
                     key,
                     id,
-                    view,
+                    inspected: inspected.ok(),
+                    view: inspection.view,
+                    skipped: inspection.skip,
                     known: known.map(|known| known.status),
-                    result,
                 }
             };
-            self.inspections.push(inspection.boxed());
+            self.inspections.push(run.boxed());
         }
-    }
-
-    fn room(&self) -> bool {
-        let limit = self.limiter.limit();
-        if self.inspections.len() < limit {
-            return true;
-        }
-        let late = self
-            .running()
-            .filter(|since| since.elapsed() >= self.config.inspections.late)
-            .count();
-        self.inspections.len() - late.min(self.config.inspections.most_late) < limit
-    }
-
-    fn running(&self) -> impl Iterator<Item = Instant> {
-        self.work.values().filter_map(|work| match work.phase {
-            Phase::Running { since, .. } => Some(since),
-            _ => None,
-        })
-    }
-
-    /// When the next running inspection becomes late and makes room for those that wait.
-    pub(super) fn next_late_inspection(&self) -> Option<Instant> {
-        if self.queue.is_empty() {
-            return None;
-        }
-        let late = self.config.inspections.late;
-        self.running()
-            .map(|since| since + late)
-            .filter(|late_at| *late_at > Instant::now())
-            .min()
     }
 
     /// Takes in an inspection.
     pub(super) fn inspected(&mut self, done: Done) {
         let current = |work: &Work| matches!(work.phase, Phase::Running { id, .. } if id == done.id);
         // An aborted inspection comes back too; its place may be somebody else's by now.
-        if !self.work.get(&done.key).is_some_and(current) {
-            return;
+        if self.work.get(&done.key).is_some_and(current) {
+            let key = done.key;
+            self.commit(done);
+            self.take_in_answers(key);
         }
-        match done.result {
-            None => {}
-            Some(Ok(inspected)) => self.commit(done.key, done.view, inspected, done.known.as_deref()),
-            Some(Err(error)) => self.quarantine(done.key, &error),
-        }
-    }
-
-    /// The inspection failed: the old record stays, so that the change is found again, and the pod is tried again on its own.
-    fn quarantine(&mut self, key: PodKey, error: &Error) {
-        let (Some(work), Some(pod)) = (self.work.get_mut(&key), self.records.pod(key)) else {
-            return;
-        };
-        let now = Instant::now();
-        let trouble = work.trouble.get_or_insert(Trouble {
-            since: now,
-            attempts: 0,
-            told: false,
-        });
-        trouble.attempts += 1;
-        // What it was to find out is not found out.
-        work.whole = true;
-        if let Phase::Running { by_id, .. } = &mut work.phase {
-            work.by_id.extend(by_id.drain());
-        }
-        let doubled = self
-            .config
-            .retry_first
-            .saturating_mul(1 << (trouble.attempts - 1).min(16));
-        let pause = doubled.min(self.config.retry_most);
-        let cause = PodError {
-            message: error.to_string().into(),
-            trouble: of_inspection(&error.kind),
-            rpc: error.rpc.name(),
-            container: error.subject.container.clone(),
-            id: error.subject.id.clone(),
-            attempts: trouble.attempts,
-            since: trouble.since,
-        };
-        let cause = Arc::new(cause);
-        if trouble.attempts == 1 {
-            self.recorder
-                .transition(Turn::Quarantined, Some(pod), Some(&cause.message), None);
-        }
-        self.cache.fail(&pod.uid, work.token, Arc::clone(&cause));
-        let again = work.again.take();
-        work.phase = match again {
-            Some((token, source)) => {
-                (work.token, work.source) = (token, source);
-                Phase::Queued
-            }
-            None => Phase::Waiting { until: now + pause },
-        };
-        self.health.quarantine(pod, cause);
-        if error.kind.is_deadline() {
-            self.prober.suspect(&pod.uid);
-        }
-        // A runtime that is gone is reported once, not for each pod. One that lists, and says again and again that this pod cannot be
-        // reached, is not gone.
-        let gone = error.kind.is_unreachable() && (trouble.attempts == 1 || self.health.looks_fail());
-        if !trouble.told && !gone {
-            trouble.told = true;
-            let who = Who {
-                pod: Some(pod.full_name()),
-                container: error.subject.container.clone(),
-                id: error.subject.id.clone(),
-                ..Who::default()
-            };
-            let advice = self.health.advice(of_inspection(&error.kind), &who);
-            tracing::warn!(
-                "pod {pod} is in quarantine: {error}; other pods are not affected; next attempt in {}. {advice}",
-                seconds(pause)
-            );
-        }
-        if gone {
-            self.restarted = self.cache.reader().token();
-            // The next look tells whether it is the runtime, and says so; why wait for it?
-            self.hints.all(Source::Relist);
-        }
-        if again.is_some() {
-            self.queue.push_back(key);
-        }
-        self.gauges();
-        self.moved(key);
     }
 
     /// After a commit: is there more to do for the pod?
     pub(super) fn work_done(&mut self, key: PodKey, exists: bool) -> bool {
+        let fresh_news = self.has_fresh_news(key);
         let Some(work) = self.work.get_mut(&key) else {
-            return false;
+            return exists && fresh_news;
         };
         let asked = work.again.take();
-        let again = exists && (asked.is_some() || self.records.is_dirty(key));
+        let again = exists && (asked.is_some() || fresh_news);
         if again {
             work.phase = Phase::Queued;
             if let Some((token, source)) = asked {
                 (work.token, work.source) = (token, source);
             }
-            work.trouble = None;
             // The first state was committed; what comes now is news.
             work.initial = false;
             self.queue.push_back(key);
@@ -432,41 +323,23 @@ impl<R: Runtime> Generator<R> {
         }
         again
     }
+}
 
-    /// When the next pod in quarantine is to be tried.
-    pub(super) fn next_retry(&self) -> Option<Instant> {
-        let due = |work: &Work| match work.phase {
-            Phase::Waiting { until } => Some(until),
-            _ => None,
-        };
-        self.work.values().filter_map(due).min()
-    }
+fn ids(stale: &[StalePart]) -> impl Iterator<Item = Arc<str>> {
+    stale.iter().map(|part| Arc::clone(part.object.id()))
+}
 
-    pub(super) fn queue_due_retries(&mut self) {
-        let now = Instant::now();
-        self.requeue(|until| until <= now);
-    }
-
-    /// The runtime is back: nobody has to wait for his time.
-    pub(super) fn retry_all(&mut self) {
-        self.requeue(|_| true);
-    }
-
-    fn requeue(&mut self, due: impl Fn(Instant) -> bool) {
-        let token = self.cache.reader().complete();
-        for (&key, work) in &mut self.work {
-            if let Phase::Waiting { until } = work.phase
-                && due(until)
-            {
-                work.phase = Phase::Queued;
-                work.token = work.token.max(token);
-                self.queue.push_back(key);
-            }
-        }
-    }
-
-    /// How many pods are in quarantine.
-    pub(super) fn quarantined(&self) -> usize {
-        self.work.values().filter(|work| work.trouble.is_some()).count()
-    }
+/// Every part of a pod that was never inspected.
+fn uninspected(view: &PodView) -> Arc<[StalePart]> {
+    let sandboxes = view.sandboxes.iter().map(|(id, state)| StalePart {
+        object: ObjectRef::Sandbox { id: id.clone() },
+        listed: Some(ObjectState::Sandbox(*state)),
+        error: None,
+    });
+    let containers = view.containers.iter().map(|(container, state)| StalePart {
+        object: ObjectRef::Container(container.clone()),
+        listed: Some(ObjectState::Container(*state)),
+        error: None,
+    });
+    sandboxes.chain(containers).collect()
 }

@@ -86,7 +86,10 @@ struct State {
     last_complete: Option<Instant>,
     /// Looks that failed since the last complete one.
     failure: Option<ListFailure>,
-    quarantine: BTreeMap<PodUid, (PodRef, Arc<PodError>)>,
+    /// What does not answer, by pod and id.
+    quarantine: BTreeMap<(PodUid, Arc<str>), (PodRef, Arc<PodError>)>,
+    /// A list that takes longer than this hangs; zero before one has answered.
+    list_patience: Duration,
     /// Who does not answer by id while a list hangs, and since when.
     suspects: Vec<(Who, Instant)>,
     /// While a list hangs: somebody answers by id.
@@ -244,10 +247,18 @@ impl Health {
         let endpoint = self.endpoint.as_deref();
         let age = |since: Instant| now.saturating_duration_since(since);
         let calls = self.inflight.calls();
+        // How long a list may take depends on what lists take on this node.
+        let patience = |list: bool| {
+            if list {
+                SLOW_CALL.max(state.list_patience)
+            } else {
+                SLOW_CALL
+            }
+        };
         let waits = |rpcs: [Rpc; 2]| {
             calls
                 .iter()
-                .any(|call| rpcs.contains(&call.rpc) && age(call.since) >= SLOW_CALL)
+                .any(|call| rpcs.contains(&call.rpc) && age(call.since) >= patience(true))
         };
         let sandboxes_wait = waits([Rpc::ListPodSandbox, Rpc::StreamPodSandboxes]);
         // Some answer while a list does not: it is not the runtime as a whole.
@@ -266,8 +277,8 @@ impl Health {
         }
         // What is still in flight has no error yet; it is told by its age.
         for call in calls {
-            let waiting = age(call.since);
-            if waiting < SLOW_CALL || !is_look(call.rpc) {
+            let (waiting, list) = (age(call.since), call.subject.id.is_none());
+            if waiting < patience(list) || !is_look(call.rpc) {
                 continue;
             }
             let known = |cause: &Cause| cause.who.id == call.subject.id && cause.rpc == call.rpc.name();
@@ -279,7 +290,6 @@ impl Health {
             {
                 continue;
             }
-            let list = call.subject.id.is_none();
             let seen = Seen {
                 stage: if list { Stage::List } else { Stage::Inspect },
                 trouble: match list {
@@ -309,7 +319,8 @@ impl Health {
                     pod: Some(pod.full_name()),
                     container: error.container.clone(),
                     id: error.id.clone(),
-                    ..hung.map(HungShim::who).unwrap_or_default()
+                    sandbox: error.sandbox.clone(),
+                    shim: hung.and_then(|hung| hung.shim),
                 },
                 age: age(error.since),
             };
@@ -468,15 +479,20 @@ impl Health {
         std::mem::replace(&mut self.shared.lock().odd, odd) != odd
     }
 
-    pub(crate) fn quarantine(&self, pod: &PodRef, error: Arc<PodError>) {
-        self.shared
-            .lock()
-            .quarantine
-            .insert(pod.uid.clone(), (pod.clone(), error));
+    /// A container or sandbox of the pod does not answer.
+    pub(crate) fn quarantine(&self, pod: &PodRef, id: &Arc<str>, error: Arc<PodError>) {
+        let key = (pod.uid.clone(), Arc::clone(id));
+        self.shared.lock().quarantine.insert(key, (pod.clone(), error));
     }
 
-    pub(crate) fn release(&self, uid: &PodUid) {
-        self.shared.lock().quarantine.remove(uid);
+    /// It answers, or is gone.
+    pub(crate) fn release(&self, uid: &PodUid, id: &Arc<str>) {
+        self.shared.lock().quarantine.remove(&(uid.clone(), Arc::clone(id)));
+    }
+
+    /// A list that takes longer than this hangs.
+    pub(crate) fn list_patience(&self, patience: Duration) {
+        self.shared.lock().list_patience = patience;
     }
 }
 

@@ -234,6 +234,9 @@ pub struct Commit {
     /// What was listed, and denied when asked for.
     #[serde(flatten)]
     pub gone: Gone,
+    /// Containers that changed and were not answered for: their record stays as it was.
+    #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
+    pub unanswered: Box<[Arc<str>]>,
     /// The number of the first event.
     pub seq: u64,
     /// The events, in order.

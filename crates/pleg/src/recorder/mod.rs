@@ -75,6 +75,8 @@ pub(crate) struct Committing<'a> {
     pub(crate) after: &'a PodView,
     /// What the runtime denied; none where nothing was asked.
     pub(crate) gone: Option<Gone>,
+    /// Containers that changed and were not answered for: their record stays as it was.
+    pub(crate) unanswered: Box<[Arc<str>]>,
     /// The number that the first event gets.
     pub(crate) seq: u64,
     pub(crate) events: &'a [Event],
@@ -83,11 +85,11 @@ pub(crate) struct Committing<'a> {
 impl Gone {
     /// What an inspection found gone. `denied`: it is taken for that until its listed state changes.
     pub(crate) fn of(inspected: &Inspected, denied: bool) -> Self {
-        let (sandboxes, containers) = (&inspected.gone_sandboxes, &inspected.gone_containers);
+        let containers = &inspected.gone_containers;
         Self {
-            gone_sandboxes: sandboxes.as_slice().into(),
+            gone_sandboxes: Box::default(),
             gone_containers: containers.as_slice().into(),
-            denied: denied && !(sandboxes.is_empty() && containers.is_empty()),
+            denied: denied && !containers.is_empty(),
         }
     }
 }
@@ -154,6 +156,7 @@ impl Recorder {
             before,
             after,
             gone,
+            unanswered,
             seq,
             events,
         } = commit;
@@ -168,6 +171,7 @@ impl Recorder {
             removal,
             changes: changes.into(),
             gone,
+            unanswered,
             seq,
             events: events.iter().map(sent).collect(),
         })));
@@ -255,7 +259,8 @@ fn cost(what: &What) -> usize {
             }
             What::Commit(commit) => {
                 let gone = size_of_val(&*commit.gone.gone_sandboxes) + size_of_val(&*commit.gone.gone_containers);
-                let parts = size_of_val(&*commit.changes) + gone + size_of_val(&*commit.events);
+                let kept = size_of_val(&*commit.unanswered);
+                let parts = size_of_val(&*commit.changes) + gone + kept + size_of_val(&*commit.events);
                 16 + size_of_val(&**commit) + parts
             }
             What::Transition(turn) => {

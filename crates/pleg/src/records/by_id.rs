@@ -41,24 +41,28 @@ impl Records {
         let pods = (0u32..).zip(&self.pods);
         pods.filter_map(|(n, pod)| Some((PodKey(n), pod.as_ref()?)))
             .flat_map(|(key, pod)| {
-                let newest = self.newest_sandbox(pod);
-                let sandbox = newest.filter(|item| item.visible() == Some(SandboxState::Ready));
-                let sandbox_id = SandboxId::from(newest.map_or_else(Arc::default, |item| Arc::clone(&item.id)));
+                let sandboxes = pod.sandboxes.iter().filter_map(|&slot| self.sandboxes.get(slot));
+                let ready = sandboxes.filter(|item| item.visible() == Some(SandboxState::Ready));
                 let containers = pod.containers.iter().filter_map(|&slot| self.containers.get(slot));
-                let containers =
-                    containers.filter(|item| !matches!(item.visible(), None | Some(ContainerState::Exited)));
-                let sandbox = sandbox.map(|_| Alive {
+                let alive = containers.filter(|item| !matches!(item.visible(), None | Some(ContainerState::Exited)));
+                let of_sandbox = move |item: &Item<SandboxState>| Alive {
                     pod: key,
-                    sandbox: sandbox_id.clone(),
+                    sandbox: SandboxId::from(Arc::clone(&item.id)),
                     container: None,
-                });
+                };
                 let of_container = move |item: &Item<ContainerState>| Alive {
                     pod: key,
-                    sandbox: sandbox_id.clone(),
+                    sandbox: SandboxId::from(item.sandbox.clone().unwrap_or_default()),
                     container: Some(item.reference()),
                 };
-                sandbox.into_iter().chain(containers.map(of_container))
+                ready.map(of_sandbox).chain(alive.map(of_container))
             })
+    }
+
+    /// The sandbox that a container is in, where that is known.
+    pub(crate) fn sandbox_of(&self, container: &str) -> Option<SandboxId> {
+        let item = self.containers.get(self.containers.find(container.as_bytes())?)?;
+        item.sandbox.clone().map(SandboxId::from)
     }
 
     fn newest_sandbox(&self, pod: &Pod) -> Option<&Item<SandboxState>> {
@@ -138,7 +142,7 @@ impl Records {
             let slot = self.containers.find(status.id.as_str().as_bytes());
             slot.is_some_and(|slot| self.containers.is_behind(slot, status.state))
         };
-        inspected.sandboxes.iter().any(sandbox) || inspected.containers.iter().any(container)
+        inspected.sandboxes.iter().flatten().any(sandbox) || inspected.containers.iter().flatten().any(container)
     }
 
     /// It is the id of a sandbox.
@@ -150,13 +154,13 @@ impl Records {
     /// may be newer. Returns whether anything was.
     pub(crate) fn advance(&mut self, inspected: &Inspected) -> bool {
         let mut news = false;
-        for status in &inspected.sandboxes {
+        for status in inspected.sandboxes.iter().flatten() {
             let slot = self.sandboxes.find(status.id.as_str().as_bytes());
-            news |= slot.is_some_and(|slot| self.sandboxes.advance(slot, status.state));
+            news |= slot.is_some_and(|slot| self.sandboxes.note(slot, status.state).is_some());
         }
-        for status in &inspected.containers {
+        for status in inspected.containers.iter().flatten() {
             let slot = self.containers.find(status.id.as_str().as_bytes());
-            news |= slot.is_some_and(|slot| self.containers.advance(slot, status.state));
+            news |= slot.is_some_and(|slot| self.containers.note(slot, status.state).is_some());
         }
         news
     }

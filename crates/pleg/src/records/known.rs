@@ -136,12 +136,14 @@ pub(crate) struct Seen {
     known: Option<Arc<Known>>,
     bits: Vec<u64>,
     count: usize,
+    removals: u64,
 }
 
 impl Seen {
-    /// Begins a list.
-    pub(super) fn begin(&mut self, known: Arc<Known>) {
+    /// Begins a list. `removals`: how many items had been removed by then.
+    pub(super) fn begin(&mut self, known: Arc<Known>, removals: u64) {
         self.clear();
+        self.removals = removals;
         self.bits.resize(known.slots.div_ceil(64), 0);
         self.known = Some(known);
     }
@@ -202,6 +204,11 @@ impl Seen {
         self.bits
             .get(slot as usize / 64)
             .is_some_and(|word| word & (1u64 << (slot % 64)) != 0)
+    }
+
+    /// How many items had been removed when the list began.
+    pub(super) fn removals(&self) -> u64 {
+        self.removals
     }
 
     /// How many items were seen.

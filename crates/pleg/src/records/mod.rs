@@ -14,8 +14,12 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use pleg_cri::{ContainerItem, SandboxItem};
 
-use crate::model::{ContainerId, ContainerRef, ContainerState, PodRef, PodUid, PodView, SandboxId, SandboxState};
-use crate::snapshot::{Oddities, Snapshot};
+use crate::diff::{Change, diff};
+use crate::model::{
+    ContainerId, ContainerRef, ContainerState, ObjectRef, ObjectState, PodRef, PodUid, PodView, SandboxId, SandboxState,
+};
+use crate::snapshot::{ContainerList, Oddities, SandboxList, Snapshot};
+use crate::status::{ContainerStatus, PodStatus, SandboxStatus};
 pub(crate) use by_id::{Alive, Saw};
 pub(crate) use known::{Recognised, Seen};
 use table::{Item, Shown, State, Table};
@@ -29,6 +33,8 @@ struct Pod {
     names: PodRef,
     sandboxes: Vec<u32>,
     containers: Vec<u32>,
+    /// Events of the pod were sent, and its removal was not.
+    present: bool,
     /// The look that last touched it, so that it is reported once.
     touched: u32,
 }
@@ -51,6 +57,10 @@ pub struct Records {
 pub enum Coverage {
     /// Everything.
     Full,
+    /// All sandboxes: the list of containers was not answered.
+    Sandboxes,
+    /// All containers: the list of sandboxes was not answered.
+    Containers,
     /// One pod's labelled objects.
     Pod(PodKey),
     /// Nothing that was known before.
@@ -69,6 +79,16 @@ impl Records {
         snapshot.clear();
         self.sandboxes.prepare(&mut snapshot.sandboxes.seen);
         self.containers.prepare(&mut snapshot.containers.seen);
+    }
+
+    /// The same for one of the lists.
+    pub(crate) fn prepare_sandboxes(&self, list: &mut SandboxList) {
+        self.sandboxes.prepare(&mut list.seen);
+    }
+
+    /// The same for the other one.
+    pub(crate) fn prepare_containers(&self, list: &mut ContainerList) {
+        self.containers.prepare(&mut list.seen);
     }
 
     /// Takes in a look. Returns the pods about which it brought news, and what was odd.
@@ -111,7 +131,12 @@ impl Records {
             }
         }
         match coverage {
-            Coverage::Full => self.vanish_unseen(&seen_sandboxes, &seen_containers),
+            Coverage::Full => {
+                self.vanish_sandboxes(&seen_sandboxes);
+                self.vanish_containers(&seen_containers);
+            }
+            Coverage::Sandboxes => self.vanish_sandboxes(&seen_sandboxes),
+            Coverage::Containers => self.vanish_containers_in_sandboxes(&seen_containers),
             Coverage::Pod(pod) => self.vanish_unseen_of(pod, &seen_sandboxes, &seen_containers),
             Coverage::News => {}
         }
@@ -162,6 +187,7 @@ impl Records {
             recorded: None,
             recorded_denied: false,
             pod,
+            sandbox: None,
             id: id.into(),
             name: Arc::default(),
             attempt: item.attempt,
@@ -183,12 +209,12 @@ impl Records {
             odd.bad_text += 1;
             return None;
         };
-        let by_sandbox = self
-            .sandboxes
-            .find(item.pod_sandbox_id)
-            .and_then(|slot| self.sandboxes.get(slot))
-            .map(|s| s.pod);
-        let pod = match (by_sandbox, std::str::from_utf8(item.pod_uid_label)) {
+        let known = self.sandboxes.find(item.pod_sandbox_id);
+        let known = known.and_then(|slot| self.sandboxes.get(slot));
+        // A sandbox that is not listed yet is remembered by its name all the same.
+        let unlisted = || std::str::from_utf8(item.pod_sandbox_id).ok().map(Arc::from);
+        let sandbox = known.map(|known| Arc::clone(&known.id)).or_else(unlisted);
+        let pod = match (known.map(|known| known.pod), std::str::from_utf8(item.pod_uid_label)) {
             (Some(pod), _) => pod,
             (None, Ok(uid)) if !uid.is_empty() => self.pod_for(uid, item.pod_namespace_label, item.pod_name_label, odd),
             _ => {
@@ -205,6 +231,7 @@ impl Records {
             recorded: None,
             recorded_denied: false,
             pod,
+            sandbox,
             id: id.into(),
             name: lossy(item.name, odd),
             attempt: item.attempt,
@@ -245,17 +272,35 @@ impl Records {
             names,
             sandboxes: Vec::new(),
             containers: Vec::new(),
+            present: false,
             touched,
         });
         key
     }
 
-    fn vanish_unseen(&mut self, sandboxes: &Seen, containers: &Seen) {
-        for slot in self.sandboxes.unseen(sandboxes) {
+    fn vanish_sandboxes(&mut self, seen: &Seen) {
+        for slot in self.sandboxes.unseen(seen) {
             self.sandboxes.vanish(slot).into_iter().for_each(|pod| self.touch(pod));
         }
-        for slot in self.containers.unseen(containers) {
+    }
+
+    fn vanish_containers(&mut self, seen: &Seen) {
+        for slot in self.containers.unseen(seen) {
             self.containers.vanish(slot).into_iter().for_each(|pod| self.touch(pod));
+        }
+    }
+
+    /// The list of containers alone cannot establish that a pod is gone, so the containers of pods without a sandbox stay.
+    fn vanish_containers_in_sandboxes(&mut self, seen: &Seen) {
+        for slot in self.containers.unseen(seen) {
+            let pod = self
+                .containers
+                .get(slot)
+                .and_then(|item| self.pods.get(item.pod.0 as usize)?.as_ref());
+            let listed = |slot: &u32| self.sandboxes.get(*slot).is_some_and(|item| item.listed.is_some());
+            if pod.is_some_and(|pod| pod.sandboxes.iter().any(listed)) {
+                self.containers.vanish(slot).into_iter().for_each(|pod| self.touch(pod));
+            }
         }
     }
 
@@ -313,17 +358,75 @@ impl Records {
 
     /// Something was seen that has not been committed.
     pub fn is_dirty(&self, key: PodKey) -> bool {
+        self.is_dirty_beside(key, |_| false)
+    }
+
+    /// The same, leaving aside the objects that `is_aside` names.
+    pub(crate) fn is_dirty_beside(&self, key: PodKey, is_aside: impl Fn(&Arc<str>) -> bool) -> bool {
         let Some(record) = self.pods.get(key.0 as usize).and_then(Option::as_ref) else {
             return false;
         };
-        record
-            .sandboxes
-            .iter()
-            .any(|&s| self.sandboxes.get(s).is_some_and(Item::is_dirty))
-            || record
-                .containers
-                .iter()
-                .any(|&c| self.containers.get(c).is_some_and(Item::is_dirty))
+        let sandboxes = record.sandboxes.iter().filter_map(|&slot| self.sandboxes.get(slot));
+        let containers = record.containers.iter().filter_map(|&slot| self.containers.get(slot));
+        sandboxes.into_iter().any(|item| item.is_dirty() && !is_aside(&item.id))
+            || containers
+                .into_iter()
+                .any(|item| item.is_dirty() && !is_aside(&item.id))
+    }
+
+    /// The state in which an object is listed, unless the runtime denied it when asked by id.
+    pub(crate) fn object_state(&self, object: &ObjectRef) -> Option<ObjectState> {
+        let id = object.id().as_bytes();
+        match object {
+            ObjectRef::Container(_) => {
+                let item = self.containers.get(self.containers.find(id)?)?;
+                item.visible().map(ObjectState::Container)
+            }
+            ObjectRef::Sandbox { .. } => {
+                let item = self.sandboxes.get(self.sandboxes.find(id)?)?;
+                item.visible().map(ObjectState::Sandbox)
+            }
+        }
+    }
+
+    /// What the lists say of a sandbox, as long as it has not been inspected.
+    pub(crate) fn listed_sandbox(&self, id: &SandboxId, state: SandboxState) -> SandboxStatus {
+        let slot = self.sandboxes.find(id.as_str().as_bytes());
+        let item = slot.and_then(|slot| self.sandboxes.get(slot));
+        let (attempt, created_at) = item.map_or((0, 0), |item| (item.attempt, item.created_at));
+        SandboxStatus::listed(id, state, attempt, created_at)
+    }
+
+    /// What the lists say of a container, as long as it has not been inspected.
+    pub(crate) fn listed_container(&self, container: &ContainerRef, state: ContainerState) -> ContainerStatus {
+        let slot = self.containers.find(container.id.as_str().as_bytes());
+        let item = slot.and_then(|slot| self.containers.get(slot));
+        ContainerStatus::listed(container, state, item.map_or(0, |item| item.created_at))
+    }
+
+    /// What the lists say of a pod, as long as it has not been inspected.
+    pub(crate) fn listed_status(&self, pod: PodRef, view: &PodView) -> PodStatus {
+        let sandboxes = view.sandboxes.iter();
+        let containers = view.containers.iter();
+        PodStatus {
+            pod,
+            ips: Box::default(),
+            sandboxes: sandboxes.map(|(id, state)| self.listed_sandbox(id, *state)).collect(),
+            containers: containers
+                .map(|(container, state)| self.listed_container(container, *state))
+                .collect(),
+        }
+    }
+
+    /// What changes when `view` is committed. That the pod is gone is said once nothing of it is listed, and only then.
+    pub(crate) fn changes(&self, key: PodKey, view: &PodView) -> Vec<Change> {
+        let mut changes = diff(&self.committed(key), view);
+        changes.retain(|change| *change != Change::PodRemoved);
+        let pod = self.pods.get(key.0 as usize).and_then(Option::as_ref);
+        if pod.is_some_and(|pod| pod.present) && view.is_empty() && self.listed(key).is_empty() {
+            changes.push(Change::PodRemoved);
+        }
+        changes
     }
 
     /// The pod as the newest look saw it.
@@ -391,9 +494,11 @@ impl Records {
     /// Makes `view` what was last committed for the pod, and drops what neither is listed nor was committed. Returns false once
     /// the pod itself is dropped.
     pub fn commit(&mut self, key: PodKey, view: &PodView) -> bool {
+        let listed = !view.is_empty() || !self.listed(key).is_empty();
         let Some(record) = self.pods.get_mut(key.0 as usize).and_then(Option::as_mut) else {
             return false;
         };
+        record.present = listed && (record.present || !view.is_empty());
         let (sandboxes, containers) = (view.sandbox_states(), view.container_states());
         record.sandboxes.retain(|&slot| {
             let Some(item) = self.sandboxes.get_mut(slot) else {

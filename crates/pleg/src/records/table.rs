@@ -35,6 +35,8 @@ pub(super) struct Item<S> {
     /// `not_found` was true when the recorder was last told, or since.
     pub(super) recorded_denied: bool,
     pub(super) pod: PodKey,
+    /// The sandbox that a container is in; of a sandbox, nothing.
+    pub(super) sandbox: Option<Arc<str>>,
     pub(super) id: Arc<str>,
     pub(super) name: Arc<str>,
     pub(super) attempt: u32,
@@ -74,6 +76,8 @@ pub(super) struct Table<S> {
     pub(super) denied: usize,
     /// Slots whose state was told by id since the last look began: its lists may be older.
     noted: HashSet<u32>,
+    /// How many items were removed so far: while a list is read, a slot that it has seen may become another item's.
+    removals: u64,
 }
 
 impl<S> Default for Table<S> {
@@ -85,6 +89,7 @@ impl<S> Default for Table<S> {
             listed: 0,
             denied: 0,
             noted: HashSet::new(),
+            removals: 0,
         }
     }
 }
@@ -92,7 +97,7 @@ impl<S> Default for Table<S> {
 impl<S: State> Table<S> {
     /// Lets a list recognise what is unchanged.
     pub(super) fn prepare(&self, seen: &mut Seen) {
-        seen.begin(Arc::clone(&self.known));
+        seen.begin(Arc::clone(&self.known), self.removals);
     }
 
     /// The item of that id.
@@ -133,12 +138,16 @@ impl<S: State> Table<S> {
         self.listed -= usize::from(item.listed.is_some());
         self.denied -= usize::from(item.not_found);
         self.noted.remove(&slot);
+        self.removals += 1;
         let known = Arc::make_mut(&mut self.known);
         known.remove(slot, item.id.as_bytes());
         self.free.push(slot);
         // Give the room of a storm back.
         if known.is_empty() {
-            *self = Self::default();
+            *self = Self {
+                removals: self.removals,
+                ..Self::default()
+            };
         }
     }
 
@@ -180,22 +189,18 @@ impl<S: State> Table<S> {
         Some(item.pod)
     }
 
-    /// Notes what the runtime said when asked by id, of an item that is listed. Returns its pod if that is news.
+    /// Notes what the runtime said when asked by id, of an item that is listed, if that is ahead of what is known: states only move
+    /// on, and answers may arrive late and in any order. Returns its pod if that is news.
     pub(super) fn note(&mut self, slot: u32, state: S) -> Option<PodKey> {
-        let item = self.slots.get_mut(slot as usize)?.as_mut()?;
-        if item.listed.is_none_or(|listed| listed == state) {
+        if !self.is_behind(slot, state) {
             return None;
         }
+        let item = self.slots.get_mut(slot as usize)?.as_mut()?;
         item.listed = Some(state);
         self.denied -= usize::from(std::mem::take(&mut item.not_found));
         Arc::make_mut(&mut self.known).set(slot, item.id.as_bytes(), None);
         self.noted.insert(slot);
         Some(item.pod)
-    }
-
-    /// Notes a state that is ahead of the listed one. Returns whether it is.
-    pub(super) fn advance(&mut self, slot: u32, state: S) -> bool {
-        self.is_behind(slot, state) && self.note(slot, state).is_some()
     }
 
     /// What is listed is behind this state.
@@ -224,7 +229,7 @@ impl<S: State> Table<S> {
     /// The places of everything listed that a complete list has not shown.
     pub(super) fn unseen(&self, seen: &Seen) -> Vec<u32> {
         // What was seen is listed: as many of the one as of the other is all of them.
-        if seen.count() == self.listed {
+        if seen.count() == self.listed && seen.removals() == self.removals {
             return Vec::new();
         }
         (0u32..)

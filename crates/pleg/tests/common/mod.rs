@@ -75,6 +75,10 @@ pub struct World {
     pub versions: usize,
     /// Never answers lists.
     pub list_hangs: bool,
+    /// The list of sandboxes waits while this is so.
+    pub sandbox_list_hangs: bool,
+    /// What a list takes, if not the same as other calls.
+    pub list_latency: Option<Duration>,
     /// The lock of this container is held: its status and every list of containers wait for it.
     pub locked: Option<String>,
     /// The shims of these sandboxes hang: a probe takes 4 s.
@@ -103,6 +107,8 @@ pub struct World {
     /// When each full list was asked for and answered.
     pub list_times: Vec<(tokio::time::Instant, tokio::time::Instant)>,
     pub filtered_lists: usize,
+    /// The pods that each of the last lists of all sandboxes had.
+    pub sandbox_lists: Vec<BTreeSet<String>>,
     pub status_calls: Vec<String>,
     pub in_flight: usize,
     pub most_in_flight: usize,
@@ -149,6 +155,12 @@ impl World {
             reached: Some(Reached::Gone),
             ..RuntimeEvent::default()
         });
+    }
+
+    /// Forgets all lists of sandboxes but the last.
+    pub fn forget_sandbox_lists(&mut self) {
+        let last = self.sandbox_lists.len().saturating_sub(1);
+        self.sandbox_lists.drain(..last);
     }
 
     /// Ends every stream.
@@ -309,10 +321,19 @@ impl Fake {
         let _call = inflight.begin(rpc, Subject::NODE, Some(deadline));
         if rpc == Rpc::ListContainers {
             self.unlocked(deadline, rpc, &Subject::NODE, |_| true).await?;
+        } else {
+            let answers = async {
+                while self.world().sandbox_list_hangs {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            };
+            let answered = tokio::time::timeout(deadline, answers).await;
+            answered.map_err(|_| Self::error(rpc, &Subject::NODE, ErrorKind::Deadline(deadline)))?;
         }
         let (latency, hangs) = {
             let mut world = self.world();
-            (world.latency(), world.list_hangs)
+            let latency = world.latency();
+            (world.list_latency.unwrap_or(latency), world.list_hangs)
         };
         if hangs {
             tokio::time::sleep(Duration::from_mins(2)).await;
@@ -385,7 +406,15 @@ impl Runtime for Fake {
     async fn list_sandboxes(&self, filter: &ListFilter, into: &mut SandboxList) -> Result<ListSummary, Error> {
         let early = self.early(|world| world.sandboxes.clone());
         self.list_call(Rpc::ListPodSandbox).await?;
-        let world = self.world();
+        let mut world = self.world();
+        let listed = early.as_ref().unwrap_or(&world.sandboxes).values();
+        let pods = listed.map(|sandbox| sandbox.uid.clone()).collect();
+        if *filter == ListFilter::All {
+            world.sandbox_lists.push(pods);
+        } else {
+            // A list of one pod establishes as much about it.
+            world.sandbox_lists.insert(0, pods);
+        }
         for (id, sandbox) in early.as_ref().unwrap_or(&world.sandboxes) {
             let item = SandboxItem {
                 id: id.as_bytes(),

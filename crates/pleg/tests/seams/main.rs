@@ -25,7 +25,7 @@ mod evented {
     pub(crate) use pleg::Reached;
 }
 mod model {
-    pub(crate) use pleg::model::{PodRef, PodUid};
+    pub(crate) use pleg::model::{ObjectRef, ObjectState, PodRef, PodUid};
 }
 mod runtime {
     pub(crate) use pleg::runtime::RuntimeEvent;
@@ -41,7 +41,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
-use cache::{Cache, CacheWriter, NotFresh, PodEntry, Token};
+use cache::{Cache, CacheWriter, Committed, NotFresh, PodEntry, Token};
 use event::Source;
 use hints::Hints;
 use jiff::Timestamp;
@@ -230,7 +230,9 @@ impl Node {
                 let (uid, named) = (uid(pod), asked.pods.contains_key(&uid(pod)));
                 let covered = full || named || wanted.contains(&uid);
                 if covered && (named || listed > records.listed[pod]) {
-                    writer.hold(&reference(pod, 0));
+                    writer.hold(&reference(pod, 0), || {
+                        (PodStatus::empty(reference(pod, 0)), Arc::default())
+                    });
                     records.listed[pod] = listed;
                     records.queue.push_back((pod, token));
                 }
@@ -260,12 +262,14 @@ impl Node {
             records.queue.pop_front();
             records.committed[pod] = found;
             let held = records.queue.iter().any(|(queued, _)| *queued == pod);
-            writer.commit(
-                PodStatus::empty(reference(pod, found)),
+            let committed = Committed {
                 token,
-                Timestamp::UNIX_EPOCH,
+                at: Timestamp::UNIX_EPOCH,
+                stale: Arc::default(),
                 held,
-            );
+                inspecting: held,
+            };
+            writer.commit(PodStatus::empty(reference(pod, found)), committed);
             drop(records);
             self.moved.notify_waiters();
         }

@@ -12,7 +12,6 @@ use hashbrown::{HashMap, HashSet};
 use jiff::Timestamp;
 
 use super::line::{Commit, FORMAT, Header, Line, ObjectKind, Scope, Seen, Sent, What};
-use crate::diff::diff;
 use crate::event::EventType;
 use crate::model::{PodRef, PodUid, PodView};
 use crate::records::{Coverage, Records};
@@ -280,18 +279,23 @@ impl Forth {
                 view.sandboxes.retain(|(id, _)| !sandboxes.contains(id));
                 view.containers
                     .retain(|(container, _)| !containers.contains(&container.id));
+                let before = self.records.key(&commit.uid).map(|key| self.records.committed(key));
+                view.keep(
+                    &before.unwrap_or_default(),
+                    &commit.unanswered.iter().cloned().collect(),
+                );
                 view
             }),
         };
+        if commit.gone.denied {
+            let gone = &commit.gone;
+            self.records.not_found(&gone.gone_sandboxes, &gone.gone_containers);
+        }
         let outcome = match &view {
             Some(view) if !unknown => self.compare(commit, view),
             _ => Outcome::Unknown,
         };
         if let Some(key) = self.records.key(&commit.uid) {
-            if commit.gone.denied {
-                let gone = &commit.gone;
-                self.records.not_found(&gone.gone_sandboxes, &gone.gone_containers);
-            }
             let view = match (&outcome, view) {
                 (Outcome::Same, Some(view)) => view,
                 _ => self.node.committed(&commit.uid),
@@ -308,12 +312,11 @@ impl Forth {
 
     fn compare(&self, commit: &Commit, view: &PodView) -> Outcome {
         let key = self.records.key(&commit.uid);
-        let before = key.map(|key| self.records.committed(key)).unwrap_or_default();
         // That a stop was announced is not in any list.
         let mut recorded = (0..)
             .zip(&commit.events)
             .filter(|(_, sent)| sent.kind != EventType::ContainerStopped);
-        let changes = diff(&before, view);
+        let changes = key.map(|key| self.records.changes(key, view)).unwrap_or_default();
         let mut replayed = changes.iter().map(|change| {
             let (kind, subject) = change.event();
             super::sent_as(kind, subject.as_ref())
