@@ -36,7 +36,7 @@ use crate::event::{Event, EventType, Source};
 use crate::evented::EventedConfig;
 use crate::feed::FeedWriter;
 use crate::handle::{Pleg, Stops};
-use crate::health::{Health, THRESHOLD};
+use crate::health::{Alive, Health, THRESHOLD};
 use crate::hints::Hints;
 use crate::limiter::{Limiter, LimiterConfig};
 use crate::metrics::Metrics;
@@ -107,6 +107,8 @@ impl Default for Config {
 /// The one writer. Made with [`Generator::new`], started with [`Generator::run`], used through its [`Pleg`] handle.
 #[derive(Debug)]
 pub struct Generator<R> {
+    /// Before everything else, so that nobody who sees the feed or the cache end finds the generator healthy.
+    _alive: Alive,
     runtime: Arc<R>,
     config: Config,
     metrics: Metrics,
@@ -176,6 +178,7 @@ impl<R: Runtime> Generator<R> {
         let evented = Evented::new(&config);
         let health = Health::new(config.threshold, runtime.inflight(), runtime.endpoint().map(Into::into));
         Self {
+            _alive: health.alive(),
             readiness: Readiness::new(health.clone()),
             health,
             feed: FeedWriter::new(config.feed_capacity, cache.reader(), metrics.overflows()),

@@ -75,6 +75,8 @@ pub struct World {
     pub versions: usize,
     /// Never answers lists.
     pub list_hangs: bool,
+    /// The client has a bug: lists panic.
+    pub list_panics: bool,
     /// The lock of this container is held: its status and every list of containers wait for it.
     pub locked: Option<String>,
     /// The shims of these sandboxes hang: a probe takes 4 s.
@@ -314,6 +316,7 @@ impl Fake {
             let mut world = self.world();
             (world.latency(), world.list_hangs)
         };
+        assert!(!self.world().list_panics, "a bug in {rpc}");
         if hangs {
             tokio::time::sleep(Duration::from_mins(2)).await;
             return Err(Self::error(
