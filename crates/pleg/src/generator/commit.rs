@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::Generator;
 use super::work::Work;
+use crate::cursor::InstanceId;
 use crate::diff::{Change, diff};
 use crate::event::{Event, EventType, Source, Subject};
 use crate::inspect::{Inspected, may_learn_more};
@@ -243,8 +244,9 @@ impl Context<'_> {
             _ => None,
         });
         Event {
-            // Given by the feed.
+            // Both are given by the feed.
             seq: 0,
+            instance: InstanceId::default(),
             time: self.now,
             kind,
             pod: Some(self.pod.clone()),

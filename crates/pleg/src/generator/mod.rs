@@ -32,6 +32,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::cache::{CacheWriter, Token};
+use crate::cursor::InstanceId;
 use crate::event::{Event, EventType, Source};
 use crate::evented::EventedConfig;
 use crate::feed::FeedWriter;
@@ -181,7 +182,12 @@ impl<R: Runtime> Generator<R> {
             _alive: health.alive(),
             readiness: Readiness::new(health.clone()),
             health,
-            feed: FeedWriter::new(config.feed_capacity, cache.reader(), metrics.overflows()),
+            feed: FeedWriter::new(
+                InstanceId::random(),
+                config.feed_capacity,
+                cache.reader(),
+                metrics.overflows(),
+            ),
             hints: Hints::new(cache.reader()),
             limiter: Limiter::new(config.inspections),
             recorder: Recorder::new(config.recorder, metrics.calls()),
@@ -350,7 +356,9 @@ impl<R: Runtime> Generator<R> {
 
     fn announce(&mut self, kind: EventType, reason: &str) {
         self.publish([Event {
+            // Both are given by the feed.
             seq: 0,
+            instance: InstanceId::default(),
             time: Timestamp::now(),
             kind,
             pod: None,

@@ -610,7 +610,7 @@ impl Rig {
         while let Some(item) = self.events.try_next() {
             lines.push(match item {
                 Item::Event(event) => line(&event),
-                Item::Gap { from, to } => format!("Gap {from}-{to}"),
+                Item::Gap(gap) => format!("Gap {}-{}", gap.from, gap.to),
             });
         }
         lines
