@@ -295,7 +295,7 @@ impl Observer {
             let item = item.context("no event in time")?.context("the generator ended")?;
             let event = match &item {
                 Item::Event(event) => Arc::clone(event),
-                Item::Gap { .. } => bail!("events were lost"),
+                Item::Gap(_) => bail!("events were lost"),
             };
             self.take(item)?;
             if event.pod.as_ref().is_some_and(|of| *of.name == *pod.name) {
@@ -323,7 +323,7 @@ impl Observer {
     fn take(&mut self, item: Item) -> Result<()> {
         let event = match item {
             Item::Event(event) => event,
-            Item::Gap { from, to } => bail!("events {from} to {to} were lost"),
+            Item::Gap(gap) => bail!("events {} to {} were lost", gap.from, gap.to),
         };
         ensure!(
             event.seq == self.last + 1,

@@ -11,6 +11,7 @@ use pleg::{EventType, Mode};
 use pleg_cri::Endpoint;
 
 use crate::filter::{Filter, PodName};
+use crate::since::Since;
 use crate::text::parse_duration;
 
 /// Every lifecycle event of a node's pods, live; and which call of which container is stuck.
@@ -236,9 +237,10 @@ Examples:
   pleg watch -n kube-system -o json | jq .        One JSON object a line
   pleg watch -o kubelet                           What a kubelet would have seen, to compare with its log
   pleg watch --pod default/web --for 1m
-  pleg watch --since 1200                         From a daemon: what came after event 1200
+  pleg watch --since 5f0c2a9be1d34c77-1200        From a daemon: what came after this event
 
-A daemon is asked for new events only, unless --since says otherwise.
+A daemon is asked for new events only, unless --since says otherwise. A cursor is INSTANCE-SEQ, from the fields
+of an event in -o json. If the daemon has restarted since, a gap is printed and then the current state.
 Types: ContainerCreated, ContainerStarted (or ContainerRunning), ContainerStopped, ContainerDied,
 ContainerRemoved, ContainerChanged, PodSandboxChanged, PodRemoved, PodSync, PlegHealthy, PlegNotHealthy.")]
 pub(crate) struct Watch {
@@ -256,9 +258,10 @@ pub(crate) struct Watch {
     /// End after this time
     #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) duration: Option<Duration>,
-    /// Begin after the event of this number; 0 for the oldest that is still held (daemon only)
-    #[arg(long, value_name = "SEQ", conflicts_with = "runtime_endpoint")]
-    pub(crate) since: Option<u64>,
+    /// Begin after the event of this cursor, INSTANCE-SEQ; 0 for the oldest that is still held (daemon only). A number alone is taken
+    /// for one of the running daemon, which is wrong if it has restarted
+    #[arg(long, value_name = "CURSOR", conflicts_with = "runtime_endpoint")]
+    pub(crate) since: Option<Since>,
     /// Leave out what was there before we came
     #[arg(long)]
     pub(crate) no_initial: bool,

@@ -115,8 +115,8 @@ impl Observed {
             Self::Daemon(daemon) => daemon.get_json("/api/v1/health").await,
             Self::Runtime(local) => {
                 let mut report: wire::Report = serde_json::from_value(serde_json::to_value(local.health().await)?)?;
-                // One look is no mode.
-                report.mode = None;
+                // One look is no mode, and nobody comes back to it.
+                (report.mode, report.instance) = (None, None);
                 Ok(report)
             }
         }

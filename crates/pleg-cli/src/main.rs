@@ -29,6 +29,7 @@ mod local;
 mod log;
 mod output;
 mod signals;
+mod since;
 mod text;
 mod waiting;
 mod wire;

@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 use jiff::Timestamp;
-use pleg::{PodEntry, PodStatus};
+use pleg::{Cursor, InstanceId, PodEntry, PodStatus};
 use serde::{Deserialize, Serialize};
 
 /// A pod by all its names.
@@ -35,13 +35,37 @@ pub(crate) enum Line {
     Gap(Gap),
 }
 
-/// Events that a reader missed, both numbers included.
+impl Line {
+    /// Where a reader continues that has read everything up to this line; none for a gap, and for lines of an older daemon.
+    pub(crate) fn cursor(&self) -> Option<Cursor> {
+        match self {
+            Self::Event(event) => Some(event.instance?.at(event.seq)),
+            Self::Gap(_) => None,
+        }
+    }
+}
+
+/// A [`pleg::Gap`]: events that a reader missed, both numbers included.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Gap {
     #[serde(rename = "type")]
     pub(crate) kind: GapType,
     pub(crate) from: u64,
     pub(crate) to: u64,
+    /// None from a daemon that is older; so are the others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) instance: Option<InstanceId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) after: Option<Cursor>,
+}
+
+impl Gap {
+    /// Another instance answers than the one that issued the reader's cursor.
+    pub(crate) fn is_restart(&self) -> bool {
+        self.reason.as_deref() == Some("restarted")
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +77,9 @@ pub(crate) enum GapType {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Event {
     pub(crate) seq: u64,
+    /// None from a daemon that is older.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) instance: Option<InstanceId>,
     pub(crate) time: Timestamp,
     #[serde(rename = "type")]
     pub(crate) kind: String,
@@ -197,6 +224,9 @@ pub(crate) struct Report {
     pub(crate) mode: Option<ModeReport>,
     pub(crate) looks: u64,
     pub(crate) odd_objects: std::collections::BTreeMap<String, u32>,
+    /// The daemon's generator; none from a daemon that is older.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) instance: Option<InstanceId>,
     /// The node's, as a kubelet would post them; none from a daemon that is older.
     #[serde(default)]
     pub(crate) conditions: Vec<NodeCondition>,
@@ -245,6 +275,7 @@ impl Conditions {
 pub(crate) struct ReportJson {
     #[serde(flatten)]
     report: pleg::Report,
+    instance: InstanceId,
     #[serde(flatten)]
     conditions: Conditions,
 }
@@ -254,6 +285,7 @@ impl ReportJson {
     pub(crate) fn of(pleg: &pleg::Pleg) -> Self {
         Self {
             report: pleg.health().report(),
+            instance: pleg.instance(),
             conditions: Conditions::of(pleg),
         }
     }
@@ -362,15 +394,6 @@ impl<'a> From<&'a pleg::cache::PodError> for PodErrorJson<'a> {
     }
 }
 
-/// What the API says of missed events.
-pub(crate) fn gap(from: u64, to: u64) -> Gap {
-    Gap {
-        kind: GapType::Gap,
-        from,
-        to,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -392,6 +415,7 @@ mod tests {
     fn events() -> [pleg::Event; 3] {
         let bare = pleg::Event {
             seq: 7,
+            instance: InstanceId::new(0xabc),
             time: Timestamp::from_millisecond(1_700_000_000_123).unwrap(),
             kind: EventType::PlegNotHealthy,
             pod: None,
@@ -437,10 +461,44 @@ mod tests {
                 panic!("{text}")
             };
             assert_eq!(serde_json::to_string(&read).unwrap(), text);
+            assert_eq!(Line::Event(read).cursor(), Some(event.cursor()));
         }
-        let text = serde_json::to_string(&gap(3, 9)).unwrap();
-        assert_eq!(text, r#"{"type":"Gap","from":3,"to":9}"#);
-        assert_eq!(serde_json::from_str::<Line>(&text).unwrap(), Line::Gap(gap(3, 9)));
+    }
+
+    #[test]
+    fn gaps_come_back_as_they_went_out() {
+        let gap = pleg::Gap {
+            from: 3,
+            to: 9,
+            instance: InstanceId::new(0xabc),
+            reason: pleg::GapReason::Overflow,
+            after: None,
+        };
+        let restarted = pleg::Gap {
+            reason: pleg::GapReason::Restarted,
+            after: Some(InstanceId::new(0xdef).at(15)),
+            ..gap
+        };
+        for (gap, is_restart) in [(gap, false), (restarted, true)] {
+            let text = serde_json::to_string(&gap).unwrap();
+            let Line::Gap(read) = serde_json::from_str(&text).unwrap() else {
+                panic!("{text}")
+            };
+            assert_eq!(serde_json::to_string(&read).unwrap(), text);
+            assert_eq!(read.is_restart(), is_restart);
+            assert_eq!(Line::Gap(read).cursor(), None);
+        }
+    }
+
+    /// A daemon from before there were instances.
+    #[test]
+    fn lines_of_an_older_daemon_are_read() {
+        let gap: Line = serde_json::from_str(r#"{"type":"Gap","from":3,"to":9}"#).unwrap();
+        assert!(matches!(&gap, Line::Gap(gap) if !gap.is_restart()));
+        let event = r#"{"seq":1,"time":"2026-11-16T00:00:00Z","type":"PlegHealthy","initial":false,"source":"relist"}"#;
+        let event: Line = serde_json::from_str(event).unwrap();
+        assert!(matches!(&event, Line::Event(event) if event.seq == 1));
+        assert_eq!((gap.cursor(), event.cursor()), (None, None));
     }
 
     #[test]

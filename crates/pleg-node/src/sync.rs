@@ -154,7 +154,7 @@ impl NodeLoop {
                 () = shutdown.cancelled() => break,
                 item = feed.next() => match item {
                     Some(Item::Event(event)) => self.crew.tell(event.pod.as_ref()),
-                    Some(Item::Gap { .. }) => self.crew.tell(None),
+                    Some(Item::Gap(_)) => self.crew.tell(None),
                     None => break,
                 },
                 Some((id, ended)) = self.crew.next_end() => self.crew.ended(id, ended),

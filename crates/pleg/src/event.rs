@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::cursor::{Cursor, InstanceId};
 use crate::model::{ContainerId, ContainerRef, PodRef, SandboxId, SandboxState};
 
 /// What happened.
@@ -137,8 +138,11 @@ impl Subject {
 /// One thing that happened.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Event {
-    /// Its place in the order of this generator: 1, 2, 3, … without gaps.
+    /// Its place in the order of its generator: 1, 2, 3, … without gaps. A `PodSync` that was made for one reader has the number of
+    /// an event that this reader has read or missed, or 0.
     pub seq: u64,
+    /// The generator that numbered it.
+    pub instance: InstanceId,
     /// When it was committed, by the wall clock. Never decides order.
     pub time: Timestamp,
     /// What happened.
@@ -165,6 +169,43 @@ pub struct Event {
     pub lag: Option<Duration>,
 }
 
+impl Event {
+    /// Where a reader continues that has read everything up to this event.
+    pub fn cursor(&self) -> Cursor {
+        self.instance.at(self.seq)
+    }
+}
+
+/// Events that a reader does not get.
+///
+/// It is no place to continue from: what it announces has not been read yet. A reader that stops after a gap continues from the last
+/// event before it, and is told of the gap again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(tag = "type")]
+pub struct Gap {
+    /// The first missed event of `instance`.
+    pub from: u64,
+    /// The last missed one; less than `from` where none of `instance` is missed.
+    pub to: u64,
+    /// The generator that numbered them: the one that runs.
+    pub instance: InstanceId,
+    /// Why they are missed.
+    pub reason: GapReason,
+    /// The cursor of another instance that the reader came with: all that instance published after it is missed too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after: Option<Cursor>,
+}
+
+/// Why a reader does not get events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GapReason {
+    /// The feed no longer held them when the reader came for them.
+    Overflow,
+    /// The reader's cursor is not one of the running generator: it was issued by an earlier instance.
+    Restarted,
+}
+
 #[expect(clippy::ref_option, reason = "serde's signature")]
 fn as_seconds<S: Serializer>(lag: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
     // Micros are finer than any runtime's clock tells, and short to read.
@@ -183,5 +224,32 @@ mod tests {
         assert_eq!(EventType::parse("containerdied"), Some(EventType::ContainerDied));
         assert_eq!(EventType::parse("ContainerRunning"), Some(EventType::ContainerStarted));
         assert_eq!(EventType::parse("Nope"), None);
+    }
+
+    /// Readers from before there were instances look for `type`, `from` and `to`.
+    #[test]
+    fn gaps_on_the_wire() {
+        let gap = Gap {
+            from: 3,
+            to: 9,
+            instance: InstanceId::new(10),
+            reason: GapReason::Overflow,
+            after: None,
+        };
+        assert_eq!(
+            serde_json::to_string(&gap).unwrap(),
+            r#"{"type":"Gap","from":3,"to":9,"instance":"000000000000000a","reason":"overflow"}"#
+        );
+        let restarted = Gap {
+            from: 1,
+            to: 0,
+            reason: GapReason::Restarted,
+            after: Some(InstanceId::new(11).at(15)),
+            ..gap
+        };
+        assert_eq!(
+            serde_json::to_string(&restarted).unwrap(),
+            r#"{"type":"Gap","from":1,"to":0,"instance":"000000000000000a","reason":"restarted","after":"000000000000000b-15"}"#
+        );
     }
 }

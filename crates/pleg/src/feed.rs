@@ -3,23 +3,41 @@
 //! The last events are kept in one ring. Each subscriber has a cursor of its own and reads at its own pace. Who falls so far behind
 //! that the ring has moved on is told, in the way it chose:
 //!
-//! - [`Overflow::PodSync`]: a `PodSync` for each pod with a missed event. Level-triggered readers, who look at the cache anyway, lose
-//!   nothing.
+//! - [`Overflow::PodSync`]: a `PodSync` for each pod with a missed event, and the last missed event about the generator's health.
+//!   Level-triggered readers, who look at the cache anyway, lose nothing.
 //! - [`Overflow::Gap`]: an explicit [`Item::Gap`]. Log readers know exactly what they missed.
 //!
 //! For that the ring remembers, for events it has dropped, which pods they were about: one entry a pod, a bounded number of them.
-//! Should even that overflow, the subscriber gets a `Gap` and then a `PodSync` for every pod in the cache.
+//! Should even that overflow, the subscriber gets a `Gap` and then the state, as below.
+//!
+//! # Continuing
+//!
+//! A reader that comes back names its [`Cursor`] with [`Start::After`]. One of this instance continues: with the next event, or with
+//! what a subscriber gets that fell behind. One of another instance, or beyond the newest event, gets
+//!
+//! 1. a `Gap` with [`GapReason::Restarted`], and then
+//! 2. the *current state*. For [`Overflow::Gap`] that is every event of this instance, if the ring still holds the first one: they
+//!    begin with the `initial` events. Else it is a `PodSync` for every pod in the cache and the last health event that was dropped;
+//!    the events that are held follow. For [`Overflow::PodSync`] it is always the `PodSync`s and the last health event, and only newer
+//!    events follow.
+//!
+//! A reader at number 0 of this instance has no state to build on either: if the first event is no longer held, it gets the same after
+//! a `Gap` of [`GapReason::Overflow`].
+//!
+//! Whoever stops while it reads the state has to get it again, in full. So a `Gap` is no cursor, and the `PodSync`s of the state have
+//! the number before the gap: a reader that continues from one of them is told of the gap once more.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 use jiff::Timestamp;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
 use crate::cache::Cache;
-use crate::event::{Event, EventType, Source};
+use crate::cursor::{Cursor, InstanceId};
+use crate::event::{Event, EventType, Gap, GapReason, Source};
 use crate::model::{PodRef, PodUid};
 
 /// How many events a subscriber takes from the ring at once.
@@ -30,13 +48,18 @@ const BATCH: usize = 64;
 pub enum Item {
     /// An event.
     Event(Arc<Event>),
-    /// Events `from` to `to`, both included, are lost to this subscriber.
-    Gap {
-        /// The first lost one.
-        from: u64,
-        /// The last lost one.
-        to: u64,
-    },
+    /// Events that this subscriber does not get.
+    Gap(Gap),
+}
+
+impl Item {
+    /// Where a reader continues that has read everything up to this; none for a gap, which is no such place.
+    pub fn cursor(&self) -> Option<Cursor> {
+        match self {
+            Self::Event(event) => Some(event.cursor()),
+            Self::Gap(_) => None,
+        }
+    }
 }
 
 /// Where a subscriber begins.
@@ -46,14 +69,14 @@ pub enum Start {
     Now,
     /// With the oldest event still kept.
     Oldest,
-    /// After the event of this number: what a reader says that comes back.
-    After(u64),
+    /// After the last event that was read: what a reader says that comes back. See the [module's text](self#continuing).
+    After(Cursor),
 }
 
 /// What a subscriber wants when it fell too far behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overflow {
-    /// A `PodSync` for each pod it missed something of.
+    /// A `PodSync` for each pod it missed something of, and the generator's health if it missed that.
     PodSync,
     /// To be told which numbers it missed.
     Gap,
@@ -71,6 +94,8 @@ struct Ring {
     dropped_capacity: usize,
     /// `dropped` knows every pod with a dropped event of this number or later.
     dropped_from: u64,
+    /// The newest event about the generator's health, held or dropped: it is about no pod.
+    health: Option<Arc<Event>>,
 }
 
 impl Ring {
@@ -85,7 +110,30 @@ impl Ring {
             self.drop_event(&old);
         }
         self.next += 1;
-        self.events.push_back(Arc::new(event));
+        let event = Arc::new(event);
+        if event.pod.is_none() {
+            self.health = Some(Arc::clone(&event));
+        }
+        self.events.push_back(event);
+    }
+
+    /// The newest health event, if it is one of these.
+    fn health_within(&self, gap: &Gap) -> Option<Arc<Event>> {
+        let missed = gap.from..=gap.to;
+        self.health.clone().filter(|event| missed.contains(&event.seq))
+    }
+
+    /// What a level-triggered reader gets in place of the events it missed, in their order; none if too many pods were dropped to know.
+    fn in_place_of(&self, gap: &Gap) -> Option<Vec<Item>> {
+        if gap.from < self.dropped_from {
+            return None;
+        }
+        let syncs = |(&seq, pod): (&u64, &PodRef)| sync(gap.instance.at(seq), pod);
+        let health = self.health_within(gap);
+        let then = health.as_ref().map_or(gap.to, |event| event.seq);
+        let before = self.dropped.range(gap.from..=then).map(syncs);
+        let after = self.dropped.range(then + 1..).map(syncs);
+        Some(before.chain(health.map(Item::Event)).chain(after).collect())
     }
 
     fn drop_event(&mut self, event: &Event) {
@@ -105,6 +153,7 @@ impl Ring {
 
 #[derive(Debug)]
 struct Shared {
+    instance: InstanceId,
     // Held for a push or for copying a batch; never across an await.
     ring: Mutex<Ring>,
     /// The number of the newest event; what subscribers wait on. Closed when the writer is gone.
@@ -121,6 +170,11 @@ pub struct Feed {
 }
 
 impl Feed {
+    /// The generator whose events these are.
+    pub fn instance(&self) -> InstanceId {
+        self.shared.instance
+    }
+
     /// The number of the newest event; 0 before the first.
     pub fn newest(&self) -> u64 {
         *self.shared.newest.borrow()
@@ -129,18 +183,22 @@ impl Feed {
     /// A new subscriber.
     pub fn subscribe(&self, start: Start, overflow: Overflow) -> Subscriber {
         let ring = self.shared.ring.lock();
-        let next = match start {
-            Start::Now => ring.next,
-            Start::Oldest => ring.oldest(),
-            // A number from the future is one of another generator: everything we have is new then.
-            Start::After(seq) if seq >= ring.next => ring.oldest(),
-            Start::After(seq) => seq + 1,
+        let (next, restarted) = match start {
+            Start::Now => (ring.next, None),
+            Start::Oldest => (ring.oldest(), None),
+            Start::After(cursor) if cursor.instance == self.shared.instance && cursor.seq < ring.next => {
+                (cursor.seq + 1, None)
+            }
+            // Where it begins is known when it reads.
+            Start::After(cursor) => (1, Some(cursor)),
         };
         drop(ring);
         Subscriber {
             shared: Arc::clone(&self.shared),
             newest: self.shared.newest.clone(),
             next,
+            restarted,
+            continues: matches!(start, Start::After(_)),
             overflow,
             batch: VecDeque::new(),
         }
@@ -154,6 +212,10 @@ pub struct Subscriber {
     newest: watch::Receiver<u64>,
     /// The number of the event to read next.
     next: u64,
+    /// The cursor of another instance that it came with, until it was told.
+    restarted: Option<Cursor>,
+    /// It came with a cursor.
+    continues: bool,
     overflow: Overflow,
     batch: VecDeque<Item>,
 }
@@ -181,26 +243,18 @@ impl Subscriber {
     }
 
     fn refill(&mut self) {
-        let mut ring = self.shared.ring.lock();
-        let oldest = ring.oldest();
-        if self.next < oldest {
-            self.shared.overflows.inc();
-            let (from, to) = (self.next, oldest - 1);
-            self.next = oldest;
+        let shared = Arc::clone(&self.shared);
+        let mut ring = shared.ring.lock();
+        if let Some(gap) = self.gap(&ring) {
+            // A reader with nothing of this instance needs the state, also one that reads a log.
+            let needs_state = gap.reason == GapReason::Restarted || (self.continues && gap.from == 1);
             match self.overflow {
-                Overflow::Gap => self.batch.push_back(Item::Gap { from, to }),
-                Overflow::PodSync if from >= ring.dropped_from => {
-                    let syncs = ring.dropped.range(from..).map(|(&seq, pod)| sync(seq, pod));
-                    self.batch.extend(syncs);
-                }
-                Overflow::PodSync => {
-                    // Known pods first, so that their numbers stand; then everybody else.
-                    drop(ring);
-                    self.batch.push_back(Item::Gap { from, to });
-                    let pods = self.shared.cache.entries();
-                    self.batch.extend(pods.iter().map(|entry| sync(to, &entry.status.pod)));
-                    ring = self.shared.ring.lock();
-                }
+                _ if needs_state => ring = self.state(gap, &shared, ring),
+                Overflow::Gap => self.batch.push_back(Item::Gap(gap)),
+                Overflow::PodSync => match ring.in_place_of(&gap) {
+                    Some(items) => self.batch.extend(items),
+                    None => ring = self.state(gap, &shared, ring),
+                },
             }
         }
         // The ring may have moved on while we looked at the cache; then the next refill says so.
@@ -213,12 +267,56 @@ impl Subscriber {
             }
         }
     }
+
+    /// What it does not get of the events so far, if anything. It goes on behind that.
+    fn gap(&mut self, ring: &Ring) -> Option<Gap> {
+        let oldest = ring.oldest();
+        let (reason, after) = match self.restarted.take() {
+            Some(after) => (GapReason::Restarted, Some(after)),
+            None if self.next < oldest => {
+                self.shared.overflows.inc();
+                (GapReason::Overflow, None)
+            }
+            None => return None,
+        };
+        let from = self.next;
+        self.next = match (reason, self.overflow) {
+            // The state says it all: who looks at the cache wants no history.
+            (GapReason::Restarted, Overflow::PodSync) => ring.next,
+            _ => oldest,
+        };
+        Some(Gap {
+            from,
+            to: self.next - 1,
+            instance: self.shared.instance,
+            reason,
+            after,
+        })
+    }
+
+    /// The gap, and what is so after it. The cache has a lock of its own, so the ring's is given back meanwhile.
+    fn state<'a>(&mut self, gap: Gap, shared: &'a Shared, ring: MutexGuard<'a, Ring>) -> MutexGuard<'a, Ring> {
+        let health = ring.health_within(&gap);
+        drop(ring);
+        self.batch.push_back(Item::Gap(gap));
+        // Without a missed event the state is what the events say.
+        if gap.from <= gap.to {
+            let before = gap.instance.at(gap.from - 1);
+            let pods = shared.cache.entries();
+            self.batch
+                .extend(pods.iter().map(|entry| sync(before, &entry.status.pod)));
+            // With its own number, so it is last: a reader that continues from it has the state.
+            self.batch.extend(health.map(Item::Event));
+        }
+        shared.ring.lock()
+    }
 }
 
 /// "Look again", made for one subscriber in place of an event it missed.
-fn sync(seq: u64, pod: &PodRef) -> Item {
+fn sync(at: Cursor, pod: &PodRef) -> Item {
     Item::Event(Arc::new(Event {
-        seq,
+        seq: at.seq,
+        instance: at.instance,
         time: Timestamp::now(),
         kind: EventType::PodSync,
         pod: Some(pod.clone()),
@@ -239,8 +337,8 @@ pub(crate) struct FeedWriter {
 }
 
 impl FeedWriter {
-    /// A feed that keeps `capacity` events.
-    pub(crate) fn new(capacity: usize, cache: Cache, overflows: prometheus::IntCounter) -> Self {
+    /// The feed of this generator; keeps `capacity` events.
+    pub(crate) fn new(instance: InstanceId, capacity: usize, cache: Cache, overflows: prometheus::IntCounter) -> Self {
         let capacity = capacity.max(1);
         let ring = Ring {
             events: VecDeque::new(),
@@ -250,11 +348,13 @@ impl FeedWriter {
             dropped_by_pod: HashMap::new(),
             dropped_capacity: capacity,
             dropped_from: 0,
+            health: None,
         };
         let (newest, waited_on) = watch::channel(0);
         Self {
             feed: Feed {
                 shared: Arc::new(Shared {
+                    instance,
                     ring: Mutex::new(ring),
                     newest: waited_on,
                     cache,
@@ -269,12 +369,12 @@ impl FeedWriter {
         self.feed.clone()
     }
 
-    /// Appends events; their numbers are given here. Subscribers are woken once.
+    /// Appends events; their numbers and instance are given here. Subscribers are woken once.
     pub(crate) fn publish(&self, events: impl IntoIterator<Item = Event>) {
         let shared = &self.feed.shared;
         let mut ring = shared.ring.lock();
         for mut event in events {
-            event.seq = ring.next;
+            (event.seq, event.instance) = (ring.next, shared.instance);
             ring.push(event);
         }
         let newest = ring.next - 1;
@@ -283,3 +383,6 @@ impl FeedWriter {
             .send_if_modified(|current| std::mem::replace(current, newest) != newest);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::cache::{Cache, NotFresh, PodEntry, Token};
+use crate::cursor::InstanceId;
 use crate::event::Source;
 use crate::feed::{Feed, Overflow, Start, Subscriber};
 use crate::generator::Suspects;
@@ -36,6 +37,11 @@ impl Pleg {
     /// The pod statuses.
     pub fn cache(&self) -> &Cache {
         &self.cache
+    }
+
+    /// Which generator this is. Another one, such as that of a restarted daemon, numbers its events from 1 again.
+    pub fn instance(&self) -> InstanceId {
+        self.feed.instance()
     }
 
     /// The events.

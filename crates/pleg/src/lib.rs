@@ -20,6 +20,7 @@
 //! | `inspect`, `limiter` | asks about one pod; how many at once | | generator |
 //! | [`cache`] | pod statuses, "newer than" | generator | anybody |
 //! | [`feed`] | the events | generator | subscribers |
+//! | [`cursor`] | where a reader is: which generator, which event | | readers |
 //! | [`shim`] | the process behind a pod, as `/proc` shows it | | generator, doctor |
 //! | [`health`] | healthy, degraded, unhealthy, and why | generator | anybody |
 //! | [`trouble`] | what usually lies behind what is seen, and what to type next: words only | | health, doctor |
@@ -87,6 +88,7 @@
 
 pub mod cache;
 mod connect;
+pub mod cursor;
 pub mod diff;
 pub mod event;
 pub mod evented;
@@ -113,7 +115,8 @@ pub mod trouble;
 
 pub use cache::{Cache, NotFresh, PodEntry, StalePart, Token};
 pub use connect::{ConnectError, connect};
-pub use event::{Event, EventType, Source};
+pub use cursor::{Cursor, InstanceId};
+pub use event::{Event, EventType, Gap, GapReason, Source};
 pub use evented::{EventedConfig, Mode, ModeReport, Reached};
 pub use feed::{Feed, Item, Overflow, Start, Subscriber};
 pub use generator::{Config, Generator, ProbeConfig};

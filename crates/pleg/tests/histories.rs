@@ -246,7 +246,7 @@ async fn history(steps: Vec<Step>, faults: bool, capacity: usize) -> Result<(), 
     while let Some(item) = sleeper.try_next() {
         match item {
             Item::Event(event) => drop(event.pod.as_ref().map(|pod| learned.insert(pod.uid.to_string()))),
-            Item::Gap { .. } => told = true,
+            Item::Gap(_) => told = true,
         }
     }
     let changed: BTreeSet<_> = events

@@ -166,3 +166,34 @@ async fn pods_in_quarantine_leave_the_node_ready() {
     assert_eq!((report.level, report.causes.len()), (Level::Degraded, 5));
     assert!(ready(&pleg).status);
 }
+
+/// Three minutes of "healthy" after the last look would be three minutes of nobody knowing.
+#[tokio::test(start_paused = true)]
+async fn a_generator_that_has_ended_is_told_at_once() {
+    for panics in [true, false] {
+        let fake = Fake::default();
+        fake.world().status = well();
+        let generator = Generator::new(fake.clone(), Config::default(), Metrics::new().unwrap());
+        let (pleg, monitor) = (generator.handle(), generator.runtime_monitor());
+        let shutdown = CancellationToken::new();
+        let task = tokio::spawn(generator.run(shutdown.child_token()));
+        let _monitor = tokio::spawn(monitor.run(shutdown.clone()));
+        sleep(Duration::from_secs(5)).await;
+        assert_eq!(ready(&pleg).message, READY);
+
+        if panics {
+            fake.world().list_panics = true;
+        } else {
+            shutdown.cancel();
+        }
+        assert_eq!(task.await.is_err(), panics);
+        let report = pleg.health().report();
+        assert_eq!(report.level, Level::Unhealthy);
+        let how = if panics { "panicked" } else { "ended" };
+        assert_eq!(report.headline, format!("PLEG is not healthy: the generator has {how}"));
+        assert_eq!(report.causes.len(), 1);
+        let condition = ready(&pleg);
+        assert!(!condition.status);
+        assert_eq!(condition.message, report.message);
+    }
+}

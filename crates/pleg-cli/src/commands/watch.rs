@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use pleg::{Item, Overflow, Start, Subscriber};
+use pleg::{Cursor, Item, Overflow, Start, Subscriber};
 use tokio_util::sync::CancellationToken;
 
 use crate::args::{Global, LineFormat, Watch};
@@ -13,8 +13,9 @@ use crate::local::Local;
 use crate::output::event::EventTable;
 use crate::output::kubelet::KubeletLines;
 use crate::output::lines::LineWriter;
+use crate::since::Since;
 use crate::wire::Line;
-use crate::{Usage, signals, waiting, wire};
+use crate::{Usage, signals, waiting};
 
 pub(crate) async fn run(global: &Global, args: Watch, shutdown: CancellationToken) -> anyhow::Result<ExitCode> {
     if args.output == LineFormat::Kubelet && (args.no_initial || !args.filter.types.is_empty()) {
@@ -64,7 +65,10 @@ async fn follow(global: &Global, args: &Watch, printer: &mut Printer) -> anyhow:
     };
     loop {
         let Some((text, is_event)) = line? else {
-            anyhow::bail!("the daemon stopped");
+            match events.cursor() {
+                Some(cursor) => anyhow::bail!("the daemon stopped; to continue: --since {cursor}"),
+                None => anyhow::bail!("the daemon stopped"),
+            }
         };
         if printer.print(text, is_event).await? {
             return Ok(());
@@ -75,7 +79,12 @@ async fn follow(global: &Global, args: &Watch, printer: &mut Printer) -> anyhow:
 
 /// Where events come from; each as the JSON of one line.
 enum Events<'a> {
-    Daemon(Lines, Skip),
+    Daemon {
+        lines: Lines,
+        skip: Skip,
+        /// After the last line that was read, printed or not.
+        cursor: Option<Cursor>,
+    },
     Local {
         subscriber: Subscriber,
         filter: Filter,
@@ -101,9 +110,20 @@ impl<'a> Events<'a> {
             Observed::Daemon(daemon) => {
                 let mut query = filter.query();
                 query.push(("follow", "true".to_owned()));
-                let since = args.since.or((args.output == LineFormat::Kubelet).then_some(0));
-                query.push(("since", since.map_or("now".to_owned(), |seq| seq.to_string())));
-                Ok(Self::Daemon(daemon.lines("/api/v1/events", &query).await?, skip))
+                let usual = match args.output {
+                    LineFormat::Kubelet => Since::Seq(0),
+                    _ => Since::Now,
+                };
+                let since = args.since.unwrap_or(usual);
+                query.push(("since", since.to_string()));
+                Ok(Self::Daemon {
+                    lines: daemon.lines("/api/v1/events", &query).await?,
+                    skip,
+                    cursor: match since {
+                        Since::Cursor(cursor) => Some(cursor),
+                        Since::Now | Since::Seq(_) => None,
+                    },
+                })
             }
             Observed::Runtime(_) if args.since.is_some() => {
                 Err(Usage("--since needs a daemon: only it remembers. Start one with: pleg run".to_owned()).into())
@@ -117,14 +137,23 @@ impl<'a> Events<'a> {
         }
     }
 
+    /// Where to continue after what was read; only a daemon remembers.
+    fn cursor(&self) -> Option<Cursor> {
+        match self {
+            Self::Daemon { cursor, .. } => *cursor,
+            Self::Local { .. } => None,
+        }
+    }
+
     /// The next line, and whether it is an event; none when there will be no more.
     async fn next(&mut self) -> anyhow::Result<Option<(String, bool)>> {
         match self {
-            Self::Daemon(lines, skip) => loop {
+            Self::Daemon { lines, skip, cursor } => loop {
                 let Some(line) = lines.next().await? else {
                     return Ok(None);
                 };
                 let read: Line = serde_json::from_str(&line)?;
+                *cursor = read.cursor().or(*cursor);
                 match read {
                     Line::Event(event) if skip.initial && event.initial => {}
                     Line::Event(_) => return Ok(Some((line, true))),
@@ -141,9 +170,7 @@ impl<'a> Events<'a> {
                     None => return Ok(None),
                     Some(Item::Event(event)) if (skip.initial && event.initial) || !filter.matches(&event) => {}
                     Some(Item::Event(event)) => return Ok(Some((serde_json::to_string(&*event)?, true))),
-                    Some(Item::Gap { from, to }) => {
-                        return Ok(Some((serde_json::to_string(&wire::gap(from, to))?, false)));
-                    }
+                    Some(Item::Gap(gap)) => return Ok(Some((serde_json::to_string(&gap)?, false))),
                 }
             },
         }

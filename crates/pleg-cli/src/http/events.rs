@@ -13,10 +13,10 @@ use pleg::{Item, Overflow, Start, Subscriber};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
-use super::query::{Bad, Fields, Since, read_since};
+use super::query::{Bad, Fields, read_since};
 use super::routes::{App, error};
 use crate::filter::Filter;
-use crate::wire;
+use crate::since::Since;
 
 /// Events that are there are sent together, up to this many bytes.
 const CHUNK: usize = 32 * 1024;
@@ -34,7 +34,7 @@ enum Format {
 #[derive(Debug)]
 pub(super) struct Request {
     follow: bool,
-    start: Start,
+    since: Option<Since>,
     filter: Filter,
     format: Format,
 }
@@ -52,11 +52,7 @@ impl Request {
         Ok(Self {
             // An event source that ends is opened again at once, so it has to stay.
             follow: fields.flag("follow")? || sse,
-            start: match since {
-                None => Start::Oldest,
-                Some(Since::Now) => Start::Now,
-                Some(Since::After(seq)) => Start::After(seq),
-            },
+            since,
             filter: fields.filter()?,
             format: if sse { Format::Sse } else { Format::Ndjson },
         })
@@ -73,10 +69,13 @@ pub(super) fn answer(app: &App, request: Request) -> Response {
         Format::Sse => "text/event-stream",
     };
     let feed = app.pleg.feed();
+    let start = request
+        .since
+        .map_or(Start::Oldest, |since| since.start(feed.instance()));
     let reader = Reader {
         // Those who do not follow get what is there now, however fast more comes.
         until: (!request.follow).then(|| feed.newest()),
-        subscriber: feed.subscribe(request.start, Overflow::Gap),
+        subscriber: feed.subscribe(start, Overflow::Gap),
         filter: request.filter,
         format: request.format,
         shutdown: app.shutdown.clone(),
@@ -117,21 +116,22 @@ impl Reader {
                     }
                 },
             };
-            let seq = match &item {
+            // A gap that begins before the end is told; one without a number of this instance begins before everything.
+            let first = match &item {
                 Item::Event(event) => event.seq,
-                Item::Gap { to, .. } => *to,
+                Item::Gap(gap) => gap.from.min(gap.to),
             };
-            if self.until.is_some_and(|until| seq > until) {
+            if self.until.is_some_and(|until| first > until) {
                 return (!chunk.is_empty()).then(|| chunk.into());
             }
-            self.write(&item, seq, &mut chunk);
+            self.write(&item, &mut chunk);
             if chunk.len() >= CHUNK {
                 return Some(chunk.into());
             }
         }
     }
 
-    fn write(&self, item: &Item, seq: u64, chunk: &mut Vec<u8>) {
+    fn write(&self, item: &Item, chunk: &mut Vec<u8>) {
         if let Item::Event(event) = item
             && !self.filter.matches(event)
         {
@@ -139,11 +139,15 @@ impl Reader {
         }
         let start = chunk.len();
         if self.format == Format::Sse {
-            chunk.extend_from_slice(format!("id: {seq}\ndata: ").as_bytes());
+            // A gap has no id: a browser that comes back from it says the last one before, and is told again.
+            if let Some(cursor) = item.cursor() {
+                chunk.extend_from_slice(format!("id: {cursor}\n").as_bytes());
+            }
+            chunk.extend_from_slice(b"data: ");
         }
         let written = match item {
             Item::Event(event) => serde_json::to_writer(&mut *chunk, &**event),
-            Item::Gap { from, to } => serde_json::to_writer(&mut *chunk, &wire::gap(*from, *to)),
+            Item::Gap(gap) => serde_json::to_writer(&mut *chunk, gap),
         };
         if written.is_err() {
             // Never half an object.

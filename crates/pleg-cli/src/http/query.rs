@@ -6,6 +6,7 @@ use pleg::EventType;
 use serde::Serialize;
 
 use crate::filter::{Filter, PodName};
+use crate::since::{ACCEPTED, Since};
 
 /// No value that makes sense is longer.
 const VALUE_LIMIT: usize = 1024;
@@ -81,13 +82,9 @@ impl Fields {
         }
     }
 
-    /// `since=SEQ` or `since=now`.
+    /// `since=CURSOR`, `since=SEQ` or `since=now`.
     pub(super) fn since(&self) -> Result<Option<Since>, Bad> {
-        match self.get("since") {
-            None => Ok(None),
-            Some("now") => Ok(Some(Since::Now)),
-            Some(text) => read_since("since", text).map(Some),
-        }
+        self.get("since").map(|text| read_since("since", text)).transpose()
     }
 
     pub(super) fn filter(&self) -> Result<Filter, Bad> {
@@ -112,18 +109,10 @@ impl Fields {
     }
 }
 
-/// Where a reader begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Since {
-    Now,
-    After(u64),
-}
-
-/// Reads the number of an event.
+/// Reads after which event to begin.
 pub(super) fn read_since(field: &str, text: &str) -> Result<Since, Bad> {
     text.parse()
-        .map(Since::After)
-        .map_err(|_| Bad::new(field, "no number of an event", &["a number from 0 on", "now"]))
+        .map_err(|_| Bad::new(field, "not the cursor or number of an event", &ACCEPTED))
 }
 
 #[cfg(test)]
@@ -140,7 +129,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!(fields.flag("follow"), Ok(true));
-        assert_eq!(fields.since(), Ok(Some(Since::After(12))));
+        assert_eq!(fields.since(), Ok(Some(Since::Seq(12))));
         let filter = fields.filter().unwrap();
         assert_eq!(filter.types, [EventType::ContainerDied, EventType::PodSync]);
         assert_eq!(filter.pod.unwrap().to_string(), "a/web");
@@ -163,6 +152,8 @@ mod tests {
             ("follow=maybe", "follow"),
             ("since=-1", "since"),
             ("since=99999999999999999999", "since"),
+            ("since=5f0c2a9be1d34c77", "since"),
+            ("since=5f0c2a9be1d34c77-15", "none"),
             ("type=Nope", "type"),
             ("type=", "type"),
             ("pod=a/b/c", "pod"),

@@ -69,10 +69,7 @@ impl EventTable {
     pub(crate) fn row(&self, line: &Line) -> String {
         match line {
             Line::Event(event) => self.event(event),
-            Line::Gap(Gap { from, to, .. }) => {
-                let missed = to - from + 1;
-                format!("{YELLOW}--- {missed} events missed: {from} to {to} are no longer held ---{PLAIN}")
-            }
+            Line::Gap(gap) => format!("{YELLOW}--- {} ---{PLAIN}", missed(gap)),
         }
     }
 
@@ -153,6 +150,20 @@ impl EventTable {
     }
 }
 
+/// What a reader missed, in words.
+fn missed(gap: &Gap) -> String {
+    let Gap { from, to, .. } = gap;
+    let range = (from <= to).then(|| format!("{from} to {to}"));
+    if gap.is_restart() {
+        let last = gap.after.map_or(0, |cursor| cursor.seq);
+        let also = range.map_or(String::new(), |range| format!(", and {range} of this run"));
+        return format!("pleg restarted; missed: what followed event {last}{also}");
+    }
+    let count = (to + 1).saturating_sub(*from);
+    let range = range.unwrap_or_else(|| "none".to_owned());
+    format!("{count} events missed: {range} are no longer held")
+}
+
 fn colour(kind: &str) -> &'static str {
     match kind {
         "ContainerStarted" | "PlegHealthy" => GREEN,
@@ -176,11 +187,12 @@ impl MapToStrings for Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{PodRef, gap};
+    use crate::wire::PodRef;
 
     fn died(pod: &str, container: &str) -> Line {
         Line::Event(Box::new(Event {
             seq: 12,
+            instance: None,
             time: "2026-01-02T03:04:05.678Z".parse().unwrap(),
             kind: "ContainerDied".to_owned(),
             pod: Some(PodRef {
@@ -208,11 +220,14 @@ mod tests {
     #[test]
     fn lines_fit_eighty_columns() {
         let table = EventTable::new(Some(80), false, TimeZone::UTC);
+        let gap = |json: &str| plain(&table.row(&serde_json::from_str(json).unwrap()));
         let lines = [
             table.head(),
             plain(&table.row(&died("web", "app"))),
             plain(&table.row(&died("web-7d4b9c6f5-abcde-and-more", "a-long-container-name"))),
-            plain(&table.row(&Line::Gap(gap(3, 9)))),
+            gap(r#"{"type":"Gap","from":3,"to":9}"#),
+            gap(r#"{"type":"Gap","from":1,"to":0,"reason":"restarted","after":"5f0c2a9be1d34c77-15"}"#),
+            gap(r#"{"type":"Gap","from":1,"to":40,"reason":"restarted","after":"5f0c2a9be1d34c77-15"}"#),
         ];
         assert!(lines.iter().all(|line| line.chars().count() <= 80));
         insta::assert_snapshot!(lines.join("\n"), @r"
@@ -220,6 +235,8 @@ mod tests {
         03:04:05 ContainerDied     default/web           app#2      137  OOMKilled 352ms
         03:04:05 ContainerDied     default/we…e-and-more a-lon…me#2 137  OOMKilled 352ms
         --- 7 events missed: 3 to 9 are no longer held ---
+        --- pleg restarted; missed: what followed event 15 ---
+        --- pleg restarted; missed: what followed event 15, and 1 to 40 of this run ---
         ");
     }
 

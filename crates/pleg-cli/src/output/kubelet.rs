@@ -28,8 +28,15 @@ pub(crate) struct KubeletLines {
 impl KubeletLines {
     /// What the kubelet would have said to one of our lines: nothing, a line, or two. A gap stays a gap.
     pub(crate) fn lines(&mut self, line: String) -> serde_json::Result<Vec<String>> {
-        let Line::Event(event) = serde_json::from_str(&line)? else {
-            return Ok(vec![line]);
+        let event = match serde_json::from_str(&line)? {
+            Line::Event(event) => event,
+            Line::Gap(gap) => {
+                if gap.is_restart() {
+                    // As a restarted kubelet, which knows nothing of before.
+                    self.projection = KubeletEvents::default();
+                }
+                return Ok(vec![line]);
+            }
         };
         let Some(event) = event_of(&event) else {
             return Ok(Vec::new()); // Of a newer daemon; the kubelet has no word for it either.
@@ -67,6 +74,7 @@ fn event_of(event: &Event) -> Option<pleg::Event> {
     });
     Some(pleg::Event {
         seq: event.seq,
+        instance: event.instance.unwrap_or_default(),
         time: event.time,
         kind: EventType::parse(&event.kind)?,
         pod: event.pod.as_ref().map(|pod| PodRef {
@@ -108,5 +116,16 @@ mod tests {
         );
         let gap = r#"{"type":"Gap","from":3,"to":9}"#;
         assert_eq!(kubelet.lines(gap.to_owned()).unwrap(), [gap]);
+    }
+
+    #[test]
+    fn after_a_restart_everything_is_new() {
+        let mut kubelet = KubeletLines::default();
+        let ready = || sandbox(1, r#","state":"Ready""#);
+        assert_eq!(kubelet.lines(ready()).unwrap().len(), 1);
+        assert_eq!(kubelet.lines(ready()).unwrap().len(), 0);
+        let gap = r#"{"type":"Gap","from":1,"to":0,"instance":"000000000000000a","reason":"restarted","after":"000000000000000b-1"}"#;
+        assert_eq!(kubelet.lines(gap.to_owned()).unwrap(), [gap]);
+        assert_eq!(kubelet.lines(ready()).unwrap().len(), 1);
     }
 }

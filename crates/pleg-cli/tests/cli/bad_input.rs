@@ -182,6 +182,7 @@ fn wrong_usage_is_two() {
         &["watch", "--count", "0"],
         &["watch", "-o", "kubelet", "--no-initial"],
         &["watch", "--pod", "a/b/c"],
+        &["watch", "--daemon", "/none.sock", "--since", "5f0c2a9be1d34c77"],
         &["pods", "-r", "tcp://127.0.0.1:1"],
         &["pods", "-r", "relative.sock"],
         &["pods", "-r", "/a.sock", "--daemon", "/b.sock"],

@@ -207,7 +207,8 @@ fn events_are_held_followed_and_resumed() {
         text.to_lowercase().contains("content-type: text/event-stream"),
         "{text}"
     );
-    let (_, event) = text.split_once("id: 7\ndata: ").expect("event 7");
+    let id = format!("id: {}-7\ndata: ", held[0]["instance"].as_str().unwrap());
+    let (_, event) = text.split_once(&id).expect("event 7");
     let event: Value = serde_json::from_str(event.lines().next().unwrap()).unwrap();
     assert_eq!(
         (event["type"].as_str(), event["exit_code"].as_i64()),
@@ -226,7 +227,11 @@ fn what_is_no_longer_held_is_a_gap() {
             .is_some_and(|event| event["seq"] == 12)
     });
     let events = lines(&daemon.get("/api/v1/events?since=2").1);
-    assert_eq!(events[0], json!({"type": "Gap", "from": 3, "to": 7}));
+    let instance = daemon.json("/api/v1/health")["instance"].clone();
+    assert_eq!(
+        events[0],
+        json!({"type": "Gap", "from": 3, "to": 7, "instance": instance, "reason": "overflow"})
+    );
     assert_eq!(events.len(), 6);
     let output = pleg(&["watch", "--daemon", &daemon.endpoint(), "--since", "2", "--count", "1"])
         .assert()
@@ -249,9 +254,13 @@ fn a_watch_says_that_the_daemon_stopped() {
     command.args(["watch", "--since", "0", "--daemon", &endpoint]);
     let mut watch = Running::start(command);
     assert!(watch.line().starts_with("TIME"));
+    let last = (0..3).map(|_| watch.line()).last().unwrap();
+    assert!(last.contains("default/web-0"), "{last}");
+    let instance = daemon.json("/api/v1/health")["instance"].as_str().unwrap().to_owned();
     daemon.running.signal(Signal::TERM);
     assert_eq!(daemon.running.end().0, Some(0));
-    assert_eq!(watch.end(), (Some(1), "Error: the daemon stopped\n".to_owned()));
+    let words = format!("Error: the daemon stopped; to continue: --since {instance}-3\n");
+    assert_eq!(watch.end(), (Some(1), words));
 }
 
 #[test]

@@ -10,6 +10,7 @@
 
 mod answers;
 mod bad_input;
+mod cursors;
 mod daemon;
 mod debug;
 mod doctor;

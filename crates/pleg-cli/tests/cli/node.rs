@@ -221,6 +221,7 @@ pub(crate) fn settings() -> insta::Settings {
         (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "[uid]"),
         (r"sha256:[0-9a-f]{64}", "[image]"),
         (r"[0-9a-f]{64}|\([0-9a-f]{13}\)", "[id]"),
+        (r#""instance":"[0-9a-f]{16}""#, r#""instance":"[instance]""#),
         (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "[time]"),
         (r"\b\d\d:\d\d:\d\d\b", "[clock]"),
         (r"10\.\d+\.\d+\.\d+ *", "[ip] "),

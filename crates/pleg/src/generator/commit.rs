@@ -11,6 +11,7 @@ use super::Generator;
 use super::quarantine::Arrival;
 use super::work::{Done, Work};
 use crate::cache::Committed;
+use crate::cursor::InstanceId;
 use crate::diff::Change;
 use crate::event::{Event, EventType, Source, Subject};
 use crate::inspect::{Answered, Inspected, may_learn_more};
@@ -362,8 +363,9 @@ impl Context<'_> {
             _ => None,
         });
         Event {
-            // Given by the feed.
+            // Both are given by the feed.
             seq: 0,
+            instance: InstanceId::default(),
             time: self.now,
             kind,
             pod: Some(self.pod.clone()),

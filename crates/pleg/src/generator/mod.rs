@@ -33,11 +33,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::cache::{CacheWriter, Token};
+use crate::cursor::InstanceId;
 use crate::event::{Event, EventType, Source};
 use crate::evented::EventedConfig;
 use crate::feed::FeedWriter;
 use crate::handle::{Pleg, Stops};
-use crate::health::{Health, THRESHOLD};
+use crate::health::{Alive, Health, THRESHOLD};
 use crate::hints::Hints;
 use crate::limiter::{Limiter, LimiterConfig};
 use crate::metrics::Metrics;
@@ -109,6 +110,8 @@ impl Default for Config {
 /// The one writer. Made with [`Generator::new`], started with [`Generator::run`], used through its [`Pleg`] handle.
 #[derive(Debug)]
 pub struct Generator<R> {
+    /// Before everything else, so that nobody who sees the feed or the cache end finds the generator healthy.
+    _alive: Alive,
     runtime: Arc<R>,
     config: Config,
     metrics: Metrics,
@@ -181,9 +184,15 @@ impl<R: Runtime> Generator<R> {
         let evented = Evented::new(&config);
         let health = Health::new(config.threshold, runtime.inflight(), runtime.endpoint().map(Into::into));
         Self {
+            _alive: health.alive(),
             readiness: Readiness::new(health.clone()),
             health,
-            feed: FeedWriter::new(config.feed_capacity, cache.reader(), metrics.overflows()),
+            feed: FeedWriter::new(
+                InstanceId::random(),
+                config.feed_capacity,
+                cache.reader(),
+                metrics.overflows(),
+            ),
             hints: Hints::new(cache.reader()),
             limiter: Limiter::new(config.inspections),
             recorder: Recorder::new(config.recorder, metrics.calls()),
@@ -347,7 +356,9 @@ impl<R: Runtime> Generator<R> {
 
     fn announce(&mut self, kind: EventType, reason: &str) {
         self.publish([Event {
+            // Both are given by the feed.
             seq: 0,
+            instance: InstanceId::default(),
             time: Timestamp::now(),
             kind,
             pod: None,

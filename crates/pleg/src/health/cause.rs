@@ -10,10 +10,12 @@ use serde::Serialize;
 use crate::shim::Shim;
 use crate::trouble::{About, Trouble};
 
-/// In which part of a look something is wrong.
+/// In which part of the generator's work something is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stage {
+    /// The generator itself.
+    Generator,
     /// Listing everything.
     List,
     /// Inspecting one pod.
@@ -67,7 +69,7 @@ pub struct Cause {
     pub means: &'static str,
     /// What to type next.
     pub next: String,
-    /// The call, such as `ContainerStatus`.
+    /// The call, such as `ContainerStatus`; empty where it is about none.
     pub rpc: &'static str,
     /// Who it is about.
     #[serde(flatten)]

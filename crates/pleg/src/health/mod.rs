@@ -4,6 +4,7 @@
 //! quarantine makes the generator [`Level::Degraded`], which hurts nobody but that pod. Every level below healthy has a cause with names.
 
 mod cause;
+mod ended;
 mod warning;
 
 use std::collections::BTreeMap;
@@ -26,6 +27,8 @@ use crate::trouble::Trouble;
 pub(crate) use cause::of_inspection;
 pub use cause::{Cause, Stage, Who};
 use cause::{Seen, advice, of_list};
+pub(crate) use ended::Alive;
+use ended::Ended;
 pub(crate) use warning::Load;
 pub use warning::Warning;
 
@@ -43,7 +46,7 @@ pub enum Level {
     Healthy,
     /// Something is not seen; the node still works.
     Degraded,
-    /// No complete look within the threshold: nothing is known any more.
+    /// No complete look within the threshold, or the generator has ended: nothing is known any more.
     Unhealthy,
 }
 
@@ -102,6 +105,8 @@ struct State {
     mode: ModeReport,
     /// The event stream should be up and is not: why, and since when.
     stream_down: Option<(Arc<str>, Instant)>,
+    /// There will be no more looks.
+    ended: Option<Ended>,
 }
 
 /// A pod whose shim does not answer, while the runtime does.
@@ -198,7 +203,11 @@ impl Health {
         let age = |since: Instant| now.saturating_duration_since(since);
         let last_seen = state.last_complete.map(age);
 
-        let mut causes = self.causes(&state, now);
+        let ended = state.ended;
+        let mut causes = match ended {
+            Some(ended) => vec![ended.cause(&state, now, self.endpoint.as_deref())],
+            None => self.causes(&state, now),
+        };
         let (looks, odd_objects, load) = (state.looks, state.odd, state.load);
         let mode = state.mode.clone();
         let troubled = state.failure.is_some() || !state.quarantine.is_empty();
@@ -206,12 +215,13 @@ impl Health {
         causes.sort_by_key(|cause| (cause.stage, std::cmp::Reverse(cause.age_seconds)));
 
         let level = match last_seen {
+            _ if ended.is_some() => Level::Unhealthy,
             None => Level::Unhealthy,
             Some(age) if age > self.threshold => Level::Unhealthy,
             Some(_) if troubled || !causes.is_empty() => Level::Degraded,
             Some(_) => Level::Healthy,
         };
-        let headline = self.headline(level, last_seen);
+        let headline = ended.map_or_else(|| self.headline(level, last_seen), Ended::headline);
         let message = message(&headline, &causes);
         let more_causes = causes.len().saturating_sub(MOST_CAUSES);
         causes.truncate(MOST_CAUSES);

@@ -11,6 +11,8 @@ pub use next::About;
 /// A kind of trouble that nodes are known to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Trouble {
+    /// The generator has ended, by a panic or because it was told to.
+    GeneratorEnded,
     /// Nobody answers at the runtime's socket.
     RuntimeDown,
     /// The runtime accepts connections and answers nothing.
@@ -55,7 +57,8 @@ pub enum Trouble {
 
 impl Trouble {
     /// All of them, the gravest first.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
+        Self::GeneratorEnded,
         Self::RuntimeDown,
         Self::RuntimeStuck,
         Self::LockedContainer,
@@ -81,6 +84,7 @@ impl Trouble {
     /// The name in JSON, and as the value of a metric's label.
     pub fn name(self) -> &'static str {
         match self {
+            Self::GeneratorEnded => "generator-ended",
             Self::RuntimeDown => "runtime-down",
             Self::RuntimeStuck => "runtime-stuck",
             Self::LockedContainer => "locked-container",
@@ -112,6 +116,10 @@ impl Trouble {
     /// What it usually means, in one sentence.
     pub fn means(self) -> &'static str {
         match self {
+            Self::GeneratorEnded => {
+                "A bug in pleg made its generator panic, or its process is shutting down; the runtime and its \
+                 containers are not affected."
+            }
             Self::RuntimeDown => "The runtime is not running, or it is starting and does not serve its socket yet.",
             Self::RuntimeStuck => {
                 "The runtime's process is stopped, deadlocked, or waits for a disk: it accepts connections and \
@@ -216,7 +224,8 @@ impl Trouble {
             Self::LongRelist => &["kubernetes#93886", "kubernetes#139788"],
             Self::StreamDown => &["kubernetes#129827"],
             Self::SplitEvents => &["containerd#7318", "containerd#8892", "cri-o#7210"],
-            Self::RuntimeDown
+            Self::GeneratorEnded
+            | Self::RuntimeDown
             | Self::RuntimeStuck
             | Self::RuntimeSlow
             | Self::ListFails

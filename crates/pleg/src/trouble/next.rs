@@ -24,6 +24,9 @@ impl Trouble {
     pub fn next(self, about: &About<'_>) -> String {
         let node = Node::of(about);
         match self {
+            Self::GeneratorEnded => "Why: `journalctl -u pleg -n 100`. Repair: `systemctl restart pleg`; a panic is a \
+                                     bug, so please report it with that log."
+                .to_owned(),
             Self::RuntimeDown => format!(
                 "Is it running? `systemctl status {0}`, and why not: `journalctl -u {0} -n 50`.",
                 node.unit

@@ -79,6 +79,8 @@ pub struct World {
     pub sandbox_list_hangs: bool,
     /// What a list takes, if not the same as other calls.
     pub list_latency: Option<Duration>,
+    /// The client has a bug: lists panic.
+    pub list_panics: bool,
     /// The lock of this container is held: its status and every list of containers wait for it.
     pub locked: Option<String>,
     /// The shims of these sandboxes hang: a probe takes 4 s.
@@ -335,6 +337,7 @@ impl Fake {
             let latency = world.latency();
             (world.list_latency.unwrap_or(latency), world.list_hangs)
         };
+        assert!(!self.world().list_panics, "a bug in {rpc}");
         if hangs {
             tokio::time::sleep(Duration::from_mins(2)).await;
             return Err(Self::error(
@@ -636,7 +639,7 @@ impl Rig {
         while let Some(item) = self.events.try_next() {
             lines.push(match item {
                 Item::Event(event) => line(&event),
-                Item::Gap { from, to } => format!("Gap {from}-{to}"),
+                Item::Gap(gap) => format!("Gap {}-{}", gap.from, gap.to),
             });
         }
         lines

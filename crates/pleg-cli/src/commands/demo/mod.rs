@@ -18,8 +18,8 @@ use crate::local::Local;
 use crate::output::event::EventTable;
 use crate::output::lines::LineWriter;
 use crate::output::{BOLD, DIM, GREEN, PLAIN, RED, YELLOW};
+use crate::signals;
 use crate::text::short_ids;
-use crate::{signals, wire};
 
 /// A status that takes longer has hung. Short, so that a demonstration is.
 const INSPECT: Duration = Duration::from_secs(1);
@@ -131,7 +131,7 @@ impl Show {
                 }
                 serde_json::to_string(&**event)?
             }
-            Item::Gap { from, to } => serde_json::to_string(&wire::gap(*from, *to))?,
+            Item::Gap(gap) => serde_json::to_string(gap)?,
         };
         let line = match &self.table {
             Some(table) => table.row(&serde_json::from_str(&line)?),

@@ -454,7 +454,8 @@ fn the_table() {
 /// Whatever can be found is in the table.
 #[test]
 fn every_trouble_has_a_case() {
-    for trouble in Trouble::ALL {
+    // Doctor has no generator that could end.
+    for trouble in Trouble::ALL.into_iter().filter(|&it| it != Trouble::GeneratorEnded) {
         let has = |case: &&Case| case.2.iter().any(|(_, found, ..)| *found == trouble);
         assert!(CASES.iter().any(|case| has(&case)), "{trouble}");
     }
