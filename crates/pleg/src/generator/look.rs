@@ -91,7 +91,8 @@ impl<R: Runtime> Generator<R> {
         }
         let due = self.settling.is_none() && now >= self.full_at();
         let stirred = self.stirred_at().is_some_and(|at| now >= at);
-        if !due && !stirred && self.hints.is_empty() {
+        let requested = self.asked_at().is_some_and(|at| now >= at);
+        if !due && !stirred && !requested {
             return None;
         }
         let cache = &self.cache;
@@ -103,6 +104,7 @@ impl<R: Runtime> Generator<R> {
             || asked.all.is_some()
             || stirred.all
             || asked.pods.len() + stirred.pods.len() > MOST_PODS
+            || self.evented.full_is_cheaper(stirred.pods.len())
             || !asked.pods.keys().all(|uid| labelled(uid).unwrap_or(false))
             // What is not known yet is found by its label, or it will be missing afterwards.
             || !stirred.pods.keys().all(|uid| labelled(uid).unwrap_or(true));
@@ -175,7 +177,11 @@ impl<R: Runtime> Generator<R> {
             // The next list will hang as this one did.
             Err(_) => {}
         }
-        self.evented.listed(listed.started.elapsed());
+        self.evented.listed(
+            listed.started.elapsed(),
+            matches!(listed.scope, Scope::Full),
+            !listed.due && !listed.asked.is_empty(),
+        );
         let Listed {
             scope,
             token,

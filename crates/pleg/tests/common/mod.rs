@@ -103,6 +103,8 @@ pub struct World {
     /// When each full list was asked for and answered.
     pub list_times: Vec<(tokio::time::Instant, tokio::time::Instant)>,
     pub filtered_lists: usize,
+    /// Lists that are being answered.
+    pub lists_in_flight: usize,
     pub status_calls: Vec<String>,
     pub in_flight: usize,
     pub most_in_flight: usize,
@@ -304,6 +306,8 @@ impl Fake {
     }
 
     async fn list_call(&self, rpc: Rpc) -> Result<(), Error> {
+        self.world().lists_in_flight += 1;
+        let _listing = Landing(self.clone(), |world| &mut world.lists_in_flight);
         let deadline = Duration::from_mins(2);
         let inflight = self.world().inflight.clone();
         let _call = inflight.begin(rpc, Subject::NODE, Some(deadline));
@@ -341,7 +345,7 @@ impl Fake {
             world.most_in_flight = world.most_in_flight.max(world.in_flight);
             (world.latency(), world.hung.contains(id))
         };
-        let _landing = Landing(self.clone());
+        let _landing = Landing(self.clone(), |world| &mut world.in_flight);
         if hung {
             // As the client does: an answer or an error within the deadline.
             tokio::time::sleep(Duration::from_secs(10)).await;
@@ -369,11 +373,12 @@ impl Fake {
     }
 }
 
-struct Landing(Fake);
+/// Counts a call in flight until it is dropped.
+struct Landing(Fake, fn(&mut World) -> &mut usize);
 
 impl Drop for Landing {
     fn drop(&mut self) {
-        self.0.world().in_flight -= 1;
+        *(self.1)(&mut self.0.world()) -= 1;
     }
 }
 

@@ -454,7 +454,12 @@ fn the_table() {
 /// Whatever can be found is in the table.
 #[test]
 fn every_trouble_has_a_case() {
+    // That a stream misses changes is seen over time only, by a generator that follows it.
+    const NOT_SEEN_AT_ONCE: [Trouble; 1] = [Trouble::LossyStream];
     for trouble in Trouble::ALL {
+        if NOT_SEEN_AT_ONCE.contains(&trouble) {
+            continue;
+        }
         let has = |case: &&Case| case.2.iter().any(|(_, found, ..)| *found == trouble);
         assert!(CASES.iter().any(|case| has(&case)), "{trouble}");
     }
