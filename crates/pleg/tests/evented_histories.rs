@@ -1,21 +1,24 @@
 //! Random histories of a runtime that tells of its changes, well or badly: events are dropped, doubled, late, out of order, half
 //! filled, from another time or invented, streams are cut and refused, answers take their time and are of one moment or another.
-//! What must hold always holds; and where the runtime tells the truth in time, nothing waits for a full look.
+//! What must hold always holds; and where the runtime tells the truth in time, nothing waits for a full look. A stream that drops and
+//! delays is found out: no change waits longer than the stream is trusted, and health says when misses repeat.
 
 #![allow(clippy::unwrap_used, reason = "the steps of a test")]
 #![allow(clippy::float_cmp, reason = "these figures are whole numbers")]
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use common::history::{CONTAINERS, Change, Chronicle, PODS, Waiter, change, toggle};
 use common::oracle::{cache_is_right, container_states, explained, replay, replayed};
 use common::{Fake, Rig};
+use pleg::health::Cause;
 use pleg::runtime::{ErrorKind, RuntimeEvent};
-use pleg::{Config, Event, Item, Level, Mode, Reached};
+use pleg::{Config, Event, EventType, Item, Level, Mode, Reached, Report, Trouble};
 use proptest::prelude::*;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// What becomes of the events of a change.
 #[derive(Debug, Clone)]
@@ -282,7 +285,16 @@ async fn history(steps: Vec<Step>, faults: Faults, rested: bool) -> Result<(), T
     prop_assert!(!fake.world().spun, "looks without end");
     cache_is_right(&rig)?;
     let report = rig.pleg.health().report();
-    prop_assert_eq!((report.level, report.mode.mode), (Level::Healthy, Mode::Evented));
+    prop_assert_eq!(report.mode.mode, Mode::Evented);
+    if is_lossy(&report) {
+        prop_assert!(
+            report.mode.missed_changes >= 3 && report.causes.len() == 1,
+            "{:?}",
+            report
+        );
+    } else {
+        prop_assert_eq!(report.level, Level::Healthy, "{:?}", report);
+    }
 
     // The events lead from nothing to there, each said once, and each is something that really was.
     let events = || read.0.iter().map(|(event, _)| event);
@@ -308,7 +320,137 @@ async fn history(steps: Vec<Step>, faults: Faults, rested: bool) -> Result<(), T
     Ok(())
 }
 
-fn run(steps: Vec<Step>, faults: Faults, rested: bool) -> Result<(), TestCaseError> {
+fn is_lossy(report: &Report) -> bool {
+    let lossy = |cause: &Cause| cause.trouble == Trouble::LossyStream;
+    report.level == Level::Degraded && report.causes.iter().any(lossy)
+}
+
+/// The stream is cut, or the next container dies and its event has this fate. Then so many milliseconds pass.
+type Death = (Option<Fate>, u64);
+
+fn death() -> impl Strategy<Value = Death> {
+    let fate = prop_oneof![
+        3 => Just(Fate::Told),
+        1 => Just(Fate::Doubled),
+        2 => (1..5000u64).prop_map(Fate::Late),
+        4 => Just(Fate::Dropped),
+    ];
+    let pass = prop_oneof![2 => 1..3000u64, 3 => 3000..100_000u64, 1 => 100_000..1_500_000u64];
+    prop_oneof![
+        9 => (fate.prop_map(Some), pass),
+        // Long enough for the stream to come back.
+        1 => (3000..10_000u64).prop_map(|pass| (None, pass)),
+    ]
+}
+
+/// Everything else that may happen between a death and its event: calls, and pauses between lists.
+const SLACK: Duration = Duration::from_millis(300);
+/// As long as the generator remembers a miss, at least.
+const MEMORY: Duration = Duration::from_mins(15);
+
+/// Deaths that are not reported yet, each with the time until which they have to be.
+#[derive(Default)]
+struct Pending(BTreeMap<String, Instant>);
+
+impl Pending {
+    /// Reads events for so long. Each death is reported once, and in time.
+    async fn read(&mut self, rig: &mut Rig, pass: Duration) -> Result<(), TestCaseError> {
+        let end = Instant::now() + pass;
+        while let Ok(item) = timeout_at(end, rig.events.next()).await {
+            let Some(Item::Event(event)) = item else {
+                return Err(TestCaseError::fail("a gap"));
+            };
+            prop_assert_eq!(event.kind, EventType::ContainerDied);
+            let uid = event.pod.as_ref().unwrap().uid.to_string();
+            let until = self.0.remove(&uid);
+            prop_assert!(
+                until.is_some_and(|until| Instant::now() <= until),
+                "{:?} is late",
+                event
+            );
+        }
+        let overdue = self.0.iter().find(|(_, until)| **until < Instant::now());
+        prop_assert!(overdue.is_none(), "still to be reported: {:?}", overdue);
+        Ok(())
+    }
+}
+
+/// Containers die one after the other on a stream that drops, doubles and delays.
+async fn deaths(steps: Vec<Death>, latency: u64) -> Result<(), TestCaseError> {
+    let fake = Fake::default();
+    {
+        let mut world = fake.world();
+        world.has_events = true;
+        world.version.name = "containerd".into();
+        world.version.version = "2.1.9".into();
+        for n in 0..=steps.len() {
+            world.add_pod(&format!("p{n}"), &[&format!("c{n}")]);
+        }
+    }
+    let mut config = Config::default();
+    config.probe.round = Duration::ZERO;
+    let mut rig = Rig::start(&fake, config);
+    sleep(Duration::from_secs(200)).await;
+    rig.drain();
+    fake.world().latency = Duration::from_millis(latency);
+    let (mut pending, mut misses, mut missed) = (Pending::default(), Vec::new(), 0);
+    for (n, (fate, pass)) in steps.iter().enumerate() {
+        let now = Instant::now();
+        let mode = rig.pleg.health().report().mode;
+        if let Some(fate) = fate {
+            let trusted = Duration::from_secs_f64(mode.full_look_period_seconds);
+            let within = match fate {
+                Fate::Told | Fate::Doubled => Duration::ZERO,
+                Fate::Late(millis) => trusted.min(Duration::from_millis(*millis)),
+                _ => trusted,
+            };
+            pending.0.insert(format!("p{n}"), now + within + SLACK);
+            fake.world().exit(&format!("c{n}"), 1);
+            let event = RuntimeEvent {
+                id: Some(format!("c{n}").into()),
+                pod: Some(format!("p{n}").into()),
+                reached: Some(Reached::Ended),
+                created_at: 0,
+            };
+            tell(&fake, vec![event], fate);
+        } else {
+            fake.world().cut();
+        }
+        pending.read(&mut rig, Duration::from_millis(*pass)).await?;
+
+        let report = rig.pleg.health().report();
+        if report.mode.missed_changes > missed {
+            // At that time or later.
+            misses.push(now);
+            missed = report.mode.missed_changes;
+        }
+        let third = misses.len().checked_sub(3).map(|n| misses[n]);
+        if third.is_some_and(|third| third.elapsed() < MEMORY) && report.mode.mode == Mode::Evented {
+            prop_assert!(is_lossy(&report), "{} misses: {:?}", misses.len(), report);
+        }
+        if is_lossy(&report) {
+            prop_assert!(
+                missed >= 3 && report.mode.full_look_period_seconds <= 2.0,
+                "{:?}",
+                report
+            );
+        } else {
+            prop_assert_eq!(report.level, Level::Healthy, "{:?}", report);
+        }
+    }
+
+    // It behaves again, and proves it.
+    pending.read(&mut rig, Duration::from_secs(70)).await?;
+    let last = steps.len();
+    fake.world().exit(&format!("c{last}"), 1);
+    fake.world().tell_of(&format!("c{last}"), Some(&format!("p{last}")));
+    pending.0.insert(format!("p{last}"), Instant::now() + SLACK);
+    pending.read(&mut rig, MEMORY + Duration::from_mins(1)).await?;
+    prop_assert_eq!(rig.pleg.health().report().level, Level::Healthy);
+    Ok(())
+}
+
+fn run<T>(history: impl Future<Output = T>) -> T {
     // Pauses before a lost stream is asked for again are of random length: here of the same each time.
     fastrand::seed(7);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -316,7 +458,7 @@ fn run(steps: Vec<Step>, faults: Faults, rested: bool) -> Result<(), TestCaseErr
         .start_paused(true)
         .build()
         .unwrap();
-    runtime.block_on(history(steps, faults, rested))
+    runtime.block_on(history)
 }
 
 proptest! {
@@ -329,18 +471,33 @@ proptest! {
 
     #[test]
     fn told_histories(steps in proptest::collection::vec(step(Faults::None), 1..60)) {
-        run(steps, Faults::None, true)?;
+        run(history(steps, Faults::None, true))?;
     }
 
     #[test]
     fn told_histories_of_faulty_runtimes(
         steps in proptest::collection::vec(step(Faults::Calls), 1..60), rested in any::<bool>()
     ) {
-        run(steps, Faults::Calls, rested)?;
+        run(history(steps, Faults::Calls, rested))?;
     }
 
     #[test]
     fn badly_told_histories(steps in proptest::collection::vec(step(Faults::All), 1..80), rested in any::<bool>()) {
-        run(steps, Faults::All, rested)?;
+        run(history(steps, Faults::All, rested))?;
+    }
+}
+
+proptest! {
+    // Each lasts for hours of its own time.
+    #![proptest_config(ProptestConfig {
+        cases: common::cases(200),
+        max_shrink_time: 20_000,
+        failure_persistence: Some(Box::new(proptest::test_runner::FileFailurePersistence::WithSource("regressions"))),
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn deaths_on_a_stream_that_drops(steps in proptest::collection::vec(death(), 1..30), latency in 0..30u64) {
+        run(deaths(steps, latency))?;
     }
 }

@@ -43,7 +43,7 @@ impl Suspicion {
         }
     }
 
-    /// There is a change that an event should have told.
+    /// True if there is no change that an event should have reported.
     pub(crate) fn is_empty(&self) -> bool {
         self.unstarted.is_empty() && !self.other
     }

@@ -12,17 +12,21 @@
 //! late, doubled, half filled or from the future can cost a look and can never be wrong. What runtimes are known to do to their
 //! events is in [`quirks`].
 //!
-//! An event may be ahead of what the runtime says when it is asked: what it claims is looked into again a moment later (`ahead`).
+//! An event may be ahead of what the runtime says when it is asked: what it claims is looked into again a moment later (`ahead`). And
+//! no event may come at all when a stopped pod is removed: so it is listed again soon (`stopped`).
 //!
-//! Trust, but verify: while the stream is up the pause between full looks grows (`period`); a full look that finds a change nobody
-//! hinted at (`misses`) takes it back to the shortest, as does a stream that ends.
+//! Trust, but verify: while the stream is up the period of full relists grows (`period`). A full relist that finds a change nobody
+//! hinted at (`misses`) takes it back to the shortest, as does a stream that ends. Misses are remembered (`trust`): the period grows
+//! more slowly after each, and a stream that keeps missing is never relied on for more than 2 s.
 
 pub(crate) mod ahead;
 pub(crate) mod link;
 pub(crate) mod misses;
 pub(crate) mod period;
 pub mod quirks;
+pub(crate) mod stopped;
 pub(crate) mod stream;
+pub(crate) mod trust;
 
 use std::fmt;
 use std::str::FromStr;

@@ -23,6 +23,8 @@ const AGAIN: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(30
 const RECHECK: Duration = Duration::from_mins(1);
 /// A stream that ends sooner, without an event, was none.
 const PROVEN: Duration = Duration::from_secs(1);
+/// A runtime that had a stream may end one or two at once while it restarts. After so many in a row it has none any more.
+const ENDED_AT_ONCE: u32 = 3;
 
 /// The task.
 #[derive(Debug)]
@@ -41,6 +43,8 @@ enum Ended {
     Lost(Arc<str>),
     /// There was none, but there should be.
     Failed(Arc<str>),
+    /// It ended at once and without an error, as that of a runtime whose events are switched off.
+    AtOnce(Arc<str>),
     /// This runtime has none, or it is not ours to take.
     NotOffered(Arc<str>),
 }
@@ -50,9 +54,20 @@ impl<R: Runtime> Stream<R> {
     pub(crate) async fn run(self) {
         let mut pause = AGAIN[0];
         let mut ever_up = false;
+        let mut at_once = 0;
         loop {
             let asked = Instant::now();
-            let ended = self.attempt(ever_up).await;
+            let mut ended = self.attempt().await;
+            if let Ended::AtOnce(reason) = ended {
+                at_once += 1;
+                ended = if ever_up && at_once < ENDED_AT_ONCE {
+                    Ended::Failed(reason)
+                } else {
+                    Ended::NotOffered(reason)
+                };
+            } else {
+                at_once = 0;
+            }
             // A stream that was good is asked for again at once, and not by all nodes of a cluster together.
             let error = match ended {
                 Ended::NotOffered(reason) => {
@@ -70,7 +85,7 @@ impl<R: Runtime> Stream<R> {
                     }
                     error
                 }
-                Ended::Failed(error) => error,
+                Ended::Failed(error) | Ended::AtOnce(error) => error,
             };
             self.metrics.stream_failed();
             let since = match self.link.state() {
@@ -90,8 +105,8 @@ impl<R: Runtime> Stream<R> {
         }
     }
 
-    /// Subscribes and reads to the end. `ever_up`: this runtime has had a stream before.
-    async fn attempt(&self, ever_up: bool) -> Ended {
+    /// Subscribes and reads to the end.
+    async fn attempt(&self) -> Ended {
         let version = match self.runtime.version().await {
             Ok(version) => version,
             Err(error) => return failed(&error),
@@ -142,10 +157,10 @@ impl<R: Runtime> Stream<R> {
         if !first {
             return Ended::Lost(error);
         }
-        if clean && self.mode == Mode::Auto && !ever_up {
+        if clean && self.mode == Mode::Auto {
             let reason =
                 format!("{name} ends its event stream at once (CRI-O does so unless enable_pod_events is set)");
-            return Ended::NotOffered(reason.into());
+            return Ended::AtOnce(reason.into());
         }
         Ended::Failed(error)
     }

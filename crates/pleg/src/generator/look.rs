@@ -233,7 +233,8 @@ impl<R: Runtime> Generator<R> {
         }
         let due = self.settling.is_none() && now >= self.full_at();
         let stirred = self.stirred_at().is_some_and(|at| now >= at);
-        if !due && !stirred && self.hints.is_empty() {
+        let requested = self.asked_at().is_some_and(|at| now >= at);
+        if !due && !stirred && !requested {
             return;
         }
         let cache = &self.cache;
@@ -245,6 +246,7 @@ impl<R: Runtime> Generator<R> {
             || asked.all.is_some()
             || stirred.all
             || asked.pods.len() + stirred.pods.len() > MOST_PODS
+            || self.evented.full_is_cheaper(stirred.pods.len())
             || !asked.pods.keys().all(|uid| labelled(uid).unwrap_or(false))
             // What is not known yet is found by its label, or it will be missing afterwards.
             || !stirred.pods.keys().all(|uid| labelled(uid).unwrap_or(true));
@@ -314,7 +316,11 @@ impl<R: Runtime> Generator<R> {
     /// Takes in a look.
     fn listed(&mut self, listing: Listing) {
         self.lost |= listing.lost;
-        self.evented.listed(listing.started.elapsed());
+        self.evented.listed(
+            listing.started.elapsed(),
+            matches!(listing.scope, Scope::Full),
+            !listing.due && !listing.asked.is_empty(),
+        );
         match &listing.scope {
             Scope::Full => self.listed_all(listing),
             Scope::Pods(_) => self.listed_pods(listing),

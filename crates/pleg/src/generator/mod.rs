@@ -293,7 +293,7 @@ impl<R: Runtime> Generator<R> {
     /// When there is something to do even if nobody answers.
     fn next_wake(&self, listing: bool) -> Instant {
         let full = (!listing && self.settling.is_none()).then(|| self.full_at().max(self.not_before));
-        let hinted = (!listing && !self.hints.is_empty()).then_some(self.not_before);
+        let hinted = self.asked_at().filter(|_| !listing);
         let stirred = self.stirred_at().filter(|_| !listing);
         let late = self
             .settling
@@ -308,8 +308,7 @@ impl<R: Runtime> Generator<R> {
             full,
             hinted,
             stirred,
-            self.evented.misses.next(),
-            self.evented.ahead.next(),
+            self.stream_at(),
             self.reasons.front().map(|(at, _)| *at),
             self.evented.tell_at().filter(|_| !self.health.looks_fail()),
             self.count_at(),

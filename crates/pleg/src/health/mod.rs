@@ -20,6 +20,7 @@ use tokio::time::Instant;
 
 use crate::cache::PodError;
 use crate::evented::ModeReport;
+use crate::evented::trust::Remembered;
 use crate::model::{PodRef, PodUid, SandboxId};
 use crate::shim::Shim;
 use crate::snapshot::Oddities;
@@ -107,6 +108,8 @@ struct State {
     stream_down: Option<(Arc<str>, Instant)>,
     /// There will be no more looks.
     ended: Option<Ended>,
+    /// The event stream is up and keeps missing changes.
+    stream_lossy: Option<Remembered>,
 }
 
 /// A pod whose shim does not answer, while the runtime does.
@@ -351,17 +354,26 @@ impl Health {
         causes
     }
 
-    /// The stream is missed only while the runtime answers otherwise.
+    /// What is wrong with the event stream. It matters only while the runtime answers otherwise.
     fn stream_cause(&self, state: &State, now: Instant) -> Option<Cause> {
-        let (error, since) = state.stream_down.as_ref().filter(|_| state.failure.is_none())?;
-        let seen = Seen {
+        let seen = |trouble: Trouble, since: Instant| Seen {
             stage: Stage::Stream,
-            trouble: Trouble::StreamDown,
+            trouble,
             rpc: Rpc::GetContainerEvents.name(),
             who: Who::default(),
-            age: now.saturating_duration_since(*since),
+            age: now.saturating_duration_since(since),
         };
-        let text = format!("no events from the runtime for {}: {error}", seen.for_long());
+        if state.failure.is_some() {
+            return None;
+        }
+        let (seen, text) = if let Some((error, since)) = &state.stream_down {
+            let seen = seen(Trouble::StreamDown, *since);
+            let text = format!("no events from the runtime for {}: {error}", seen.for_long());
+            (seen, text)
+        } else {
+            let missed = state.stream_lossy.as_ref()?;
+            (seen(Trouble::LossyStream, missed.since), missed.text(now))
+        };
         Some(seen.say(text, self.endpoint.as_deref()))
     }
 
@@ -433,13 +445,13 @@ impl Health {
         true
     }
 
-    /// How changes are found now.
-    /// How far apart full looks are now.
+    /// How far apart full relists are now.
     pub(crate) fn full_look_period(&self) -> Duration {
         let seconds = self.shared.lock().mode.full_look_period_seconds;
         Duration::try_from_secs_f64(seconds).unwrap_or_default()
     }
 
+    /// How changes are found now.
     pub(crate) fn mode(&self, mode: ModeReport) {
         self.shared.lock().mode = mode;
     }
@@ -447,6 +459,11 @@ impl Health {
     /// The event stream is down, for this reason and since then; or it is not.
     pub(crate) fn stream_down(&self, why: Option<(Arc<str>, Instant)>) {
         self.shared.lock().stream_down = why;
+    }
+
+    /// The event stream keeps missing changes; or it does not, or there is none.
+    pub(crate) fn stream_lossy(&self, missed: Option<Remembered>) {
+        self.shared.lock().stream_lossy = missed;
     }
 
     /// How much there was in a complete look.

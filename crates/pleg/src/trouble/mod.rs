@@ -45,6 +45,8 @@ pub enum Trouble {
     NetworkNotReady,
     /// The runtime refuses or ends its event stream.
     StreamDown,
+    /// The event stream is connected and keeps missing changes.
+    LossyStream,
     /// Each event goes to one subscriber only.
     SplitEvents,
     /// Containers whose sandbox is not there.
@@ -57,7 +59,7 @@ pub enum Trouble {
 
 impl Trouble {
     /// All of them, the gravest first.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::GeneratorEnded,
         Self::RuntimeDown,
         Self::RuntimeStuck,
@@ -75,6 +77,7 @@ impl Trouble {
         Self::RuntimeNotReady,
         Self::NetworkNotReady,
         Self::StreamDown,
+        Self::LossyStream,
         Self::SplitEvents,
         Self::OrphanContainers,
         Self::OddObjects,
@@ -101,6 +104,7 @@ impl Trouble {
             Self::RuntimeNotReady => "runtime-not-ready",
             Self::NetworkNotReady => "network-not-ready",
             Self::StreamDown => "stream-down",
+            Self::LossyStream => "lossy-stream",
             Self::SplitEvents => "split-events",
             Self::OrphanContainers => "orphan-containers",
             Self::OddObjects => "odd-objects",
@@ -178,6 +182,10 @@ impl Trouble {
                 "The runtime refuses or ends its event stream, so that changes are found by looking only, within the \
                  period of looks."
             }
+            Self::LossyStream => {
+                "The runtime drops events, sends none for some changes, or shares them among its subscribers, so that \
+                 changes are found by relisting, which stays frequent."
+            }
             Self::SplitEvents => {
                 "This runtime hands each event to one subscriber only, so that a second subscriber takes events away \
                  from the first."
@@ -223,6 +231,7 @@ impl Trouble {
             Self::ManyDeadContainers => &["kubernetes#64507", "kubernetes#45419"],
             Self::LongRelist => &["kubernetes#93886", "kubernetes#139788"],
             Self::StreamDown => &["kubernetes#129827"],
+            Self::LossyStream => &["cri-o#6603", "containerd#7318"],
             Self::SplitEvents => &["containerd#7318", "containerd#8892", "cri-o#7210"],
             Self::GeneratorEnded
             | Self::RuntimeDown

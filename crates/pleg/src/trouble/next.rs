@@ -95,6 +95,11 @@ impl Trouble {
                 "Why it ended: `journalctl -u {} -n 50`. How polling does: `pleg health`.",
                 node.unit
             ),
+            Self::LossyStream => format!(
+                "Who else subscribes: `ss -xp | grep {}`; what the runtime says: `journalctl -u {} -n 100`. `--mode \
+                 generic` relists every second and takes no events.",
+                node.process, node.unit
+            ),
             Self::SplitEvents => format!(
                 "Let only one program subscribe to events; who is connected: `ss -xp | grep {}`. containerd 2.0 and \
                  later send every event to all.",

@@ -111,6 +111,8 @@ pub struct World {
     pub filtered_lists: usize,
     /// The pods that each of the last lists of all sandboxes had.
     pub sandbox_lists: Vec<BTreeSet<String>>,
+    /// Lists that are being answered.
+    pub lists_in_flight: usize,
     pub status_calls: Vec<String>,
     pub in_flight: usize,
     pub most_in_flight: usize,
@@ -318,6 +320,8 @@ impl Fake {
     }
 
     async fn list_call(&self, rpc: Rpc) -> Result<(), Error> {
+        self.world().lists_in_flight += 1;
+        let _listing = Landing(self.clone(), |world| &mut world.lists_in_flight);
         let deadline = Duration::from_mins(2);
         let inflight = self.world().inflight.clone();
         let _call = inflight.begin(rpc, Subject::NODE, Some(deadline));
@@ -365,7 +369,7 @@ impl Fake {
             world.most_in_flight = world.most_in_flight.max(world.in_flight);
             (world.latency(), world.hung.contains(id))
         };
-        let _landing = Landing(self.clone());
+        let _landing = Landing(self.clone(), |world| &mut world.in_flight);
         if hung {
             // As the client does: an answer or an error within the deadline.
             tokio::time::sleep(Duration::from_secs(10)).await;
@@ -393,11 +397,12 @@ impl Fake {
     }
 }
 
-struct Landing(Fake);
+/// Counts a call in flight until it is dropped.
+struct Landing(Fake, fn(&mut World) -> &mut usize);
 
 impl Drop for Landing {
     fn drop(&mut self) {
-        self.0.world().in_flight -= 1;
+        *(self.1)(&mut self.0.world()) -= 1;
     }
 }
 

@@ -1,0 +1,207 @@
+//! Where events make the generator look: what they were about, what they claim, and what they do not report.
+
+use std::sync::Arc;
+
+use hashbrown::{HashMap, HashSet};
+use tokio::time::Instant;
+
+use super::super::Generator;
+use crate::evented::Reached;
+use crate::evented::ahead::Claim;
+use crate::model::{PodUid, SandboxState};
+use crate::records::{PodKey, Records};
+use crate::runtime::Runtime;
+
+/// Up to this many pods at once are asked for by id. Beyond, one list tells which of them changed at all.
+const MOST_BY_ID: usize = 32;
+
+/// What events want lists for.
+#[derive(Debug, Default)]
+pub(in crate::generator) struct Wanted {
+    pub(in crate::generator) all: bool,
+    /// Pods, with the ids that should be found in them.
+    pub(in crate::generator) pods: HashMap<PodUid, HashSet<Arc<str>>>,
+}
+
+impl Wanted {
+    pub(in crate::generator) fn is_empty(&self) -> bool {
+        !self.all && self.pods.is_empty()
+    }
+
+    /// Takes back what a failed look has not served.
+    pub(in crate::generator) fn put_back(&mut self, other: Self) {
+        self.all |= other.all;
+        for (uid, ids) in other.pods {
+            self.pods.entry(uid).or_default().extend(ids);
+        }
+        self.bound();
+    }
+
+    /// More pods than this are everything.
+    fn bound(&mut self) {
+        const LIMIT: usize = 4096;
+        if self.pods.len() > LIMIT || self.pods.values().map(HashSet::len).sum::<usize>() > LIMIT {
+            *self = Self {
+                all: true,
+                pods: HashMap::new(),
+            };
+        }
+    }
+}
+
+impl<R: Runtime> Generator<R> {
+    /// Looks at what the events were about, or notes that lists are wanted for it.
+    pub(super) fn sort_hints(&mut self) {
+        let stirred = self.hints.take_stirred();
+        if stirred.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        let evented = &mut self.evented;
+        evented.trust.reported();
+        if stirred.all {
+            evented.wanted.all = true;
+            evented.misses.hinted_all(now);
+        }
+        let mut by_id: HashMap<PodKey, Vec<Arc<str>>> = HashMap::new();
+        for (id, stir) in stirred.objects {
+            let known = self.records.pod_of(&id);
+            let uid = known.and_then(|key| self.records.pod(key)).map(|pod| pod.uid.clone());
+            // The records know better: a container does not change its pod.
+            let (uid, deleted) = (uid.or(stir.pod), stir.reached == Some(Reached::Gone));
+            if let (Some(reached), Some(uid)) = (stir.reached, &uid) {
+                let (id, pod) = (Arc::clone(&id), uid.clone());
+                evented.ahead.claimed(Claim { id, pod, reached }, now);
+            }
+            // What was never seen and is gone again is nobody's news; unless it is being listed, or was just told to be there, as
+            // by runtimes that say so of what has only stopped.
+            let news = stir.seen || self.listing.is_some();
+            match (known, uid) {
+                (Some(key), Some(uid)) => {
+                    evented.misses.hinted(&uid, now);
+                    if stir.reached != Some(Reached::Running) {
+                        evented.stopped.ended(&uid, now);
+                    }
+                    if deleted {
+                        evented.wanted.pods.entry(uid).or_default();
+                    } else {
+                        by_id.entry(key).or_default().push(id);
+                    }
+                }
+                (_, Some(uid)) => {
+                    evented.misses.hinted(&uid, now);
+                    if news {
+                        let ids = evented.wanted.pods.entry(uid).or_default();
+                        // It need not be there.
+                        ids.extend(Some(id).filter(|_| !deleted));
+                    }
+                }
+                (_, None) => {
+                    evented.misses.hinted_all(now);
+                    evented.wanted.all |= news;
+                }
+            }
+        }
+        for uid in stirred.pods {
+            evented.misses.hinted(&uid, now);
+            evented.wanted.pods.entry(uid).or_default();
+        }
+        evented.wanted.bound();
+        self.look_at_once(by_id);
+    }
+
+    /// Looks again at what events have claimed and what is still not so.
+    pub(super) fn look_into_claims(&mut self) {
+        let now = Instant::now();
+        if self.evented.ahead.next().is_none_or(|at| now < at) {
+            return;
+        }
+        let records = &self.records;
+        let open = self
+            .evented
+            .ahead
+            .due(now, |claim| records.has_reached(&claim.id, claim.reached));
+        let mut by_id: HashMap<PodKey, Vec<Arc<str>>> = HashMap::new();
+        for claim in open {
+            // By id it is seen neither that something is gone nor that a sandbox has become ready.
+            let listed = claim.reached == Reached::Gone || self.records.is_sandbox(&claim.id);
+            match self.records.pod_of(&claim.id) {
+                Some(key) if !listed => by_id.entry(key).or_default().push(claim.id),
+                Some(_) => _ = self.evented.wanted.pods.entry(claim.pod).or_default(),
+                None => {}
+            }
+        }
+        self.evented.wanted.bound();
+        self.look_at_once(by_id);
+    }
+
+    /// Lists pods again that have stopped. While full relists are frequent those do it.
+    pub(super) fn list_stopped_pods(&mut self) {
+        let now = Instant::now();
+        if self.evented.stopped.next().is_none_or(|at| now < at) {
+            return;
+        }
+        let records = &self.records;
+        let stopped = self.evented.stopped.due(now, |uid| has_stopped(records, uid));
+        if self.evented.standing.is_connected() && self.evented.period.is_grown() {
+            for uid in stopped {
+                self.evented.wanted.pods.entry(uid).or_default();
+            }
+            self.evented.wanted.bound();
+        }
+    }
+
+    /// Asks for these objects by their ids; or lists everything, if they are many.
+    fn look_at_once(&mut self, by_id: HashMap<PodKey, Vec<Arc<str>>>) {
+        if by_id.is_empty() {
+            return;
+        }
+        if self.first {
+            self.evented.wanted.all = true;
+            return;
+        }
+        if by_id.len() > MOST_BY_ID {
+            // So many pods are one full relist, and it still knows which of them events were about.
+            let uids = by_id.keys().filter_map(|&key| self.records.pod(key));
+            let pods = uids.map(|pod| (pod.uid.clone(), HashSet::new())).collect();
+            self.evented.wanted.put_back(Wanted { all: false, pods });
+            return;
+        }
+        let complete = self.cache.reader().complete();
+        for (key, ids) in by_id {
+            // A container that nobody has listed yet may be missing, so this vouches for nothing beyond the last complete look.
+            self.ask_by_ids(key, ids, complete);
+        }
+    }
+}
+
+/// The pod is known and none of its sandboxes is ready.
+fn has_stopped(records: &Records, uid: &PodUid) -> bool {
+    records.key(uid).is_some_and(|key| {
+        let view = records.listed(key);
+        let ready = |(_, state): &(_, SandboxState)| *state == SandboxState::Ready;
+        !view.is_empty() && !view.sandboxes.iter().any(ready)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lists_are_wanted_for_is_bounded() {
+        let mut wanted = Wanted::default();
+        for n in 0..10_000 {
+            let pods = HashMap::from([(PodUid::from(format!("{n}").as_str()), HashSet::new())]);
+            wanted.put_back(Wanted { all: false, pods });
+        }
+        assert!(wanted.all && wanted.pods.len() < 4097);
+        let ids = (0..10_000).map(|n| format!("{n}").as_str().into()).collect();
+        let mut wanted = Wanted::default();
+        wanted.put_back(Wanted {
+            all: false,
+            pods: HashMap::from([(PodUid::from("a"), ids)]),
+        });
+        assert!(wanted.all && wanted.pods.is_empty());
+    }
+}

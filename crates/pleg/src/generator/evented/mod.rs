@@ -1,0 +1,301 @@
+//! What the runtime's events make the generator do, and how far they are trusted.
+//!
+//! An event is about an object. One that is in the records is asked for by its id, together with its pod: one round trip, whatever
+//! the size of the node (a filtered list goes through all containers in the runtime, and the answer still has to be inspected). What
+//! is not in the records, or is said to be gone, is looked for with lists: of its pod, where that is told, else of everything.
+
+mod events;
+mod verify;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pleg_cri::error::seconds;
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{Config, Generator};
+use crate::event::Source;
+use crate::evented::ahead::Ahead;
+use crate::evented::misses::Misses;
+use crate::evented::period::Period;
+use crate::evented::stopped::Stopped;
+use crate::evented::trust::Trust;
+use crate::evented::{EventedConfig, Link, Mode, ModeReport, Stream, StreamState};
+use crate::health::Who;
+use crate::recorder::line::Turn;
+use crate::runtime::Runtime;
+use crate::trouble::Trouble;
+pub(super) use events::Wanted;
+use verify::Standing;
+
+/// Lists that events ask for take at most one part in so many of the time, however slow they are: a storm must not keep the runtime
+/// listing. What they wait for comes with the next full relist in any case.
+const SHARE: u32 = 4;
+/// A stream that is back within this time is not worth a word; nor is one whose runtime is gone, which is told anyway.
+const UNTOLD: Duration = Duration::from_secs(5);
+/// How often the gauges follow what events bring.
+const COUNT: Duration = Duration::from_secs(1);
+
+/// What the generator knows of the runtime's events.
+#[derive(Debug)]
+pub(super) struct Evented {
+    link: Link,
+    /// The turn of the link that was last followed.
+    turn: u64,
+    config: EventedConfig,
+    pub(super) period: Period,
+    pub(super) misses: Misses,
+    pub(super) ahead: Ahead,
+    stopped: Stopped,
+    /// Changes missed so far, by any stream.
+    missed: u64,
+    trust: Trust,
+    standing: Standing,
+    /// The runtime whose stream was last connected.
+    runtime: Option<Arc<str>>,
+    reason: Arc<str>,
+    /// Since when the stream is down, and whether that was told.
+    down: Option<(Instant, bool)>,
+    /// What lists are wanted for.
+    pub(super) wanted: Wanted,
+    /// No list on account of events before this.
+    not_before: Instant,
+    /// No list on account of callers' requests before this.
+    asked_not_before: Instant,
+    /// What the last full relist took, and the last lists of single pods.
+    full_took: Duration,
+    pods_took: Duration,
+}
+
+impl Evented {
+    pub(super) fn new(config: &Config) -> Self {
+        let state = match config.evented.mode {
+            Mode::Generic => StreamState::Off {
+                reason: "as configured".into(),
+            },
+            Mode::Evented | Mode::Auto => StreamState::Asking,
+        };
+        Self {
+            link: Link::new(state),
+            turn: 0,
+            config: config.evented,
+            period: Period::new(config.period, config.evented.most_period, config.threshold),
+            misses: Misses::default(),
+            ahead: Ahead::default(),
+            stopped: Stopped::default(),
+            missed: 0,
+            trust: Trust::default(),
+            standing: Standing::Disconnected,
+            runtime: None,
+            reason: Arc::default(),
+            down: None,
+            wanted: Wanted::default(),
+            not_before: Instant::now(),
+            asked_not_before: Instant::now(),
+            full_took: Duration::ZERO,
+            pods_took: Duration::ZERO,
+        }
+    }
+
+    /// The runtime was away and answers again.
+    pub(super) fn runtime_back(&self) {
+        self.link.runtime_back();
+    }
+
+    /// Lists have answered, or failed: the next ones that events ask for wait their share. `requested`: callers asked for them, and
+    /// they were not due.
+    pub(super) fn listed(&mut self, took: Duration, full: bool, requested: bool) {
+        let now = Instant::now();
+        self.not_before = now + took * (SHARE - 1);
+        if full {
+            self.full_took = took;
+        } else {
+            self.pods_took = took;
+        }
+        if full && requested {
+            // A request is served at once, and requests without end leave the runtime as much time as they take from it.
+            self.asked_not_before = now + took;
+        }
+    }
+
+    /// One list of everything costs the runtime less than a list for each of so many pods.
+    pub(super) fn full_is_cheaper(&self, pods: usize) -> bool {
+        let pods = u32::try_from(pods).unwrap_or(u32::MAX);
+        pods > 1 && self.pods_took.saturating_mul(pods) > self.full_took
+    }
+
+    /// When it is to be told that the stream is down.
+    pub(super) fn tell_at(&self) -> Option<Instant> {
+        self.down.filter(|(_, told)| !told).map(|(since, _)| since + UNTOLD)
+    }
+
+    fn report(&self) -> ModeReport {
+        ModeReport {
+            mode: if self.standing.is_connected() {
+                Mode::Evented
+            } else {
+                Mode::Generic
+            },
+            configured: self.config.mode,
+            reason: Arc::clone(&self.reason),
+            full_look_period_seconds: self.period.now().as_secs_f64(),
+            missed_changes: self.missed,
+        }
+    }
+}
+
+impl<R: Runtime> Generator<R> {
+    /// Starts the task that reads the stream; it ends when what is returned is dropped.
+    pub(super) fn start_stream(&self) -> Option<AbortOnDropHandle<()>> {
+        let mode = self.config.evented.mode;
+        (mode != Mode::Generic).then(|| {
+            let stream = Stream {
+                runtime: Arc::clone(&self.runtime),
+                mode,
+                alone: self.config.evented.alone,
+                hints: self.hints.clone(),
+                link: self.evented.link.clone(),
+                metrics: self.metrics.clone(),
+            };
+            AbortOnDropHandle::new(tokio::spawn(stream.run()))
+        })
+    }
+
+    /// When the next full relist is due: after the pause. A `newer_than` waiter advances it, but never to less than one base period
+    /// after the last.
+    pub(super) fn full_at(&self) -> Instant {
+        let period = &self.evented.period;
+        let oldest = period.is_grown().then(|| self.cache.reader().oldest_wait()).flatten();
+        let generic = self.next_full.checked_sub(period.now().saturating_sub(period.least()));
+        match (oldest, generic) {
+            (Some(since), Some(generic)) => generic.max(since + period.least()).min(self.next_full),
+            _ => self.next_full,
+        }
+    }
+
+    /// When lists that events ask for may be sent.
+    pub(super) fn stirred_at(&self) -> Option<Instant> {
+        (!self.evented.wanted.is_empty()).then(|| self.evented.not_before.max(self.not_before))
+    }
+
+    /// When lists that callers ask for may be sent.
+    pub(super) fn asked_at(&self) -> Option<Instant> {
+        (!self.hints.is_empty()).then(|| self.evented.asked_not_before.max(self.not_before))
+    }
+
+    /// When the stream itself next needs attention: a suspicion becomes a miss, or something is to be looked at again.
+    pub(super) fn stream_at(&self) -> Option<Instant> {
+        let evented = &self.evented;
+        let wakes = [evented.misses.next(), evented.ahead.next(), evented.stopped.next()];
+        wakes.into_iter().flatten().min()
+    }
+
+    /// When the gauges are to follow what looks at single pods brought.
+    pub(super) fn count_at(&self) -> Option<Instant> {
+        self.uncounted.then(|| self.counted + COUNT)
+    }
+
+    /// Whatever the stream has to say: whether it is up, what it was about, and what it failed to tell.
+    pub(super) fn follow_stream(&mut self) {
+        let turns = self.evented.link.turns();
+        if std::mem::replace(&mut self.evented.turn, turns) != turns {
+            self.stream_turned();
+        }
+        self.tell_down();
+        self.sort_hints();
+        self.look_into_claims();
+        self.list_stopped_pods();
+        self.judge_misses();
+        self.forget_misses();
+        if self.count_at().is_some_and(|at| Instant::now() >= at) {
+            self.count();
+        }
+    }
+
+    fn stream_turned(&mut self) {
+        let was_up = self.evented.standing.is_connected();
+        let state = self.evented.link.state();
+        let trouble = match &state {
+            StreamState::Down { error, since } => Some((Arc::clone(error), *since)),
+            _ => None,
+        };
+        self.evented.reason = match &state {
+            StreamState::Asking => "asking for the event stream".into(),
+            StreamState::Off { reason } => Arc::clone(reason),
+            StreamState::Up { runtime, .. } => format!("the event stream of {runtime} is up").into(),
+            StreamState::Down { error, .. } => format!("the event stream is down: {error}").into(),
+        };
+        self.evented.standing = Standing::of(&state);
+        self.evented.misses.forgive();
+        let reason = Arc::clone(&self.evented.reason);
+        match &state {
+            StreamState::Up { runtime, splits } => {
+                if let Some((since, true)) = self.evented.down.take() {
+                    tracing::info!("the runtime's events come again, after {}", seconds(since.elapsed()));
+                } else {
+                    tracing::debug!("following the events of {runtime}");
+                }
+                if *splits && !self.evented.config.alone {
+                    tracing::warn!(
+                        "{runtime} hands each event to one subscriber only: a kubelet that reads them too misses those \
+                         that come here, and we miss those that go there. --mode generic takes none"
+                    );
+                }
+                self.trust_connected(runtime);
+                self.recorder.transition(Turn::Evented, None, Some(&reason), None);
+                // Subscribed, so look: what happened before is found, what happens from now on is told.
+                self.hints.all(Source::Relist);
+            }
+            StreamState::Off { reason } => {
+                self.evented.down = None;
+                // Who has chosen it knows.
+                if self.config.evented.mode != Mode::Generic {
+                    tracing::info!("looking every {}: {reason}", seconds(self.config.period));
+                }
+                self.recorder.transition(Turn::Generic, None, Some(reason), None);
+            }
+            StreamState::Down { since, .. } => {
+                self.evented.down.get_or_insert((*since, false));
+                if was_up {
+                    self.recorder.transition(Turn::Generic, None, Some(&reason), None);
+                    // What happened meanwhile has no event.
+                    self.hints.all(Source::Relist);
+                }
+            }
+            StreamState::Asking => {}
+        }
+        self.health.stream_down(trouble);
+        self.reset_period("the stream changed");
+        self.tell_mode();
+    }
+
+    fn tell_down(&mut self) {
+        if self.evented.tell_at().is_none_or(|at| Instant::now() < at) || self.health.looks_fail() {
+            return;
+        }
+        let Some((_, told)) = &mut self.evented.down else {
+            return;
+        };
+        *told = true;
+        let advice = self.health.advice(Trouble::StreamDown, &Who::default());
+        tracing::warn!(
+            "{}; looking every {} meanwhile. {advice}",
+            self.evented.reason,
+            seconds(self.config.period)
+        );
+    }
+
+    fn tell_mode(&self) {
+        let report = self.evented.report();
+        self.metrics.mode(&report);
+        self.health.mode(report);
+        // Without a stream its misses are nobody's trouble.
+        let lossy = self
+            .evented
+            .trust
+            .lossy()
+            .filter(|_| self.evented.standing.is_connected());
+        self.health.stream_lossy(lossy.copied());
+    }
+}

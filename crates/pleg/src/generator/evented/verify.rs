@@ -1,0 +1,213 @@
+//! Verifies the event stream by full relists, and paces those by how far it is trusted.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pleg_cri::error::seconds;
+use tokio::time::Instant;
+
+use super::super::Generator;
+use super::Wanted;
+use crate::evented::StreamState;
+use crate::evented::misses::Suspicion;
+use crate::evented::trust::{LOSSY_PERIOD, MEMORY, Trust};
+use crate::health::Who;
+use crate::model::PodUid;
+use crate::recorder::line::{State, Turn};
+use crate::records::PodKey;
+use crate::runtime::Runtime;
+use crate::trouble::Trouble;
+
+/// Whether a full relist can tell what the stream missed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// There is no stream.
+    Disconnected,
+    /// Connected. No full relist has begun since: what the next one finds may have happened before.
+    Connected,
+    /// Connected, and a full relist has begun since.
+    Verifying,
+    /// That relist is complete: whatever the next ones find should have been reported.
+    Verified,
+}
+
+impl Standing {
+    pub(super) fn of(state: &StreamState) -> Self {
+        match state {
+            StreamState::Up { .. } => Self::Connected,
+            StreamState::Asking | StreamState::Off { .. } | StreamState::Down { .. } => Self::Disconnected,
+        }
+    }
+
+    pub(super) fn is_connected(self) -> bool {
+        self != Self::Disconnected
+    }
+
+    fn relist_begins(&mut self) {
+        if *self == Self::Connected {
+            *self = Self::Verifying;
+        }
+    }
+
+    fn relist_completes(&mut self) {
+        if *self == Self::Verifying {
+            *self = Self::Verified;
+        }
+    }
+}
+
+impl<R: Runtime> Generator<R> {
+    /// A full look found news about these pods, and `told` of them events asked for. Should the stream have told the others?
+    pub(in crate::generator) fn verify(&mut self, touched: &[PodKey], told: &Wanted) {
+        let now = Instant::now();
+        self.evented.misses.forget_old(now);
+        if self.evented.standing != Standing::Verified || told.all {
+            return;
+        }
+        for &key in touched {
+            let Some(uid) = self.records.pod(key).map(|pod| pod.uid.clone()) else {
+                continue;
+            };
+            if self.is_told(key, told) || self.is_stirred(key) || self.evented.misses.is_hinted(&uid, now) {
+                continue;
+            }
+            let mut suspicion = Suspicion::new(now);
+            for (id, before, after) in self.records.uncommitted(key) {
+                match (before, after) {
+                    // A sandbox is listed before it is ready where its network takes its time.
+                    (None, Some(State::NotReady)) => {}
+                    // Nor is an event promised for the removal of what has ended.
+                    (Some(State::Exited | State::NotReady), None) => {}
+                    (None | Some(State::Created), Some(State::Exited)) => suspicion.unstarted.push(id.into()),
+                    _ => suspicion.other = true,
+                }
+            }
+            self.evented.misses.suspect(&uid, suspicion);
+        }
+    }
+
+    /// Events asked for a look at this pod.
+    pub(in crate::generator) fn is_told(&self, key: PodKey, told: &Wanted) -> bool {
+        self.records
+            .pod(key)
+            .is_some_and(|pod| told.pods.contains_key(&pod.uid))
+    }
+
+    /// Counts what the stream had its time to tell, and did not.
+    pub(super) fn judge_misses(&mut self) {
+        let now = Instant::now();
+        if self.evented.misses.next().is_none_or(|at| now < at) {
+            return;
+        }
+        let cache = self.cache.reader();
+        let mut missed: Vec<PodUid> = Vec::new();
+        for (uid, suspicion) in self.evented.misses.certain(now) {
+            let failed_start = |id| {
+                let entry = cache.get(&uid)?;
+                let status = entry.status.by_id().get(id).copied()?.clone();
+                Some(status.exit_code == Some(128) && &*status.reason == "StartError")
+            };
+            let explained = suspicion.unstarted.iter().all(|id| failed_start(id).unwrap_or(false));
+            if suspicion.other || !explained {
+                missed.push(uid);
+            }
+        }
+        if !missed.is_empty() {
+            self.count_misses(&missed, now);
+        }
+    }
+
+    /// A full relist found changes of these pods that no event reported.
+    fn count_misses(&mut self, missed: &[PodUid], now: Instant) {
+        let Some(first) = missed.first() else { return };
+        let pod = self.records.key(first).and_then(|key| self.records.pod(key));
+        let name = pod.map_or_else(|| first.to_string(), ToString::to_string);
+        let text = match missed.len() {
+            1 => format!("a full look found a change of pod {name} that no event told"),
+            n => format!("a full look found changes of {n} pods that no event told, {name} among them"),
+        };
+        self.recorder.transition(Turn::Missed, pod, Some(&text), None);
+        let changes = missed.len() as u64;
+        let becomes_lossy = self.evented.trust.missed(changes, now);
+        match self.evented.trust.lossy() {
+            Some(remembered) if becomes_lossy => {
+                let advice = self.health.advice(Trouble::LossyStream, &Who::default());
+                tracing::warn!(
+                    "{text}; {}. Relisting every {} at least. {advice}",
+                    remembered.text(now),
+                    seconds(LOSSY_PERIOD.max(self.config.period))
+                );
+            }
+            // Said once: health has the count.
+            Some(_) => tracing::debug!("{text}"),
+            None => tracing::warn!("{text}; looking every {} again", seconds(self.config.period)),
+        }
+        self.evented.missed += changes;
+        self.metrics.missed_changes(changes);
+        self.reset_period("a change was missed");
+        self.tell_mode();
+    }
+
+    /// Forgets misses that were long ago on a stream that has reported all since.
+    pub(super) fn forget_misses(&mut self) {
+        if !self.evented.standing.is_connected() {
+            return;
+        }
+        if let Some(remembered) = self.evented.trust.forget(Instant::now()) {
+            let lasted = seconds(Duration::from_secs(remembered.since.elapsed().as_secs()));
+            tracing::info!(
+                "the event stream has reported every change for {}: no longer lossy, after {lasted} and {} missed changes",
+                seconds(MEMORY),
+                remembered.changes
+            );
+            self.tell_mode();
+        }
+    }
+
+    /// The stream of that runtime is connected. The same runtime's misses are remembered; another one has made none.
+    pub(super) fn trust_connected(&mut self, runtime: &Arc<str>) {
+        let evented = &mut self.evented;
+        if evented
+            .runtime
+            .replace(Arc::clone(runtime))
+            .is_some_and(|before| before != *runtime)
+        {
+            if evented.trust.lossy().is_some() {
+                tracing::info!("{runtime} replaced the runtime whose event stream was lossy");
+            }
+            evented.trust = Trust::Full;
+        }
+        evented.trust.connected(Instant::now());
+    }
+
+    /// A full relist begins.
+    pub(in crate::generator) fn full_look_begins(&mut self) {
+        self.evented.standing.relist_begins();
+    }
+
+    /// A full relist is complete; it was `due`, not asked for. Returns the pause before the next.
+    pub(in crate::generator) fn pause(&mut self, due: bool) -> Duration {
+        let evented = &mut self.evented;
+        let proven = evented.standing == Standing::Verified && evented.misses.is_clear();
+        evented.standing.relist_completes();
+        if proven && due && evented.period.clean(&evented.trust) {
+            self.period_changed("the stream proves itself");
+        }
+        self.evented.period.now()
+    }
+
+    /// Full looks come as often as in generic mode again.
+    pub(in crate::generator) fn reset_period(&mut self, why: &str) {
+        if self.evented.period.reset() {
+            self.next_full = self.next_full.min(Instant::now() + self.evented.period.now());
+            self.period_changed(why);
+        }
+    }
+
+    fn period_changed(&mut self, why: &str) {
+        let text = format!("a full look every {}: {why}", seconds(self.evented.period.now()));
+        tracing::debug!("{text}");
+        self.recorder.transition(Turn::Period, None, Some(&text), None);
+        self.tell_mode();
+    }
+}
