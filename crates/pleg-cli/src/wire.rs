@@ -436,6 +436,7 @@ mod tests {
                 ..PodStatus::empty(pod())
             }),
             observed: pleg::Token::default(),
+            inspected: pleg::Token::default(),
             inspected_at: Some(at),
             error: Some(Arc::new(pleg::cache::PodError {
                 trouble: pleg::Trouble::StuckInspection,

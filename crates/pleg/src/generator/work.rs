@@ -268,6 +268,8 @@ impl<R: Runtime> Generator<R> {
 
             let known = self.cache.known(&pod.uid);
             let restarted = self.restarted;
+            let reused = only.is_some() && known.as_ref().is_some_and(|known| known.inspected >= restarted);
+            self.cache.inspecting(&pod.uid, work.token, !reused);
             let (runtime, limiter) = (Arc::clone(&self.runtime), self.limiter.clone());
             let inspection = async move {
                 let reusable = known
