@@ -187,7 +187,7 @@ async fn our_own_load_is_not_taken_for_the_runtimes_latency() {
             .any(|warning| warning.trouble == Trouble::LongRelist)
     };
     for events in [false, true] {
-        let fake = node(2000);
+        let fake = node(700);
         {
             let mut world = fake.world();
             world.latency = Duration::from_millis(2);
@@ -196,7 +196,7 @@ async fn our_own_load_is_not_taken_for_the_runtimes_latency() {
             (world.version.name, world.version.version) = ("containerd".into(), "2.1.9".into());
         }
         let rig = Rig::start(&fake, Config::default());
-        for round in 0..120 {
+        for round in 0..60 {
             sleep(Duration::from_secs(5)).await;
             let report = rig.pleg.health().report();
             assert!(!warned(&report), "{:?}", report.warnings);
@@ -207,7 +207,7 @@ async fn our_own_load_is_not_taken_for_the_runtimes_latency() {
                 fake.world().exit(&id, 1);
             }
         }
-        // A runtime that is slow for everybody is told: 6000 calls of 30 ms.
+        // A runtime that is slow for everybody is told: 2100 calls of 30 ms.
         fake.world().latency = Duration::from_millis(30);
         until(&rig, Duration::from_mins(10), warned).await;
     }

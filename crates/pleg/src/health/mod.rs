@@ -4,6 +4,7 @@
 //! quarantine makes the generator [`Level::Degraded`], which hurts nobody but that pod. Every level below healthy has a cause with names.
 
 mod cause;
+mod stuck;
 mod warning;
 
 use std::collections::BTreeMap;
@@ -26,6 +27,8 @@ use crate::trouble::Trouble;
 pub(crate) use cause::of_inspection;
 pub use cause::{Cause, Stage, Who};
 use cause::{Seen, advice, of_list};
+pub(crate) use stuck::StuckContainer;
+use stuck::StuckContainers;
 pub(crate) use warning::Load;
 pub use warning::Warning;
 
@@ -92,6 +95,8 @@ struct State {
     /// While a list hangs: somebody answers by id.
     others_answer: bool,
     hung_shims: BTreeMap<PodUid, HungShim>,
+    /// Containers that do not change, and whose status hangs.
+    stuck: StuckContainers,
     /// What made no sense in the last complete look.
     odd: Oddities,
     /// How much there was in it.
@@ -276,6 +281,7 @@ impl Health {
             if causes.iter().any(known)
                 || state.quarantine.values().any(|(_, error)| quarantined(error))
                 || state.suspects.iter().any(|(who, _)| suspect(who))
+                || state.stuck.has(call.subject.id.as_ref())
             {
                 continue;
             }
@@ -326,6 +332,12 @@ impl Health {
             let text = format!("{} (for {})", hung.text(), seen.for_long());
             causes.push(seen.say(text, endpoint));
         }
+        let told: Vec<_> = causes.iter().filter_map(|cause: &Cause| cause.who.id.clone()).collect();
+        causes.extend(
+            state
+                .stuck
+                .causes(now, endpoint, |id| told.iter().any(|told| &**told == id)),
+        );
         causes.extend(self.stream_cause(state, now));
         causes
     }

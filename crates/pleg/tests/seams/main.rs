@@ -7,7 +7,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[path = "../../src/cache/mod.rs"]
-#[allow(dead_code, unreachable_pub, reason = "a part of it is used here")]
+#[allow(dead_code, unreachable_pub, unused_imports, reason = "a part of it is used here")]
 mod cache;
 #[path = "../../src/hints.rs"]
 #[allow(dead_code, reason = "a part of it is used here")]
