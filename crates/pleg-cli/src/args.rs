@@ -215,7 +215,7 @@ pub(crate) struct GeneratorArgs {
     /// After this long without an answer to a list, ask for what is known by id meanwhile
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
     pub(crate) list_patience: Duration,
-    /// Ask the shim of every pod once in this time whether it lives, four a second at most; 0s: never
+    /// Ask every pod once in this time whether its shim and one of its containers answer, four pods a second at most; 0s: never
     #[arg(long, value_name = "DURATION", default_value = "45s", value_parser = parse_duration_or_zero)]
     pub(crate) probe_round: Duration,
     /// How many events are kept for readers who fall behind or come back

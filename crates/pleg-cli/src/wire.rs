@@ -562,6 +562,7 @@ mod tests {
             }),
             observed: pleg::Token::default(),
             fresh: pleg::Token::default(),
+            inspected: pleg::Token::default(),
             inspected_at: Some(at),
             error: Some(error),
             stale: [part].into(),

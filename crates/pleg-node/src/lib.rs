@@ -28,7 +28,6 @@
 //! | `ports` | which pod has which port of the host | a table |
 //! | `logs` | keeps what containers write within bounds | a look every 10 s |
 //! | `metrics` | what is counted | counters |
-//! | `pulse` | whether the runtime is there at all, while nobody else asks | a call now and then |
 //! | [`host`] | what there is to know about this machine | read once |
 //! | [`board`] | what the node says about its pods | a table |
 //!
@@ -61,7 +60,6 @@ mod observed;
 mod page;
 mod ports;
 pub mod probes;
-mod pulse;
 pub mod sources;
 pub mod status;
 mod store;
@@ -75,4 +73,4 @@ mod worker;
 pub use board::{Board, PodList, Report};
 pub use logs::LogBounds;
 pub use store::{Store, StoreError};
-pub use sync::{NodeLoop, others};
+pub use sync::{HEARTBEAT, NodeLoop, others};

@@ -23,7 +23,6 @@ use crate::cri::{NODE_LABEL, Node};
 use crate::logs::{LogBounds, Logs};
 use crate::manifest::NodeName;
 use crate::metrics::Skip;
-use crate::pulse::Pulse;
 use crate::sources::{Change, Desired, Origin, Snapshot};
 use crate::status::Stale;
 use crate::store::Store;
@@ -31,6 +30,9 @@ use crate::worker::Shared;
 
 /// How often health is looked at, so that statuses say when nothing new is seen.
 const HEALTH_TICK: Duration = Duration::from_secs(1);
+/// How often the runtime is asked whether it is there at all, while full looks are rarer: [`pleg::RuntimeMonitor::with_heartbeat`]. A
+/// runtime that freezes right after a look would else be taken for a quiet one until the next, a minute later.
+pub const HEARTBEAT: Duration = Duration::from_secs(2);
 /// How often pods are looked for that nobody wants.
 const ORPHAN_TICK: Duration = Duration::from_mins(1);
 
@@ -69,7 +71,6 @@ pub struct NodeLoop {
     crew: Crew,
     stale: watch::Sender<Option<Arc<Stale>>>,
     desired: Desired,
-    pulse: Pulse,
     store: Option<Store>,
     logs: LogBounds,
 }
@@ -78,7 +79,7 @@ pub struct NodeLoop {
 type Search = JoinSet<Result<Vec<PodRef>, pleg_cri::Error>>;
 
 impl NodeLoop {
-    /// For the runtime behind `client`, which the generator of `pleg` looks at. `sources` are those who will send snapshots. Its
+    /// For the runtime behind `client`, which the generator of `pleg` looks at, with a [`pleg::RuntimeMonitor`] that has a [`HEARTBEAT`]. `sources` are those who will send snapshots. Its
     /// metrics are the generator's too; fails only where those of another node are there already.
     pub fn new(
         client: Client,
@@ -89,9 +90,8 @@ impl NodeLoop {
     ) -> prometheus::Result<Self> {
         let (stale, is_stale) = watch::channel(None);
         let name = node.name.clone();
-        let shared = Shared::new(client.clone(), pleg.clone(), node, runtime, is_stale)?;
+        let shared = Shared::new(client.clone(), pleg, node, runtime, is_stale)?;
         Ok(Self {
-            pulse: Pulse::new(client.clone(), pleg),
             client,
             name,
             crew: Crew::new(shared),
@@ -238,10 +238,13 @@ impl NodeLoop {
     }
 
     fn look_at_health(&mut self) {
-        let report = self.crew.shared.pleg.health().report();
+        let pleg = &self.crew.shared.pleg;
+        let report = pleg.health().report();
         let last_look = report.last_seen_seconds;
         let last_look = last_look.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-        let quiet = self.pulse.beat(last_look);
+        // How long nothing was heard of the runtime, neither by a look nor by the monitor's heartbeat.
+        let answered = pleg.readiness().last_answer().map(|at| at.elapsed());
+        let quiet = answered.into_iter().chain(last_look).min();
         let cause = report.causes.iter().find(|cause| cause.stage == Stage::List);
         let bad = report.level == Level::Unhealthy || cause.is_some();
         let metrics = &self.crew.shared.metrics;

@@ -4,13 +4,16 @@ use std::sync::Arc;
 
 use pleg_cri::{Client, Deadlines, Endpoint, InFlight};
 
-use crate::generator::{Config, Generator};
+use crate::generator::{Config, ConfigError, Generator};
 use crate::metrics::Metrics;
 use crate::runtime::CriRuntime;
 
 /// Why there is no generator.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
+    /// Two settings contradict each other. Nothing was asked of the runtime.
+    #[error("the settings contradict each other: {0}")]
+    Config(#[from] ConfigError),
     /// Nothing at the endpoint speaks CRI. The message names the endpoint, the cause and what to try.
     #[error(transparent)]
     Runtime(#[from] pleg_cri::ConnectError),
@@ -27,6 +30,7 @@ pub async fn connect(
     deadlines: Deadlines,
     config: Config,
 ) -> Result<Generator<CriRuntime>, ConnectError> {
+    config.validate()?;
     let metrics = Metrics::new()?;
     let client = pleg_cri::Config {
         deadlines,

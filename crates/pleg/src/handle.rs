@@ -76,7 +76,7 @@ impl Pleg {
         self.feed.subscribe(start, overflow)
     }
 
-    /// Asks for a look at one pod now. Wait for it with [`Cache::newer_than`] and the token.
+    /// Asks for a look at one pod now, which also inspects it. Wait for it with [`Cache::newer_than`] and the token.
     pub fn request(&self, uid: &PodUid) -> Token {
         self.hints.pod(uid, Source::OnDemand)
     }
@@ -86,10 +86,17 @@ impl Pleg {
         self.hints.all(Source::OnDemand)
     }
 
-    /// Asks for a look at one pod now, and waits for it.
-    pub async fn look(&self, uid: &PodUid) -> Result<PodEntry, NotFresh> {
+    /// Lists and inspects one pod now, and waits for that: the whole entry, not only existence and states, is then newer than this call.
+    /// So it finds what no list shows, such as new limits after `UpdateContainerResources` or another IP. Costs the runtime two lists
+    /// and a status call for each sandbox and for each container that has not exited.
+    pub async fn refresh(&self, uid: &PodUid) -> Result<PodEntry, NotFresh> {
         let token = self.request(uid);
         self.cache.newer_than(uid, token).await
+    }
+
+    /// The earlier name of [`Pleg::refresh`].
+    pub async fn look(&self, uid: &PodUid) -> Result<PodEntry, NotFresh> {
+        self.refresh(uid).await
     }
 
     /// Announces that the caller is about to stop a container: its death will be preceded by `ContainerStopped`.

@@ -18,7 +18,7 @@
 //! | [`records`] | what was listed and committed for each pod | generator | generator |
 //! | [`diff`] | what happened between two views: pure | | generator |
 //! | `inspect`, `limiter` | asks about one pod; how many at once | | generator |
-//! | [`cache`] | pod statuses, "newer than" | generator | anybody |
+//! | [`cache`] | pod statuses, "newer than", waits for a condition | generator | anybody |
 //! | [`feed`] | the events | generator | subscribers |
 //! | [`cursor`] | where a reader is: which generator, which event | | readers |
 //! | [`shim`] | the process behind a pod, as `/proc` shows it | | generator, doctor |
@@ -80,6 +80,12 @@
 //! }
 //! ```
 //!
+//! # How new is a status?
+//!
+//! An entry of the cache has two parts of different age: existence and states are as of [`PodEntry::observed`], which every complete
+//! look advances; IPs, resources, reasons and times are as of [`PodEntry::inspected`]. [`Cache::newer_than`] is about the first,
+//! [`Pleg::refresh`] brings both up to date, [`Cache::wait_for`] waits for a condition of yours. The text of [`cache`] has the details.
+//!
 //! # What a poller cannot see
 //!
 //! A container that was made, died and was removed between two looks leaves no trace in any list, and so no event. States between two
@@ -113,13 +119,13 @@ pub mod status;
 mod sync;
 pub mod trouble;
 
-pub use cache::{Cache, NotFresh, PodEntry, StalePart, Token};
+pub use cache::{Cache, NotFresh, PodEntry, StalePart, Token, WaitError};
 pub use connect::{ConnectError, connect};
 pub use cursor::{Cursor, InstanceId};
 pub use event::{Event, EventType, Gap, GapReason, Source};
 pub use evented::{EventedConfig, Mode, ModeReport, Reached};
 pub use feed::{Feed, Item, Overflow, Start, Subscriber};
-pub use generator::{Config, Generator, ProbeConfig};
+pub use generator::{Config, ConfigError, Generator, ProbeConfig};
 pub use handle::Pleg;
 pub use health::{Health, Level, Report};
 pub use kubelet::{KubeletEvents, kubelet_events};

@@ -23,6 +23,8 @@ pub struct RuntimeMonitor<R> {
     runtime: Arc<R>,
     readiness: Readiness,
     hints: Hints,
+    /// While full looks are rarer than this, the runtime is asked so often.
+    heartbeat: Option<Duration>,
 }
 
 impl<R: Runtime> RuntimeMonitor<R> {
@@ -31,7 +33,16 @@ impl<R: Runtime> RuntimeMonitor<R> {
             runtime,
             readiness,
             hints,
+            heartbeat: None,
         }
+    }
+
+    /// Asks at least this often while full looks are rarer: for callers that have to know soon that the runtime is frozen, and not only
+    /// that nothing changes.
+    #[must_use]
+    pub fn with_heartbeat(mut self, every: Duration) -> Self {
+        self.heartbeat = Some(every);
+        self
     }
 
     /// Asks once. How that ended is told by [`Readiness`].
@@ -51,9 +62,11 @@ impl<R: Runtime> RuntimeMonitor<R> {
     }
 
     fn period(&self) -> Duration {
-        let rare = 2 * STATUS_PERIOD;
-        let rests = self.readiness.health().full_look_period() >= rare;
-        if rests { rare } else { STATUS_PERIOD }
+        let (rare, looks) = (2 * STATUS_PERIOD, self.readiness.health().full_look_period());
+        let usual = if looks >= rare { rare } else { STATUS_PERIOD };
+        // Looks that come as often are sign enough.
+        let heartbeat = self.heartbeat.filter(|every| looks > *every);
+        heartbeat.map_or(usual, |every| every.min(usual))
     }
 
     /// Asks every [`STATUS_PERIOD`] until `shutdown`, never twice at once, and dates transitions also while there is no answer; half as

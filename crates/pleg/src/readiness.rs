@@ -102,6 +102,8 @@ fn joined(errors: &[String]) -> String {
 /// What the runtime has said about itself, and for how long it has not.
 #[derive(Debug)]
 struct RuntimeState {
+    /// The last answer, whatever it said.
+    last_answer: Option<Instant>,
     /// The last answer with `RuntimeReady`.
     last_ready: Option<Instant>,
     /// The last answer that was not ready, in words.
@@ -121,6 +123,7 @@ struct Failure {
 impl Default for RuntimeState {
     fn default() -> Self {
         Self {
+            last_answer: None,
             last_ready: None,
             runtime: None,
             network: Some(NETWORK_UNKNOWN.to_owned()),
@@ -132,6 +135,7 @@ impl Default for RuntimeState {
 impl RuntimeState {
     fn answered(&mut self, status: &RuntimeStatus, now: Instant) {
         self.failure = None;
+        self.last_answer = Some(now);
         self.network =
             not_ready(status.network.as_ref()).map(|what| format!("container runtime network not ready: {what}"));
         self.runtime = not_ready(status.runtime.as_ref()).map(|what| format!("container runtime not ready: {what}"));
@@ -223,6 +227,11 @@ impl Readiness {
         let ready = NodeCondition::ready(shared.ready.as_ref(), &errors, Timestamp::now());
         shared.ready = Some(ready.clone());
         ready
+    }
+
+    /// When the runtime last answered `Status`, whatever it said; none before the first time.
+    pub fn last_answer(&self) -> Option<Instant> {
+        self.shared.lock().runtime.last_answer
     }
 
     /// The runtime's own checks now.

@@ -67,6 +67,35 @@ async fn a_runtime_that_freezes_at_rest_is_told_within_seconds() {
     assert_eq!(report.level, Level::Degraded, "{report:?}");
 }
 
+/// The heartbeat replaces nothing while looks come as often, and keeps the longest silence short once they are rare.
+#[tokio::test(start_paused = true)]
+async fn a_heartbeat_is_kept_while_looks_are_rare() {
+    for events in [false, true] {
+        let fake = Fake::default();
+        {
+            let mut world = fake.world();
+            world.has_events = events;
+            (world.version.name, world.version.version) = ("containerd".into(), "2.1.9".into());
+            world.status = well();
+        }
+        let generator = Generator::new(fake.clone(), Config::default(), Metrics::new().unwrap());
+        let (pleg, monitor) = (generator.handle(), generator.runtime_monitor());
+        let shutdown = CancellationToken::new();
+        tokio::spawn(generator.run(shutdown.clone()));
+        tokio::spawn(monitor.with_heartbeat(Duration::from_secs(2)).run(shutdown.clone()));
+        sleep(Duration::from_secs(200)).await;
+        let longest = if events { 2 } else { 5 };
+        let mut silence = Duration::ZERO;
+        for _ in 0..600 {
+            sleep(Duration::from_millis(100)).await;
+            silence = silence.max(pleg.readiness().last_answer().unwrap().elapsed());
+        }
+        let bounds = Duration::from_millis(longest * 1000 - 200)..=Duration::from_millis(longest * 1000 + 100);
+        assert!(bounds.contains(&silence), "{silence:?}");
+        shutdown.cancel();
+    }
+}
+
 const READY: &str = "kubelet is posting ready status";
 
 #[tokio::test(start_paused = true)]

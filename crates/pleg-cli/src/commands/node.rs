@@ -162,7 +162,8 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
     if let Some(url) = url {
         readers.spawn(url.run(outlet, shutdown.clone()));
     }
-    tokio::spawn(generator.runtime_monitor().run(shutdown.clone()));
+    let monitor = generator.runtime_monitor().with_heartbeat(pleg_node::HEARTBEAT);
+    tokio::spawn(monitor.run(shutdown.clone()));
     // The generator outlives the workers, who wait for its looks until they end.
     let looks = CancellationToken::new();
     let generator = tokio::spawn(generator.run(looks.clone()));

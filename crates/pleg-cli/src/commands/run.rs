@@ -20,7 +20,8 @@ pub(crate) async fn run(global: &Global, args: Run, shutdown: CancellationToken)
         None => default_socket()
             .ok_or_else(|| Usage("$XDG_RUNTIME_DIR is not set: name a socket with --listen".to_owned()))?,
     };
-    check(&args.generator)?;
+    let config = config(&args.generator);
+    check(&config)?;
     let tcp = match args.listen_tcp {
         Some(address) => Some(server::bind_tcp(address, args.insecure_listen_any).await?),
         None => None,
@@ -34,7 +35,7 @@ pub(crate) async fn run(global: &Global, args: Run, shutdown: CancellationToken)
     };
     let unix = server::UnixSocket::bind(&path).await?;
 
-    let generator = Generator::new(CriRuntime::new(client.clone()), config(&args.generator), metrics);
+    let generator = Generator::new(CriRuntime::new(client.clone()), config, metrics);
     let setup = Setup::new(client.clone(), settings(global, &args, &path));
     let router = routes::router(generator.handle(), setup, None, shutdown.clone());
     // It ends with the rest, and nobody waits for it: it only reads.
@@ -60,29 +61,32 @@ pub(crate) async fn run(global: &Global, args: Run, shutdown: CancellationToken)
     Ok(ExitCode::SUCCESS)
 }
 
-/// What flags cannot mean together.
-fn check(args: &GeneratorArgs) -> Result<(), Usage> {
-    const LONGEST: Duration = Duration::from_mins(5);
-    let Some(most) = args.max_period else { return Ok(()) };
-    if most > LONGEST {
-        let (most, longest) = (seconds(most), seconds(LONGEST));
-        return Err(Usage(format!(
-            "--max-period {most} is too long: {longest} at most, or a change that no event tells is found too late"
-        )));
-    }
-    if most > args.threshold / 2 {
-        let (most, threshold, enough) = (seconds(most), seconds(args.threshold), seconds(most * 2));
-        return Err(Usage(format!(
-            "--max-period {most} is more than half of --threshold {threshold}: one late look would make the node NotReady. \
-             Write --threshold {enough}, or a shorter --max-period"
-        )));
-    }
-    Ok(())
+/// Settings that contradict each other are wrong usage, and are named as flags.
+fn check(config: &pleg::Config) -> Result<(), Usage> {
+    config.validate().map_err(|error| Usage(error.named(flag)))
 }
 
+/// A setting of the generator as the command line knows it.
+fn flag(setting: &'static str) -> &'static str {
+    match setting {
+        "period" => "--period",
+        "threshold" => "--threshold",
+        "list_patience" => "--list-patience",
+        "evented.most_period" => "--max-period",
+        "probe.round" => "--probe-round",
+        "feed_capacity" => "--feed-capacity",
+        "recorder.window" => "--recorder-window",
+        // Those without a flag stand beside one that has one.
+        "grace" => "the grace of a relist",
+        "probe.least_pause" => "the least pause between probes",
+        other => other,
+    }
+}
+
+/// Unless it is given, the longest pause fits between the other two settings.
 fn most_period(args: &GeneratorArgs) -> Duration {
     let default = EventedConfig::default().most_period.min(args.threshold / 2);
-    args.max_period.unwrap_or(default).max(args.period)
+    args.max_period.unwrap_or(default.max(args.period))
 }
 
 /// The flags in force, for those who read a bug report.

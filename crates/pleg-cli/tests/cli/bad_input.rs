@@ -201,6 +201,41 @@ fn wrong_usage_is_two() {
     assert!(String::from_utf8_lossy(&types.stderr).contains("ContainerDied"));
 }
 
+/// Settings that contradict each other would flap for ever; both are named, before anything is asked of the runtime.
+#[test]
+fn settings_that_contradict_each_other() {
+    for (args, says) in [
+        (
+            &["--period", "8s", "--threshold", "5s"][..],
+            "--period 8s must be at most half of --threshold 5s: one late relist would make the node NotReady",
+        ),
+        (
+            &["--threshold", "1s"],
+            "--period 1s must be at most half of --threshold 1s: one late relist would make the node NotReady",
+        ),
+        (
+            &["--threshold", "4s"],
+            "--list-patience 5s must be shorter than --threshold 4s: \
+             the node would be NotReady before the container that blocks a list is looked for",
+        ),
+        (
+            &["--period", "5s", "--max-period", "2s"],
+            "--max-period 2s must be at least --period 5s: \
+             the longest pause between relists cannot be shorter than the shortest",
+        ),
+        (
+            &["--probe-round", "100ms"],
+            "the least pause between probes 250ms must be at most --probe-round 100ms: \
+             not even one pod would be probed in a round",
+        ),
+    ] {
+        let mut command = pleg(&["run", "-r", "/none.sock", "--listen", "/tmp/never-made.sock"]);
+        let output = command.args(args).assert().code(2).stdout("").get_output().clone();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(stderr, format!("Error: {says}\n"), "{args:?}");
+    }
+}
+
 #[test]
 fn a_bad_variable_is_named() {
     let mut command = pleg(&["version", "-o", "json"]);

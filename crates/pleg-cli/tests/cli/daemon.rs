@@ -323,7 +323,7 @@ fn what_is_stuck_is_named_everywhere() {
 #[test]
 fn not_ready_without_a_complete_look() {
     let node = Node::with_pods(1);
-    let daemon = node.daemon(&["--threshold", "1s", "--list-timeout", "1s"]);
+    let daemon = node.daemon(&["--threshold", "2s", "--list-patience", "1s", "--list-timeout", "1s"]);
     node.sim.hang(Rpc::ListContainers, None).unwrap();
     wait_for("not ready, and why", || {
         let (status, ready) = daemon.get("/readyz");

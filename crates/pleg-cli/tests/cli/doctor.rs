@@ -227,6 +227,51 @@ fn slow_everything() {
     assert!(!troubles(&report).contains(&"stuck-inspection"), "{report}");
 }
 
+/// Nothing changes, and the status of one container hangs: the daemon, a single examination and the doctor name the same one.
+#[test]
+fn all_agree_on_a_container_that_does_not_change() {
+    let node = Node::with_pods(3);
+    let daemon = node.daemon(&["--probe-round", "1s", "--mode", "generic"]);
+    node.sim
+        .hang(Rpc::ContainerStatus, Some(selector("default/web-1")))
+        .unwrap();
+    let named = |report: &Value| {
+        let causes = report["causes"].as_array().unwrap().iter();
+        let name = |cause: &Value| {
+            let part = |key: &str| cause[key].as_str().unwrap_or_default().to_owned();
+            [part("trouble"), part("pod"), part("container")]
+        };
+        causes.map(name).collect::<Vec<_>>()
+    };
+    let expected = ["stuck-inspection", "default/web-1", "app"].map(str::to_owned);
+    wait_for("the daemon's cause", || {
+        let report = daemon.json("/api/v1/health");
+        report["level"] == "Degraded" && named(&report) == [expected.clone()]
+    });
+    assert_eq!(daemon.json("/api/v1/health")["causes"][0]["stage"], "probe");
+    let once = node
+        .pleg(&["health", "-o", "json", "-t", "1s"])
+        .assert()
+        .code(0)
+        .get_output()
+        .clone();
+    let once: Value = serde_json::from_slice(&once.stdout).unwrap();
+    assert_eq!(
+        (&once["level"], named(&once)),
+        (&Value::from("Degraded"), vec![expected.clone()])
+    );
+    let report = json(&node, 1, &[]);
+    assert_eq!(troubles(&report), ["stuck-inspection"]);
+    let object = &report["findings"][0]["objects"][0];
+    assert_eq!(
+        (&object["pod"], &object["container"]),
+        (&"default/web-1".into(), &"app".into())
+    );
+
+    node.sim.faults().unhang(None, None);
+    wait_for("recovery", || daemon.json("/api/v1/health")["level"] == "Healthy");
+}
+
 #[test]
 fn broken_descriptions() {
     let node = Node::with_pods(1);

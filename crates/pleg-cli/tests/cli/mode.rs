@@ -120,11 +120,11 @@ fn flags_that_cannot_be_meant() {
     for (args, says) in [
         (
             &["--max-period", "2m"][..],
-            "--max-period 2m0s is more than half of --threshold 3m0s",
+            "--max-period 2m0s must be at most half of --threshold 3m0s",
         ),
         (
             &["--max-period", "6m", "--threshold", "1h"],
-            "--max-period 6m0s is too long: 5m0s at most",
+            "--max-period 6m0s must be at most 5m0s",
         ),
         (&["--mode", "fast"], "[possible values: generic, evented, auto]"),
     ] {

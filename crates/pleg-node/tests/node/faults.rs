@@ -217,6 +217,23 @@ async fn removals_that_fail_hold_up_nothing() {
     machine.check();
 }
 
+/// With events a node at rest asks whether the runtime is there: by one heartbeat, not by two.
+#[tokio::test(start_paused = true)]
+async fn a_node_at_rest_has_one_heartbeat() {
+    let machine = Machine::start().await;
+    let node = machine.node().await;
+    let uid = node.want(&[pod("web", "serve")]).await.remove(0);
+    node.until_ready(&uid).await;
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    let calls = |rpc| machine.sim.stats().of(rpc).calls;
+    let before = (calls(Rpc::Version), calls(Rpc::Status));
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    let asked = (calls(Rpc::Version) - before.0, calls(Rpc::Status) - before.1);
+    assert!(asked.0 == 0 && (28..=31).contains(&asked.1), "{asked:?}");
+    node.stop().await;
+    machine.check();
+}
+
 /// A runtime that is stopped (`kill -STOP`) answers nobody and closes nothing. A kubelet shows its pods as Running and ready all the
 /// while, and says its first word after two minutes.
 #[tokio::test(start_paused = true)]

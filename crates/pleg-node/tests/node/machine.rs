@@ -13,7 +13,7 @@ use pleg_node::cri::{Cgroups, Node};
 use pleg_node::manifest::{DnsConfig, NodeName, Pod, read};
 use pleg_node::sources::{Offer, Origin, Snapshot};
 use pleg_node::status::{Phase, State};
-use pleg_node::{Board, NodeLoop, Store};
+use pleg_node::{Board, HEARTBEAT, NodeLoop, Store};
 use pleg_sim::world::{ContainerTruth, SandboxTruth};
 use pleg_sim::{Sim, SimConfig};
 use tokio::sync::mpsc;
@@ -130,7 +130,7 @@ impl Machine {
         let node_loop = node_loop.with_store(store);
         let board = node_loop.board();
         let (wants, snapshots) = mpsc::channel(4);
-        let monitor = generator.runtime_monitor();
+        let monitor = generator.runtime_monitor().with_heartbeat(HEARTBEAT);
         let tasks = vec![
             tokio::spawn(monitor.run(shutdown.child_token())),
             tokio::spawn(generator.run(shutdown.child_token())),

@@ -12,6 +12,7 @@
 
 mod by_id;
 mod commit;
+mod config;
 mod evented;
 mod look;
 mod probe;
@@ -35,22 +36,22 @@ use tokio_util::sync::CancellationToken;
 use crate::cache::{CacheWriter, Token};
 use crate::cursor::InstanceId;
 use crate::event::{Event, EventType, Source};
-use crate::evented::EventedConfig;
 use crate::feed::FeedWriter;
 use crate::handle::{Pleg, Stops};
-use crate::health::{Alive, Health, THRESHOLD};
+use crate::health::{Alive, Health};
 use crate::hints::Hints;
-use crate::limiter::{Limiter, LimiterConfig};
+use crate::limiter::Limiter;
 use crate::metrics::Metrics;
 use crate::model::PodUid;
 use crate::monitor::RuntimeMonitor;
 use crate::readiness::Readiness;
 use crate::recorder::line::Turn;
-use crate::recorder::{Recorder, RecorderConfig, Recording};
+use crate::recorder::{Recorder, Recording};
 use crate::records::{PodKey, Records};
 use crate::runtime::Runtime;
 use crate::snapshot::Snapshot;
 use by_id::ById;
+pub use config::{Config, ConfigError};
 use evented::Evented;
 use look::{ListTimes, Listing, Settling, next_list};
 pub use probe::ProbeConfig;
@@ -61,51 +62,6 @@ use work::{Done, Queue, Work};
 
 /// How many may wait for a recording.
 const RECORDINGS: usize = 4;
-
-/// How a generator behaves. The defaults are the kubelet's where it has one.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// From the end of one full look to the start of the next; while the runtime's events are good, the shortest such pause.
-    pub period: Duration,
-    /// Without a complete look for this long the generator is unhealthy.
-    pub threshold: Duration,
-    /// A full look waits no longer than this for inspections that do not move.
-    pub grace: Duration,
-    /// A list that has not answered for this long is waited for, but what is known is asked for by id meanwhile.
-    pub list_patience: Duration,
-    /// How the runtime's events are used.
-    pub evented: EventedConfig,
-    /// How pods are probed for hung shims.
-    pub probe: ProbeConfig,
-    /// The first pause before a failed inspection is tried again; it doubles with each failure.
-    pub retry_first: Duration,
-    /// The longest pause before a failed inspection is tried again.
-    pub retry_most: Duration,
-    /// How many inspection calls may be in flight.
-    pub inspections: LimiterConfig,
-    /// How many events the feed keeps for those who fall behind.
-    pub feed_capacity: usize,
-    /// What is kept for those who come after the fact.
-    pub recorder: RecorderConfig,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            period: Duration::from_secs(1),
-            threshold: THRESHOLD,
-            grace: Duration::from_millis(250),
-            list_patience: Duration::from_secs(5),
-            evented: EventedConfig::default(),
-            probe: ProbeConfig::default(),
-            retry_first: Duration::from_secs(1),
-            retry_most: Duration::from_mins(1),
-            inspections: LimiterConfig::default(),
-            feed_capacity: 16_384,
-            recorder: RecorderConfig::default(),
-        }
-    }
-}
 
 /// The one writer. Made with [`Generator::new`], started with [`Generator::run`], used through its [`Pleg`] handle.
 #[derive(Debug)]
@@ -176,7 +132,8 @@ pub struct Generator<R> {
 }
 
 impl<R: Runtime> Generator<R> {
-    /// A generator that looks at `runtime`. Does nothing until it is run.
+    /// A generator that looks at `runtime`. Does nothing until it is run. Settings that contradict each other are not refused here but
+    /// logged when it runs: whoever takes them from people calls [`Config::validate`] first, as [`connect()`](crate::connect()) does.
     pub fn new(runtime: R, config: Config, metrics: Metrics) -> Self {
         let cache = CacheWriter::default();
         let now = Instant::now();
@@ -257,6 +214,9 @@ impl<R: Runtime> Generator<R> {
 
     /// Runs until `shutdown`. What is in flight then is dropped; no call of the generator's changes the runtime.
     pub async fn run(mut self, shutdown: CancellationToken) {
+        if let Err(error) = self.config.validate() {
+            tracing::warn!("the settings contradict each other: {error}");
+        }
         let _stream = self.start_stream();
         loop {
             self.follow_stream();

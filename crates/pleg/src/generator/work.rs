@@ -267,6 +267,8 @@ impl<R: Runtime> Generator<R> {
             };
             let known = self.cache.known(&pod.uid);
             let reusable = known.as_ref().filter(|known| known.inspected >= self.restarted);
+            let taken_over = only.is_some() && reusable.is_some();
+            self.cache.inspecting(&pod.uid, work.token, !taken_over);
             let inspection = Inspection {
                 pod,
                 view,

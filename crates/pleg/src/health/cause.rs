@@ -20,7 +20,7 @@ pub enum Stage {
     List,
     /// Inspecting one pod.
     Inspect,
-    /// Asking a pod's shim whether it lives.
+    /// Probing a pod that does not change: whether its shim and its containers answer.
     Probe,
     /// Reading the runtime's events.
     Stream,

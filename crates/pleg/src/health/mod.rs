@@ -5,6 +5,7 @@
 
 mod cause;
 mod ended;
+mod stuck;
 mod warning;
 
 use std::collections::BTreeMap;
@@ -30,6 +31,8 @@ pub use cause::{Cause, Stage, Who};
 use cause::{Seen, advice, of_list};
 pub(crate) use ended::Alive;
 use ended::Ended;
+pub(crate) use stuck::StuckContainer;
+use stuck::StuckContainers;
 pub(crate) use warning::Load;
 pub use warning::Warning;
 
@@ -99,6 +102,8 @@ struct State {
     /// While a list hangs: somebody answers by id.
     others_answer: bool,
     hung_shims: BTreeMap<PodUid, HungShim>,
+    /// Containers that do not change, and whose status hangs.
+    stuck: StuckContainers,
     /// What made no sense in the last complete look.
     odd: Oddities,
     /// How much there was in it.
@@ -300,6 +305,7 @@ impl Health {
             if causes.iter().any(known)
                 || state.quarantine.values().any(|(_, error)| quarantined(error))
                 || state.suspects.iter().any(|(who, _)| suspect(who))
+                || state.stuck.has(call.subject.id.as_ref())
             {
                 continue;
             }
@@ -350,6 +356,12 @@ impl Health {
             let text = format!("{} (for {})", hung.text(), seen.for_long());
             causes.push(seen.say(text, endpoint));
         }
+        let told: Vec<_> = causes.iter().filter_map(|cause: &Cause| cause.who.id.clone()).collect();
+        causes.extend(
+            state
+                .stuck
+                .causes(now, endpoint, |id| told.iter().any(|told| &**told == id)),
+        );
         causes.extend(self.stream_cause(state, now));
         causes
     }

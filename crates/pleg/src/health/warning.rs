@@ -37,7 +37,7 @@ pub(crate) struct Load {
     pub(crate) dead: usize,
     /// Containers and sandboxes.
     pub(crate) objects: usize,
-    /// What a status call takes when nobody else asks; none before that is known.
+    /// What a status call takes while nothing else of ours is in flight; none before that is known.
     pub(crate) call: Option<Duration>,
 }
 
@@ -73,13 +73,20 @@ impl Load {
                 warn(Trouble::RuntimeSlow, text);
             }
             if all >= LONG_RELIST {
-                let (all, objects) = (seconds(Duration::from_secs(all.as_secs())), self.objects);
-                let text = format!("{objects} status calls, one after the other, take {all}");
+                let (all, one) = (seconds(Duration::from_secs(all.as_secs())), milliseconds(call));
+                let text = format!(
+                    "{} status calls of {one} each, one after the other, take {all}",
+                    self.objects
+                );
                 warn(Trouble::LongRelist, text);
             }
         }
         warnings
     }
+}
+
+fn milliseconds(call: Duration) -> String {
+    format!("{:.1}ms", call.as_secs_f64() * 1e3)
 }
 
 #[cfg(test)]

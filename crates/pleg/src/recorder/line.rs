@@ -325,6 +325,10 @@ pub enum Turn {
     ShimHangs,
     /// It does again, or is gone.
     ShimAnswers,
+    /// The status of a container that does not change is not answered.
+    StatusHangs,
+    /// It is again, or the container is gone.
+    StatusAnswers,
     /// Changes are found by the runtime's events.
     Evented,
     /// They are found by full looks only; the message says why.

@@ -94,6 +94,27 @@ impl Records {
             .find_map(|key| Some((key, self.ready_sandbox(key)?)))
     }
 
+    /// A container of the pod that has not exited: the one whose `turn` it is, round and round.
+    pub(crate) fn alive_container(&self, key: PodKey, turn: usize) -> Option<ContainerRef> {
+        let containers = self.alive_containers(key).count();
+        let nth = turn.checked_rem(containers)?;
+        self.alive_containers(key).nth(nth).map(Item::reference)
+    }
+
+    /// The container of that id, if it is the pod's and has not exited.
+    pub(crate) fn alive_container_of(&self, key: PodKey, id: &str) -> Option<ContainerRef> {
+        let mut containers = self.alive_containers(key);
+        containers.find(|item| &*item.id == id).map(Item::reference)
+    }
+
+    fn alive_containers(&self, key: PodKey) -> impl Iterator<Item = &Item<ContainerState>> {
+        let pod = self.pods.get(key.0 as usize).and_then(Option::as_ref);
+        let slots = pod.into_iter().flat_map(|pod| pod.containers.iter());
+        slots
+            .filter_map(|&slot| self.containers.get(slot))
+            .filter(|item| !matches!(item.visible(), None | Some(ContainerState::Exited)))
+    }
+
     /// The pod of a container or sandbox.
     pub(crate) fn pod_of(&self, id: &str) -> Option<PodKey> {
         let container = self

@@ -18,6 +18,7 @@ use pleg::runtime::{
     Subject,
 };
 use pleg::snapshot::{ContainerList, SandboxList};
+use pleg::status::Resources;
 use pleg::{
     Config, ContainerId, ContainerRef, ContainerState, ContainerStatus, Event, Generator, Item, Metrics, Overflow,
     Pleg, PodUid, Reached, SandboxId, SandboxState, SandboxStatus, Start, Subscriber,
@@ -97,6 +98,13 @@ pub struct World {
     pub denied: BTreeSet<String>,
     /// What each call takes.
     pub latency: Duration,
+    /// What each call takes longer for every other one that is in flight.
+    pub contention: Duration,
+    busy: u32,
+    /// What `ContainerStatus` takes longer, of all containers.
+    pub container_latency: Duration,
+    /// Memory limits, as `UpdateContainerResources` sets them: in statuses, and in no list.
+    pub limits: BTreeMap<String, i64>,
     /// What one call after the other takes, round and round; if there are any, `latency` is not asked.
     pub latencies: Vec<Duration>,
     /// More calls than this without any time passing are a caller that goes round in circles: it is noted in `spun`, and they take
@@ -319,6 +327,17 @@ impl Fake {
         world.status_snapshot_early.then(|| part(&world))
     }
 
+    /// Works on a call: the longer, the more others there are.
+    async fn take(&self, latency: Duration) {
+        let contention = {
+            let mut world = self.world();
+            world.busy += 1;
+            world.contention * (world.busy - 1)
+        };
+        let _busy = Busy(self.clone());
+        tokio::time::sleep(latency + contention).await;
+    }
+
     async fn list_call(&self, rpc: Rpc) -> Result<(), Error> {
         self.world().lists_in_flight += 1;
         let _listing = Landing(self.clone(), |world| &mut world.lists_in_flight);
@@ -350,7 +369,7 @@ impl Fake {
                 ErrorKind::Deadline(Duration::from_mins(2)),
             ));
         }
-        tokio::time::sleep(latency).await;
+        self.take(latency).await;
         match self.world().list_error.clone() {
             Some(kind) => Err(Self::error(rpc, &Subject::NODE, kind)),
             None => Ok(()),
@@ -378,7 +397,12 @@ impl Fake {
             }
             return Err(Self::error(rpc, subject, ErrorKind::Deadline(Duration::from_secs(10))));
         }
-        tokio::time::sleep(latency).await;
+        let more = if rpc == Rpc::ContainerStatus {
+            self.world().container_latency
+        } else {
+            Duration::ZERO
+        };
+        self.take(latency + more).await;
         let world = self.world();
         if world.failing.contains(id) {
             return Err(Self::error(
@@ -394,6 +418,15 @@ impl Fake {
             return Err(Self::error(rpc, subject, ErrorKind::NotFound(id.into())));
         }
         Ok(())
+    }
+}
+
+/// A call that is being worked on.
+struct Busy(Fake);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.world().busy -= 1;
     }
 }
 
@@ -536,7 +569,15 @@ impl Runtime for Fake {
             image: "image".into(),
             image_ref: Box::default(),
             log_path: Box::default(),
-            resources: None,
+            resources: self.world().limits.get(id.as_str()).map(|&limit| {
+                Box::new(Resources {
+                    cpu_period: 0,
+                    cpu_quota: 0,
+                    cpu_shares: 0,
+                    memory_limit_in_bytes: limit,
+                    oom_score_adj: 0,
+                })
+            }),
         })
     }
 
@@ -548,6 +589,9 @@ impl Runtime for Fake {
         };
         if hung {
             tokio::time::sleep(Duration::from_secs(4)).await;
+        } else if self.world().contention > Duration::ZERO {
+            let latency = self.world().latency;
+            self.take(latency).await;
         }
         Ok(())
     }

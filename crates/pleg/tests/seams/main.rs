@@ -6,8 +6,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-#[path = "../../src/cache.rs"]
-#[allow(dead_code, unreachable_pub, reason = "a part of it is used here")]
+#[path = "../../src/cache/mod.rs"]
+#[allow(dead_code, unreachable_pub, unused_imports, reason = "a part of it is used here")]
 mod cache;
 #[path = "../../src/hints.rs"]
 #[allow(dead_code, reason = "a part of it is used here")]
@@ -183,6 +183,15 @@ impl Node {
         );
     }
 
+    /// Changes something and waits for an entry that shows it. The wait itself asks for nothing.
+    fn wait_for(&self, pod: usize) {
+        let version_then = self.change(pod);
+        self.hints.pod(&uid(pod), Source::OnDemand);
+        let shows = |entry: Option<&PodEntry>| entry.is_some_and(|entry| version(entry) >= version_then);
+        let met = block_on(self.cache.satisfied(&uid(pod), shows));
+        assert!(shows(met.unwrap().as_ref()));
+    }
+
     /// Begins to wait and gives up.
     fn give_up(&self, pod: usize) {
         let token = self.hints.pod(&uid(pod), Source::OnDemand);
@@ -297,6 +306,7 @@ fn node(failures: usize) {
         spawn(Box::new(|node, _| {
             node.give_up(1);
             node.call(1, true);
+            node.wait_for(0);
         })),
     ];
     for thread in others {

@@ -8,9 +8,24 @@
 //!
 //! A complete look is news about every pod, also about those it found unchanged, except those that are *held*: their change was
 //! seen but their inspection is not committed. A held pod waits alone; it never holds up another.
+//!
+//! # What an entry promises
+//!
+//! A look lists; it asks for the details of a pod only if the list shows a change. So an entry carries two points in the order of looks:
+//!
+//! | part of the status | true as of | because |
+//! |---|---|---|
+//! | which sandboxes and containers exist, and the state of each | [`PodEntry::observed`] | every complete look lists them |
+//! | the rest: IPs, resources, exit codes, reasons, times, images | [`PodEntry::inspected`] | only an inspection asks for it |
+//!
+//! [`Cache::newer_than`] waits for `observed` only. A change that no list shows, such as new limits after `UpdateContainerResources` or
+//! another IP, is therefore *not* in an entry just because the entry is newer than the change. [`Pleg::refresh`](crate::Pleg::refresh)
+//! inspects one pod anew, and its entry has both points after the call. Containers that have exited are the exception: the runtime does
+//! not change their status any more, so that it is read once, and again only after a restart of the runtime.
+
+mod wait;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use hashbrown::HashMap;
 use jiff::Timestamp;
@@ -21,6 +36,8 @@ use crate::model::{ObjectRef, ObjectState, PodRef, PodUid};
 use crate::status::PodStatus;
 use crate::sync::{AtomicU64, Mutex, Notify, Ordering, RwLock};
 use crate::trouble::Trouble;
+use wait::Waiters;
+pub use wait::{Wait, WaitError};
 
 /// A point in the order of looks. See the [module's text](self).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -77,11 +94,15 @@ pub struct StalePart {
 pub struct PodEntry {
     /// What the runtime said of each part of the pod when it was last asked for it.
     pub status: Arc<PodStatus>,
-    /// The look up to which this is the truth about every part.
+    /// The look as of which the sandboxes and containers of the pod are these, each in this state. Says nothing about the rest of the
+    /// status: see [what an entry promises](self#what-an-entry-promises).
     pub observed: Token,
-    /// The look up to which this is the truth about every part that is not in `stale`.
+    /// The same for every part that is not in `stale`.
     pub fresh: Token,
-    /// When that was last, by the wall clock; none before the first time.
+    /// The look after which the runtime was last asked about the whole pod, and answered; zero before the first time. Every detail in
+    /// the status is at least this new, but for containers that had already exited.
+    pub inspected: Token,
+    /// When the runtime last answered about the pod or a part of it, by the wall clock; none before the first time.
     pub inspected_at: Option<Timestamp>,
     /// Set while a part of the pod is in quarantine: the first error of `stale`.
     pub error: Option<Arc<PodError>>,
@@ -127,8 +148,8 @@ struct Slot {
     inspecting: bool,
     /// The newest look after which an inspection failed.
     tried: Token,
-    /// The look after which it was last inspected in full.
-    inspected: Token,
+    /// The look after which the inspection under way was sent; none if it asks about a part of the pod only.
+    asked: Option<Token>,
 }
 
 #[derive(Debug, Default)]
@@ -152,31 +173,10 @@ struct Shared {
     wanted: Notify,
 }
 
-#[derive(Debug)]
-struct Waiters {
-    count: usize,
-    notify: Arc<Notify>,
-    oldest: Instant,
-    token: Token,
-}
-
 /// Reads the statuses. Clones read the same cache.
 #[derive(Debug, Clone, Default)]
 pub struct Cache {
     shared: Arc<Shared>,
-}
-
-/// A wait in progress, for those who ask what is being waited for.
-#[derive(Debug, Clone)]
-pub struct Wait {
-    /// The pod.
-    pub uid: PodUid,
-    /// How many wait for it.
-    pub waiters: usize,
-    /// The newest look any of them waits for.
-    pub token: Token,
-    /// How long the first of them has waited.
-    pub age: Duration,
 }
 
 impl Cache {
@@ -212,26 +212,6 @@ impl Cache {
         self.len() == 0
     }
 
-    /// Waits until the pod was observed at or after `token`. A pod the runtime does not know has an empty status after the next
-    /// complete look. A pod in quarantine is an error once it was tried, or once everything else was seen; so is everything once the
-    /// generator has ended. Cancel-safe.
-    pub async fn newer_than(&self, uid: &PodUid, token: Token) -> Result<PodEntry, NotFresh> {
-        if let Some(answer) = self.answer(uid, token) {
-            return answer;
-        }
-        let waiting = Waiting::enter(self, uid, token);
-        loop {
-            let notified = waiting.notify.notified();
-            tokio::pin!(notified);
-            // Enrol before looking: what is committed in between wakes us.
-            notified.as_mut().enable();
-            if let Some(answer) = self.answer(uid, token) {
-                return answer;
-            }
-            notified.await;
-        }
-    }
-
     fn answer(&self, uid: &PodUid, token: Token) -> Option<Result<PodEntry, NotFresh>> {
         let state = self.shared.state.read();
         let Some(slot) = state.pods.get(uid) else {
@@ -246,6 +226,7 @@ impl Cache {
                     status,
                     observed: state.complete,
                     fresh: state.complete,
+                    inspected: state.complete,
                     inspected_at: None,
                     error: None,
                     stale: Arc::default(),
@@ -269,23 +250,6 @@ impl Cache {
             })
         })
     }
-
-    /// Since when the first of those who wait does.
-    pub(crate) fn oldest_wait(&self) -> Option<Instant> {
-        self.shared.waiters.lock().values().map(|waiters| waiters.oldest).min()
-    }
-
-    /// Who waits for what.
-    pub fn waits(&self) -> Vec<Wait> {
-        let waiters = self.shared.waiters.lock();
-        let wait = |(uid, w): (&PodUid, &Waiters)| Wait {
-            uid: uid.clone(),
-            waiters: w.count,
-            token: w.token,
-            age: w.oldest.elapsed(),
-        };
-        waiters.iter().map(wait).collect()
-    }
 }
 
 impl Slot {
@@ -296,45 +260,6 @@ impl Slot {
         }
         entry.fresh = entry.fresh.max(entry.observed);
         entry
-    }
-}
-
-/// One call of `newer_than`; leaves the table of waiters when dropped.
-struct Waiting<'a> {
-    cache: &'a Cache,
-    uid: &'a PodUid,
-    notify: Arc<Notify>,
-}
-
-impl<'a> Waiting<'a> {
-    fn enter(cache: &'a Cache, uid: &'a PodUid, token: Token) -> Self {
-        let mut waiters = cache.shared.waiters.lock();
-        let entry = waiters.entry_ref(uid).or_insert_with(|| Waiters {
-            count: 0,
-            notify: Arc::default(),
-            oldest: Instant::now(),
-            token,
-        });
-        entry.count += 1;
-        entry.token = entry.token.max(token);
-        cache.shared.wanted.notify_one();
-        Self {
-            cache,
-            uid,
-            notify: Arc::clone(&entry.notify),
-        }
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        let mut waiters = self.cache.shared.waiters.lock();
-        if let Some(entry) = waiters.get_mut(self.uid) {
-            entry.count -= 1;
-            if entry.count == 0 {
-                waiters.remove(self.uid);
-            }
-        }
     }
 }
 
@@ -407,6 +332,7 @@ impl CacheWriter {
                     status: Arc::new(status),
                     observed: Token::default(),
                     fresh: Token::default(),
+                    inspected: Token::default(),
                     inspected_at: None,
                     error: None,
                     stale,
@@ -414,7 +340,7 @@ impl CacheWriter {
                 held: true,
                 inspecting: true,
                 tried: Token::default(),
-                inspected: Token::default(),
+                asked: None,
             }
         });
         if !slot.held {
@@ -434,10 +360,18 @@ impl CacheWriter {
             .filter(|slot| slot.entry.inspected_at.is_some())
             .map(|slot| Known {
                 status: Arc::clone(&slot.entry.status),
-                inspected: slot.inspected,
+                inspected: slot.entry.inspected,
                 at: slot.entry.inspected_at,
                 stale: Arc::clone(&slot.entry.stale),
             })
+    }
+
+    /// An inspection of the pod is sent now, after the look `token`. `whole`: nothing of what is known is taken over, but for what has
+    /// exited. Looks that list the same while it runs vouch for the pod's states, and not for what the inspection brings.
+    pub(crate) fn inspecting(&self, uid: &PodUid, token: Token, whole: bool) {
+        if let Some(slot) = self.cache.shared.state.write().pods.get_mut(uid) {
+            slot.asked = whole.then_some(token);
+        }
     }
 
     /// A full look is complete.
@@ -461,14 +395,17 @@ impl CacheWriter {
         let mut state = self.cache.shared.state.write();
         let before = state.pods.get(&uid);
         // What was seen by id while a list hangs vouches for no later look, and takes nothing back either.
-        let [observed, fresh] = before.map_or([Token::default(); 2], |slot| [slot.entry.observed, slot.entry.fresh]);
+        let [observed, fresh, inspected] = before.map_or([Token::default(); 3], |slot| {
+            [slot.entry.observed, slot.entry.fresh, slot.entry.inspected]
+        });
+        let asked = before.and_then(|slot| slot.asked);
         let whole = stale.is_empty();
-        let observed = if whole { token.max(observed) } else { observed };
         let slot = Slot {
             entry: PodEntry {
                 status: Arc::new(status),
-                observed,
+                observed: if whole { token.max(observed) } else { observed },
                 fresh: fresh.max(token),
+                inspected: asked.filter(|_| whole).unwrap_or_default().max(inspected),
                 inspected_at: Some(at),
                 error: stale.iter().find_map(|part| part.error.clone()),
                 stale,
@@ -476,10 +413,8 @@ impl CacheWriter {
             held,
             inspecting,
             tried: before.filter(|_| !whole).map_or(Token::default(), |slot| slot.tried),
-            inspected: match before {
-                Some(slot) if !whole => slot.inspected,
-                _ => observed,
-            },
+            // What is stale was asked for then, or will be later.
+            asked: asked.filter(|_| !whole),
         };
         state.pods.insert(uid.clone(), slot);
         drop(state);

@@ -1,9 +1,17 @@
-//! Finds shims that hang without anybody noticing.
+//! Finds shims and containers that hang without anybody noticing.
 //!
 //! A shim that is stopped or stuck keeps no list and no status waiting: its pod just shows its last state for ever. Only a call that
-//! goes through the shim tells, and the verbose `PodSandboxStatus` is the one that changes nothing. So every ready pod is asked once
-//! in [`ProbeConfig::round`], a few a second at most, and those that there is a reason to suspect first. A probe that takes long while
-//! the plain status of the same sandbox does not, and that does so again, is a hung shim.
+//! goes through the shim tells, and the verbose `PodSandboxStatus` is the one that changes nothing. A container whose status hangs is
+//! noticed no sooner than it changes. So every ready pod is asked once in [`ProbeConfig::round`], through its shim and for one of its
+//! containers, another one in each round; a few pods a second at most, and those that there is a reason to suspect first. How the
+//! answers are judged is in `ask`.
+//!
+//! Now and then a probe is made while nothing else of ours is in flight: what its calls take is what the runtime takes for a call, and
+//! what a kubelet, which asks one by one, would wait for. Under our own load every call takes longer (`isolated`).
+
+mod ask;
+mod isolated;
+mod stuck;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,26 +23,27 @@ use futures_util::stream::FuturesUnordered;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use pleg_cri::error::seconds;
-use pleg_cri::{Error, Subject};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::Generator;
 use crate::health::HungShim;
-use crate::model::{PodRef, PodUid, SandboxId};
+use crate::model::{ContainerRef, PodRef, PodUid, SandboxId};
 use crate::recorder::line::Turn;
 use crate::records::PodKey;
 use crate::runtime::Runtime;
-use crate::shim::Shim;
 use crate::trouble::Trouble;
+use ask::{Answers, How, ShimVerdict, Target, ask};
+use isolated::Isolated;
+use stuck::Stuck;
 
-/// How pods are probed for hung shims.
+/// How pods are probed for hung shims and for containers that do not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProbeConfig {
     /// In this time every pod is probed once, as far as `least_pause` allows. Zero: none is.
     pub round: Duration,
     /// From one probe to the next, at least.
     pub least_pause: Duration,
-    /// A probe that takes longer is not answered by a shim that lives.
+    /// A call that takes longer is suspicious: others are asked to compare with, and then the same again.
     pub slow: Duration,
 }
 
@@ -58,10 +67,8 @@ const MOST_TOGETHER: usize = 32;
 const MOST_AT_REST: usize = 110;
 /// From one probe of a shim that hangs to the next.
 const AGAIN: Duration = Duration::from_secs(10);
-/// The kernel waits for a lock of a process before it shows its arguments, and a hung one may hold that.
-const PROC_ANSWERS: Duration = Duration::from_secs(2);
-/// So many probes tell what a call takes.
-const LAST: usize = 5;
+/// Containers that a slow one is compared with.
+const MOST_WITNESSES: usize = 3;
 /// Hung shims that are followed. More than this at once is no matter of shims.
 const MOST_HUNG: usize = 256;
 
@@ -99,13 +106,14 @@ pub(super) struct Prober {
     /// When probes were last made together, and how many of those are still to be made.
     together: Instant,
     owed: usize,
-    /// The pod that was probed last in the round.
+    /// The pod that was probed last in the round, and how many rounds were made before: it says whose turn it is within a pod.
     cursor: Option<PodKey>,
+    rounds: usize,
     pub(super) suspects: Suspects,
     /// Hung shims, and when to probe them again.
     hung: HashMap<PodUid, Instant>,
-    /// What the last calls took that were made one at a time.
-    took: VecDeque<Duration>,
+    stuck: Stuck,
+    isolated: Isolated,
 }
 
 impl Prober {
@@ -118,9 +126,11 @@ impl Prober {
             together: now,
             owed: 0,
             cursor: None,
+            rounds: 0,
             suspects: Suspects::default(),
             hung: HashMap::new(),
-            took: VecDeque::new(),
+            stuck: Stuck::default(),
+            isolated: Isolated::new(now),
         }
     }
 
@@ -129,17 +139,9 @@ impl Prober {
         self.suspects.add(uid);
     }
 
-    /// What a call takes when nobody else asks, as far as probes tell; none before enough were made. The quickest of the last few:
-    /// what is busy for a moment is not slow.
+    /// What a status call takes when nothing else of ours is in flight; none before that is known.
     pub(super) fn latency(&self) -> Option<Duration> {
-        self.took.iter().min().copied().filter(|_| self.took.len() == LAST)
-    }
-
-    fn learn(&mut self, took: Duration) {
-        if self.took.len() == LAST {
-            self.took.pop_front();
-        }
-        self.took.push_back(took);
+        self.isolated.latency()
     }
 
     /// The next probe that ends; never resolves where there is none.
@@ -155,22 +157,26 @@ impl Prober {
 /// A probe that ended.
 #[derive(Debug)]
 pub(super) struct Probed {
-    pod: PodRef,
-    sandbox: SandboxId,
-    verdict: Verdict,
-    /// What a call took that no shim held up.
-    took: Option<Duration>,
+    target: Target,
+    answers: Answers,
 }
 
+/// Whom to probe: a pod's sandbox, and this one of its containers rather than the one whose turn it is.
 #[derive(Debug)]
-enum Verdict {
-    Lives,
-    Hangs {
-        took: [Duration; 2],
-        shim: Option<Shim>,
-    },
-    /// The runtime did not answer, or everything is slow: this says nothing about the shim.
-    Unknown,
+struct Chosen {
+    pod: PodRef,
+    sandbox: SandboxId,
+    container: Option<ContainerRef>,
+}
+
+impl From<(PodRef, SandboxId)> for Chosen {
+    fn from((pod, sandbox): (PodRef, SandboxId)) -> Self {
+        Self {
+            pod,
+            sandbox,
+            container: None,
+        }
+    }
 }
 
 impl<R: Runtime> Generator<R> {
@@ -181,8 +187,13 @@ impl<R: Runtime> Generator<R> {
             return None;
         }
         let now = Instant::now();
+        let others = self.listing.is_some() || !self.inspections.is_empty();
+        let probes = self.prober.in_flight.len();
+        if let Some(until) = self.prober.isolated.holds(now, probes, others, config) {
+            return Some(until);
+        }
         if self.evented.period.is_grown() {
-            self.probe_together(now);
+            self.probe_together(now, others);
         }
         let due = self.next_probe();
         if now < due {
@@ -190,15 +201,15 @@ impl<R: Runtime> Generator<R> {
         }
         self.prober.last = now;
         if self.prober.in_flight.len() < MOST_PROBES
-            && let Some(found) = self.next_to_probe(now)
+            && let Some(chosen) = self.next_to_probe(now)
         {
-            self.start_probe(found);
+            self.start_probe(chosen, others);
         }
         Some(self.next_probe())
     }
 
     /// While nothing else wakes us, the probes of a round are made together: waking up for each costs far more than the probe.
-    fn probe_together(&mut self, now: Instant) {
+    fn probe_together(&mut self, now: Instant, others: bool) {
         let (round, pause) = (self.config.probe.round, self.probe_pause());
         if now >= self.prober.together + round.max(pause) {
             self.prober.together = now;
@@ -209,26 +220,31 @@ impl<R: Runtime> Generator<R> {
         }
         while self.prober.owed > 0 && self.prober.in_flight.len() < MOST_TOGETHER {
             self.prober.owed -= 1;
-            if let Some(found) = self.next_in_round() {
-                self.start_probe(found);
+            if let Some(chosen) = self.next_in_round() {
+                self.start_probe(chosen, others);
+                if self.prober.isolated.is_under_way() {
+                    // The others follow when it has ended.
+                    return;
+                }
             }
         }
     }
 
-    fn start_probe(&mut self, (pod, sandbox): (PodRef, SandboxId)) {
+    /// `others`: calls that are no probes are in flight.
+    fn start_probe(&mut self, chosen: Chosen, others: bool) {
+        let alone = !others && self.prober.in_flight.is_empty();
+        let how = How {
+            slow: self.config.probe.slow,
+            // Once for each shim that hangs: a search may hang with it.
+            search: !self.prober.hung.contains_key(&chosen.pod.uid),
+            alone: alone.then(|| self.prober.isolated.begin(self.config.probe)).flatten(),
+        };
+        let target = self.target(chosen);
+        self.prober.in_flight.push(target.pod.uid.clone());
         let runtime = Arc::clone(&self.runtime);
-        let slow = self.config.probe.slow;
-        // Once for each shim that hangs: a search may hang with it.
-        let search = !self.prober.hung.contains_key(&pod.uid);
-        self.prober.in_flight.push(pod.uid.clone());
         let call = async move {
-            let (verdict, took) = probe(&*runtime, &pod, &sandbox, slow, search).await;
-            Probed {
-                pod,
-                sandbox,
-                verdict,
-                took,
-            }
+            let answers = ask(&*runtime, &target, how).await;
+            Probed { target, answers }
         };
         self.prober.calls.push(call.boxed());
     }
@@ -245,7 +261,9 @@ impl<R: Runtime> Generator<R> {
         if !self.prober.suspects.is_empty() {
             return soon;
         }
-        let hung = self.prober.hung.values().min().map(|at| soon.max(*at));
+        let hung = self.prober.hung.values().min().copied();
+        let hung = [hung, self.prober.stuck.next()].into_iter().flatten().min();
+        let hung = hung.map(|at| soon.max(at));
         let round = if self.evented.period.is_grown() {
             self.prober.together + self.config.probe.round.max(self.probe_pause())
         } else {
@@ -254,14 +272,14 @@ impl<R: Runtime> Generator<R> {
         hung.map_or(round, |at| at.min(round))
     }
 
-    /// Suspects first, then hung shims whose time has come, then the next in the round.
-    fn next_to_probe(&mut self, now: Instant) -> Option<(PodRef, SandboxId)> {
+    /// Suspects first, then hung shims and stuck containers whose time has come, then the next in the round.
+    fn next_to_probe(&mut self, now: Instant) -> Option<Chosen> {
         let busy = |prober: &Prober, uid: &PodUid| prober.in_flight.contains(uid);
         while let Some(uid) = self.prober.suspects.take() {
             if !busy(&self.prober, &uid)
                 && let Some(found) = self.records.key(&uid).and_then(|key| self.records.ready_sandbox(key))
             {
-                return Some(found);
+                return Some(found.into());
             }
         }
         let hung = self.prober.hung.iter();
@@ -273,44 +291,44 @@ impl<R: Runtime> Generator<R> {
         if let Some(uid) = due {
             let found = self.records.key(&uid).and_then(|key| self.records.ready_sandbox(key));
             if found.is_some() {
-                return found;
+                return found.map(Chosen::from);
             }
             // Gone, or not ready any more: that is seen by everybody.
             self.shim_answers(&uid);
         }
-        self.next_in_round()
+        self.next_stuck(now).or_else(|| self.next_in_round())
     }
 
-    fn next_in_round(&mut self) -> Option<(PodRef, SandboxId)> {
+    fn next_in_round(&mut self) -> Option<Chosen> {
         // A runtime that does not answer has nothing to say about shims either.
         if self.health.looks_fail() {
             return None;
         }
         let (key, found) = self.records.next_ready(self.prober.cursor)?;
-        self.prober.cursor = Some(key);
+        if self.prober.cursor.replace(key).is_some_and(|last| key <= last) {
+            self.prober.rounds = self.prober.rounds.wrapping_add(1);
+        }
         let skip = self.prober.in_flight.contains(&found.0.uid) || self.prober.hung.contains_key(&found.0.uid);
-        (!skip).then_some(found)
+        (!skip).then(|| found.into())
     }
 
     /// Takes in a probe.
     pub(super) fn probed(&mut self, probed: Probed) {
-        let Probed {
-            pod,
-            sandbox,
-            verdict,
-            took,
-        } = probed;
-        if let Some(took) = took {
-            self.prober.learn(took);
-        }
-        self.prober.in_flight.retain(|uid| *uid != pod.uid);
-        if let Some(again) = self.prober.hung.get_mut(&pod.uid) {
+        let Probed { target, answers } = probed;
+        self.prober.isolated.ended(self.prober.in_flight.len(), answers.took);
+        self.prober.in_flight.retain(|uid| *uid != target.pod.uid);
+        if let Some(again) = self.prober.hung.get_mut(&target.pod.uid) {
             *again = Instant::now() + AGAIN;
         }
-        match verdict {
-            Verdict::Unknown => {}
-            Verdict::Lives => self.shim_answers(&pod.uid),
-            Verdict::Hangs { took, shim } => {
+        if !matches!(answers.shim, ShimVerdict::Hangs { .. }) {
+            // Where the shim hangs, that is why its container does not answer.
+            self.container_probed(&target, answers.container);
+        }
+        match answers.shim {
+            ShimVerdict::Unknown => {}
+            ShimVerdict::Lives => self.shim_answers(&target.pod.uid),
+            ShimVerdict::Hangs { took, shim } => {
+                let Target { pod, sandbox, .. } = target;
                 let now = Instant::now();
                 if self.records.key(&pod.uid).is_none() || self.prober.hung.len() >= MOST_HUNG {
                     return;
@@ -353,52 +371,4 @@ impl<R: Runtime> Generator<R> {
         // Whatever happened behind the shim's back shows now.
         self.hints.pod(uid, crate::event::Source::Relist);
     }
-}
-
-/// Asks through the shim, and around it if that took long; `search`: looks for the process of one that hangs.
-async fn probe<R: Runtime>(
-    runtime: &R,
-    pod: &PodRef,
-    sandbox: &SandboxId,
-    slow: Duration,
-    search: bool,
-) -> (Verdict, Option<Duration>) {
-    let subject = Subject::sandbox(pod.full_name(), sandbox.shared());
-    let started = Instant::now();
-    let answer: Result<(), Error> = runtime.probe_sandbox(&subject, sandbox).await;
-    let through = started.elapsed();
-    if answer.is_err_and(|error| !error.kind.is_deadline()) {
-        return (Verdict::Unknown, None);
-    }
-    if through < slow {
-        return (Verdict::Lives, Some(through));
-    }
-    let started = Instant::now();
-    let plain = runtime.sandbox_status(&subject, sandbox).await;
-    let around = started.elapsed();
-    if plain.is_err() {
-        // Gone meanwhile, or the runtime does not answer at all.
-        return (Verdict::Unknown, None);
-    }
-    if around * 2 >= through {
-        // Everything is slow.
-        return (Verdict::Unknown, Some(around));
-    }
-    // The whole runtime may have been away until a moment ago. It is the shim if it is so still, while others are answered.
-    if let Ok(again) = timeout(slow, runtime.probe_sandbox(&subject, sandbox)).await {
-        let verdict = again.map_or(Verdict::Unknown, |()| Verdict::Lives);
-        return (verdict, Some(around));
-    }
-    let mut shim = None;
-    if search {
-        let id = sandbox.clone();
-        let found = tokio::task::spawn_blocking(move || Shim::of(id.as_str()));
-        // A search that hangs is left to itself.
-        shim = timeout(PROC_ANSWERS, found).await.ok().and_then(Result::ok).flatten();
-    }
-    let verdict = Verdict::Hangs {
-        took: [through, around],
-        shim,
-    };
-    (verdict, Some(around))
 }

@@ -1,0 +1,212 @@
+//! Containers that do not change and do not answer: which are known, when each is asked again, and what is said about them.
+
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use pleg_cri::error::seconds;
+use tokio::time::Instant;
+
+use super::ask::{ContainerVerdict, Target};
+use super::{Chosen, Generator, MOST_HUNG, MOST_WITNESSES};
+use crate::health::{StuckContainer, Who};
+use crate::model::{ContainerId, ContainerRef, PodRef, PodUid};
+use crate::recorder::line::Turn;
+use crate::records::PodKey;
+use crate::runtime::Runtime;
+use crate::trouble::Trouble;
+
+/// From one attempt to the next: doubles up to the last, since a call that was given up may go on in the runtime.
+const AGAIN: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(40)];
+
+/// The containers that are known not to answer.
+#[derive(Debug, Default)]
+pub(super) struct Stuck {
+    containers: HashMap<ContainerId, Known>,
+    /// Neither do most of the others.
+    none_answers: bool,
+}
+
+#[derive(Debug)]
+struct Known {
+    pod: PodUid,
+    attempts: u32,
+    again: Instant,
+}
+
+impl Stuck {
+    /// When the next one is to be asked again.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.containers.values().map(|known| known.again).min()
+    }
+}
+
+impl<R: Runtime> Generator<R> {
+    /// Completes whom to probe: the container whose turn it is, and those that it is compared with if it takes long.
+    pub(super) fn target(&self, chosen: Chosen) -> Target {
+        let Chosen {
+            pod,
+            sandbox,
+            container,
+        } = chosen;
+        let key = self.records.key(&pod.uid).filter(|key| self.may_ask(*key));
+        let turn = || {
+            let container = self.records.alive_container(key?, self.prober.rounds)?;
+            (!self.prober.stuck.containers.contains_key(&container.id)).then_some(container)
+        };
+        let container = container.or_else(turn);
+        let witnesses = match (key, &container) {
+            (Some(key), Some(_)) => self.witnesses(key),
+            _ => Vec::new(),
+        };
+        Target {
+            pod,
+            sandbox,
+            container,
+            witnesses,
+        }
+    }
+
+    /// Nobody else is about to find out whether the pod's containers answer: no inspection is due, and no list takes so long that
+    /// everything may soon be asked for by id.
+    fn may_ask(&self, key: PodKey) -> bool {
+        let slow = self.config.probe.slow / 2;
+        let list_is_slow = self.listing.as_ref().is_some_and(|listing| listing.started.elapsed() >= slow);
+        !self.has_open_work(key) && !self.quarantine.has_pod(key) && !list_is_slow
+    }
+
+    /// Containers of the pods that come next in the round.
+    fn witnesses(&self, of: PodKey) -> Vec<(PodRef, ContainerRef)> {
+        let (mut witnesses, mut last) = (Vec::new(), of);
+        for _ in 0..2 * MOST_WITNESSES {
+            let Some((key, (pod, _))) = self.records.next_ready(Some(last)) else {
+                break;
+            };
+            if key == of || witnesses.len() == MOST_WITNESSES {
+                break;
+            }
+            last = key;
+            let container = self.records.alive_container(key, self.prober.rounds);
+            let known = &self.prober.stuck.containers;
+            let container = container.filter(|container| !known.contains_key(&container.id));
+            witnesses.extend(container.map(|container| (pod, container)));
+        }
+        witnesses
+    }
+
+    /// The stuck container that is to be asked again now. Those that are gone or have exited are forgotten.
+    pub(super) fn next_stuck(&mut self, now: Instant) -> Option<Chosen> {
+        let due = self.prober.stuck.containers.iter();
+        let due: Vec<_> = due
+            .filter(|(_, known)| known.again <= now && !self.prober.in_flight.contains(&known.pod))
+            .map(|(id, known)| (id.clone(), known.pod.clone()))
+            .collect();
+        for (id, uid) in due {
+            let key = self.records.key(&uid);
+            let alive = key.and_then(|key| self.records.alive_container_of(key, id.as_str()));
+            let ready = key.and_then(|key| self.records.ready_sandbox(key));
+            let (Some(key), Some(container), Some((pod, sandbox))) = (key, alive, ready) else {
+                self.container_answers(&id);
+                continue;
+            };
+            if self.may_ask(key) {
+                return Some(Chosen {
+                    pod,
+                    sandbox,
+                    container: Some(container),
+                });
+            }
+            // Somebody else finds out.
+            if let Some(known) = self.prober.stuck.containers.get_mut(&id) {
+                known.again = now + AGAIN[0];
+            }
+        }
+        None
+    }
+
+    /// Takes in what a probe says about a container.
+    pub(super) fn container_probed(&mut self, target: &Target, verdict: ContainerVerdict) {
+        let Some(container) = &target.container else { return };
+        let now = Instant::now();
+        if let Some(known) = self.prober.stuck.containers.get_mut(&container.id) {
+            known.attempts += 1;
+            let pause = AGAIN[0].saturating_mul(1 << known.attempts.min(8)).min(AGAIN[1]);
+            known.again = now + pause;
+        }
+        match verdict {
+            ContainerVerdict::Unknown => {}
+            ContainerVerdict::Answers => {
+                self.container_answers(&container.id);
+                self.containers_answer();
+            }
+            ContainerVerdict::NoneAnswers { waited } => self.no_container_answers(waited),
+            ContainerVerdict::Stuck { waited } => {
+                self.containers_answer();
+                let known = &mut self.prober.stuck.containers;
+                let key = self.records.key(&target.pod.uid);
+                let gone = key.is_none_or(|key| self.records.alive_container_of(key, container.id.as_str()).is_none());
+                if gone || known.contains_key(&container.id) || known.len() >= MOST_HUNG {
+                    return;
+                }
+                let again = Known {
+                    pod: target.pod.uid.clone(),
+                    attempts: 0,
+                    again: now + AGAIN[0],
+                };
+                known.insert(container.id.clone(), again);
+                let stuck = StuckContainer {
+                    pod: target.pod.clone(),
+                    sandbox: target.sandbox.clone(),
+                    container: container.clone(),
+                    slow: self.config.probe.slow,
+                    since: now.checked_sub(waited[0]).unwrap_or(now),
+                    around: waited[1],
+                };
+                let text = stuck.text();
+                let advice = self.health.advice(Trouble::StuckInspection, &stuck.who());
+                tracing::warn!("{text}; other containers are not affected. {advice}");
+                self.recorder
+                    .transition(Turn::StatusHangs, Some(&target.pod), Some(&text), None);
+                self.health.container_stuck(stuck);
+            }
+        }
+    }
+
+    /// The container answers again, has exited or is gone.
+    fn container_answers(&mut self, id: &ContainerId) {
+        self.prober.stuck.containers.remove(id);
+        let Some(stuck) = self.health.container_answers(id) else {
+            return;
+        };
+        let lasted = stuck.since.elapsed();
+        tracing::info!("{} is not stuck any more, after {}", stuck.who(), seconds(lasted));
+        self.recorder
+            .transition(Turn::StatusAnswers, Some(&stuck.pod), None, Some(lasted));
+    }
+
+    fn no_container_answers(&mut self, waited: Duration) {
+        if std::mem::replace(&mut self.prober.stuck.none_answers, true) {
+            return;
+        }
+        let now = Instant::now();
+        let text = self
+            .health
+            .no_container_answers(now.checked_sub(waited).unwrap_or(now), waited);
+        let advice = self.health.advice(Trouble::StalledStorage, &Who::default());
+        tracing::warn!("{text}. {advice}");
+        self.recorder.transition(Turn::StatusHangs, None, Some(&text), None);
+    }
+
+    fn containers_answer(&mut self) {
+        if !std::mem::replace(&mut self.prober.stuck.none_answers, false) {
+            return;
+        }
+        if let Some(since) = self.health.containers_answer() {
+            let lasted = since.elapsed();
+            tracing::info!(
+                "the runtime answers for its containers again, after {}",
+                seconds(lasted)
+            );
+            self.recorder.transition(Turn::StatusAnswers, None, None, Some(lasted));
+        }
+    }
+}
