@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::cache::{CacheWriter, Token};
+use crate::cache::{CacheWriter, Committed, Token};
 use crate::status::PodStatus;
 
 const THIS: InstanceId = InstanceId::new(1);
@@ -24,12 +24,14 @@ fn pod_ref(uid: &str) -> PodRef {
 fn cache_of(pods: &[&str]) -> CacheWriter {
     let cache = CacheWriter::default();
     for pod in pods {
-        cache.commit(
-            PodStatus::empty(pod_ref(pod)),
-            Token::default(),
-            Timestamp::UNIX_EPOCH,
-            false,
-        );
+        let committed = Committed {
+            token: Token::default(),
+            at: Timestamp::UNIX_EPOCH,
+            stale: Arc::default(),
+            held: false,
+            inspecting: false,
+        };
+        cache.commit(PodStatus::empty(pod_ref(pod)), committed);
     }
     cache
 }
