@@ -71,6 +71,9 @@ impl EventTable {
             Line::Event(event) => self.event(event),
             Line::Gap(Gap { from, to, .. }) => {
                 let missed = to - from + 1;
+                if missed == 1 {
+                    return format!("{YELLOW}--- 1 event missed: {from} is no longer held ---{PLAIN}");
+                }
                 format!("{YELLOW}--- {missed} events missed: {from} to {to} are no longer held ---{PLAIN}")
             }
         }
