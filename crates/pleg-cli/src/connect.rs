@@ -136,9 +136,6 @@ pub(crate) async fn source(
     metrics: &Metrics,
 ) -> anyhow::Result<Source> {
     if let Some(daemon) = daemon(global, observe).await? {
-        if global.verbose {
-            tell(&format!("asking the daemon at {}", daemon.address()));
-        }
         return Ok(Source::Daemon(daemon));
     }
     runtime(global, deadlines(global, stay)?, metrics)
@@ -155,8 +152,16 @@ fn named(global: &Global, observe: &Observe) -> Result<Option<DaemonAddress>, Us
     }
 }
 
-/// The daemon to ask, if one was named or answers at its usual place, and no runtime was named.
+/// The daemon to ask, if one was named or answers at its usual place, and no runtime was named. Says so if that is wanted.
 pub(crate) async fn daemon(global: &Global, observe: &Observe) -> anyhow::Result<Option<Daemon>> {
+    let daemon = find_daemon(global, observe).await?;
+    if let (Some(daemon), true) = (&daemon, global.verbose) {
+        tell(&format!("asking the daemon at {}", daemon.address()));
+    }
+    Ok(daemon)
+}
+
+async fn find_daemon(global: &Global, observe: &Observe) -> anyhow::Result<Option<Daemon>> {
     let timeout = global.timeout.unwrap_or(ONCE);
     if let Some(address) = named(global, observe)? {
         let daemon = Daemon::new(address, timeout);
