@@ -2,15 +2,17 @@
 
 #![expect(clippy::doc_markdown, reason = "these comments are what --help prints")]
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use pleg::{EventType, Mode};
 use pleg_cri::Endpoint;
 
+use crate::Usage;
+use crate::address::DaemonAddress;
 use crate::filter::{Filter, PodName};
+use crate::listen::ListenArgs;
 use crate::since::Since;
 use crate::text::parse_duration;
 
@@ -41,26 +43,39 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// What every command takes.
+/// Where the flags stand that more than one command takes.
+const GLOBAL: &str = "Global options";
+/// Those of them that are about whom to ask.
+const ASKING: [&str; 3] = ["runtime_endpoint", "timeout", "verbose"];
+/// Commands that ask nobody, so that these flags would mean nothing to them.
+const ASK_NOBODY: [&[&str]; 5] = [
+    &["demo"],
+    &["sim"],
+    &["completions"],
+    &["debug", "replay"],
+    &["node", "check"],
+];
+
+/// What every command takes, but for those that ask nobody: see [`ASK_NOBODY`].
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Global {
     /// The runtime's socket, as in unix:///run/containerd/containerd.sock
-    #[arg(short, long, global = true, value_name = "ENDPOINT", value_parser = Endpoint::parse)]
+    #[arg(short, long, global = true, help_heading = GLOBAL, value_name = "ENDPOINT", value_parser = Endpoint::parse)]
     pub(crate) runtime_endpoint: Option<Endpoint>,
     /// How long one call to the runtime or the daemon may take, as in 400ms, 5s, 2m
-    #[arg(short, long, global = true, value_name = "DURATION", value_parser = parse_duration)]
+    #[arg(short, long, global = true, help_heading = GLOBAL, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) timeout: Option<Duration>,
     /// Say on stderr who is asked
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, help_heading = GLOBAL)]
     pub(crate) verbose: bool,
     /// How much to log to stderr
-    #[arg(long, global = true, value_name = "LEVEL")]
+    #[arg(long, global = true, help_heading = GLOBAL, value_name = "LEVEL")]
     pub(crate) log_level: Option<LogLevel>,
     /// How to log
-    #[arg(long, global = true, value_name = "FORMAT", default_value = "text")]
+    #[arg(long, global = true, help_heading = GLOBAL, value_name = "FORMAT", default_value = "text")]
     pub(crate) log_format: LogFormat,
     /// No colours, also on a terminal; as does setting $NO_COLOR
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = GLOBAL)]
     pub(crate) no_color: bool,
 }
 
@@ -112,10 +127,10 @@ pub(crate) enum Command {
 /// Where the observing commands look.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Observe {
-    /// Ask the daemon at this socket [default: /run/pleg/pleg.sock or $XDG_RUNTIME_DIR/pleg.sock,
-    /// if one answers there; else the runtime itself]
-    #[arg(long, value_name = "ENDPOINT", value_parser = Endpoint::parse, env = "PLEG_DAEMON", conflicts_with = "runtime_endpoint")]
-    pub(crate) daemon: Option<Endpoint>,
+    /// Ask the daemon at this socket, or at http://HOST:PORT [default: $PLEG_DAEMON, else /run/pleg/pleg.sock or
+    /// $XDG_RUNTIME_DIR/pleg.sock, if one answers there; else the runtime itself]
+    #[arg(long, value_name = "ADDRESS", value_parser = DaemonAddress::parse, conflicts_with = "runtime_endpoint")]
+    pub(crate) daemon: Option<DaemonAddress>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -154,19 +169,13 @@ pub(crate) enum PlainFormat {
 #[command(after_help = "\
 Examples:
   pleg run
-  pleg run -r unix:///run/crio/crio.sock --listen-tcp 127.0.0.1:10255
+  pleg run -r unix:///run/crio/crio.sock --listen-tcp localhost:10255
+  pleg run --listen-group adm
   curl --unix-socket /run/pleg/pleg.sock http://localhost/readyz?verbose
   curl -N --unix-socket /run/pleg/pleg.sock 'http://localhost/api/v1/events?follow'")]
 pub(crate) struct Run {
-    /// Serve HTTP on this unix socket [default: /run/pleg/pleg.sock for root, else $XDG_RUNTIME_DIR/pleg.sock]
-    #[arg(long, value_name = "ENDPOINT", value_parser = Endpoint::parse)]
-    pub(crate) listen: Option<Endpoint>,
-    /// Serve HTTP on this address too; without --insecure-listen-any only on loopback
-    #[arg(long, value_name = "ADDRESS")]
-    pub(crate) listen_tcp: Option<SocketAddr>,
-    /// Let --listen-tcp take any address. Everybody who reaches it can read pod names and states
-    #[arg(long, requires = "listen_tcp")]
-    pub(crate) insecure_listen_any: bool,
+    #[command(flatten)]
+    pub(crate) listen: ListenArgs,
     #[command(flatten)]
     pub(crate) generator: GeneratorArgs,
 }
@@ -285,12 +294,25 @@ pub(crate) struct FilterArgs {
 }
 
 impl FilterArgs {
-    pub(crate) fn filter(&self) -> Filter {
-        Filter {
+    pub(crate) fn filter(&self) -> Result<Filter, Usage> {
+        if let Some(pod) = &self.pod {
+            one_namespace(pod, self.namespace.as_deref())?;
+        }
+        Ok(Filter {
             types: self.types.clone(),
             pod: self.pod.clone(),
             namespace: self.namespace.clone(),
-        }
+        })
+    }
+}
+
+/// A pod whose namespace is named twice is nobody's, unless both are the same.
+pub(crate) fn one_namespace(pod: &PodName, namespace: Option<&str>) -> Result<(), Usage> {
+    match (&pod.namespace, namespace) {
+        (Some(own), Some(other)) if own != other => Err(Usage(format!(
+            "-n {other} and the pod {pod} name two namespaces: leave one out"
+        ))),
+        _ => Ok(()),
     }
 }
 
@@ -337,14 +359,27 @@ Examples:
   pleg health
   pleg health -o json | jq -r .level
   pleg health -r unix:///run/containerd/containerd.sock -t 2s || echo the node is not well
+  pleg health --fail-on degraded,not-ready
 
-Ends with 1 if unhealthy. Degraded (a pod in quarantine) is 0: the node works.")]
+Ends with 1 if unhealthy, or if what --fail-on names is so. Degraded (a pod in quarantine) is 0
+otherwise: the node works.")]
 pub(crate) struct Health {
     #[command(flatten)]
     pub(crate) observe: Observe,
+    /// End with 1 if this is so: unhealthy; degraded or unhealthy; the node is not Ready. Several with commas
+    #[arg(long, value_name = "STATE", value_delimiter = ',', default_value = "unhealthy")]
+    pub(crate) fail_on: Vec<FailOn>,
     /// How to print
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     pub(crate) output: TextFormat,
+}
+
+/// What makes `pleg health` end with 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FailOn {
+    Unhealthy,
+    Degraded,
+    NotReady,
 }
 
 #[derive(Debug, Subcommand)]
@@ -416,9 +451,9 @@ pub(crate) struct Doctor {
     #[arg(long)]
     pub(crate) events: bool,
     /// The daemon to ask for ids of containers while the runtime does not list them
-    /// [default: /run/pleg/pleg.sock or $XDG_RUNTIME_DIR/pleg.sock]
-    #[arg(long, value_name = "ENDPOINT", value_parser = Endpoint::parse, env = "PLEG_DAEMON")]
-    pub(crate) daemon: Option<Endpoint>,
+    /// [default: $PLEG_DAEMON, else /run/pleg/pleg.sock or $XDG_RUNTIME_DIR/pleg.sock]
+    #[arg(long, value_name = "ADDRESS", value_parser = DaemonAddress::parse)]
+    pub(crate) daemon: Option<DaemonAddress>,
     /// How to print
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub(crate) output: Format,
@@ -510,6 +545,53 @@ pub(crate) struct Completions {
     pub(crate) shell: clap_complete::Shell,
 }
 
+/// The definition of the command line. Commands that ask nobody do not offer the flags that say whom to ask.
+pub(crate) fn command() -> clap::Command {
+    let mut root = Cli::command();
+    let asking = root
+        .get_arguments()
+        .filter(|arg| ASKING.contains(&arg.get_id().as_str()));
+    // An argument of a subcommand's own takes the place of the global one of the same name.
+    let hidden: Vec<clap::Arg> = asking.map(|arg| arg.clone().hide(true)).collect();
+    for path in ASK_NOBODY {
+        root = hide(root, path, &hidden);
+    }
+    root
+}
+
+fn hide(command: clap::Command, path: &[&'static str], hidden: &[clap::Arg]) -> clap::Command {
+    match path {
+        [] => command.args(hidden),
+        [name, rest @ ..] => command.mut_subcommand(name, |command| hide(command, rest, hidden)),
+    }
+}
+
+/// Refuses flags that the command cannot use.
+pub(crate) fn check(cli: &Cli, matches: &clap::ArgMatches) -> Result<(), Usage> {
+    let mut typed = Vec::new();
+    let mut below = matches;
+    while let Some((name, matches)) = below.subcommand() {
+        typed.push(name);
+        below = matches;
+    }
+    let Some(path) = ASK_NOBODY.iter().find(|path| typed.starts_with(path)) else {
+        return Ok(());
+    };
+    let global = &cli.global;
+    let set = [
+        (global.runtime_endpoint.is_some(), "--runtime-endpoint"),
+        (global.timeout.is_some(), "--timeout"),
+        (global.verbose, "--verbose"),
+    ];
+    match set.iter().find(|(set, _)| *set) {
+        Some((_, flag)) => Err(Usage(format!(
+            "{flag} cannot be used with pleg {}: it asks no runtime and no daemon",
+            path.join(" ")
+        ))),
+        None => Ok(()),
+    }
+}
+
 fn parse_type(text: &str) -> Result<EventType, String> {
     EventType::parse(text).ok_or_else(|| {
         let names = EventType::ALL.map(EventType::name).join(", ");
@@ -571,18 +653,16 @@ pub(crate) fn default_socket() -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     #[test]
     fn the_definition_holds() {
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]
     fn every_command_has_examples() {
-        for command in Cli::command().get_subcommands() {
+        for command in command().get_subcommands() {
             let help = command
                 .get_after_long_help()
                 .or(command.get_after_help())

@@ -9,6 +9,7 @@ use pleg_cri::endpoint::{CRICTL_CONFIG, CrictlConfig, DiscoverError, Discovery};
 use pleg_cri::{Client, Deadlines, Endpoint, InFlight};
 use serde::Deserialize;
 
+use crate::address::DaemonAddress;
 use crate::args::{Global, Observe, default_socket};
 use crate::http::client::Daemon;
 use crate::local::Local;
@@ -43,6 +44,13 @@ enum Answer {
     Node { items: Vec<serde_json::Value> },
 }
 
+/// Who is asked.
+#[derive(Debug)]
+pub(crate) enum Source {
+    Daemon(Daemon),
+    Runtime(Client),
+}
+
 /// Whether a command answers once or stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stay {
@@ -58,14 +66,11 @@ impl Observed {
 
     /// The same; a generator of our own finds changes by `mode`.
     pub(crate) async fn find_by(global: &Global, observe: &Observe, stay: Stay, mode: Mode) -> anyhow::Result<Self> {
-        if let Some(daemon) = daemon(global, observe).await? {
-            if global.verbose {
-                tell(&format!("asking the daemon at {}", daemon.endpoint()));
-            }
-            return Ok(Self::Daemon(daemon));
-        }
         let metrics = Metrics::new()?;
-        let client = runtime(global, deadlines(global, stay)?, &metrics).await?;
+        let client = match source(global, observe, stay, &metrics).await? {
+            Source::Daemon(daemon) => return Ok(Self::Daemon(daemon)),
+            Source::Runtime(client) => client,
+        };
         let mut config = pleg::Config::default();
         config.evented.mode = mode;
         if stay == Stay::Once {
@@ -89,7 +94,7 @@ impl Observed {
                 Answer::Node { items } => {
                     let pods = items.into_iter().map(kube::Pod::read).collect::<Result<Vec<_>, _>>();
                     let mut pods =
-                        pods.with_context(|| format!("the daemon at {} is another version", daemon.endpoint()))?;
+                        pods.with_context(|| format!("the daemon at {} is another version", daemon.address()))?;
                     pods.retain(|pod| {
                         let metadata = &pod.view.metadata;
                         wanted(&metadata.namespace, &metadata.name, &metadata.uid)
@@ -123,11 +128,43 @@ impl Observed {
     }
 }
 
-/// The daemon to ask, if one was named or answers at its usual place, and no runtime was named.
-async fn daemon(global: &Global, observe: &Observe) -> anyhow::Result<Option<Daemon>> {
+/// Finds out who is to be asked, and connects.
+pub(crate) async fn source(
+    global: &Global,
+    observe: &Observe,
+    stay: Stay,
+    metrics: &Metrics,
+) -> anyhow::Result<Source> {
+    if let Some(daemon) = daemon(global, observe).await? {
+        return Ok(Source::Daemon(daemon));
+    }
+    runtime(global, deadlines(global, stay)?, metrics)
+        .await
+        .map(Source::Runtime)
+}
+
+/// The daemon that was named: by the flag, else by the environment. A runtime that was typed wins over the environment.
+fn named(global: &Global, observe: &Observe) -> Result<Option<DaemonAddress>, Usage> {
+    match &observe.daemon {
+        Some(address) => Ok(Some(address.clone())),
+        None if global.runtime_endpoint.is_some() => Ok(None),
+        None => DaemonAddress::from_environment(),
+    }
+}
+
+/// The daemon to ask, if one was named or answers at its usual place, and no runtime was named. Says so if that is wanted.
+pub(crate) async fn daemon(global: &Global, observe: &Observe) -> anyhow::Result<Option<Daemon>> {
+    let daemon = find_daemon(global, observe).await?;
+    if let (Some(daemon), true) = (&daemon, global.verbose) {
+        tell(&format!("asking the daemon at {}", daemon.address()));
+    }
+    Ok(daemon)
+}
+
+async fn find_daemon(global: &Global, observe: &Observe) -> anyhow::Result<Option<Daemon>> {
     let timeout = global.timeout.unwrap_or(ONCE);
-    if let Some(endpoint) = &observe.daemon {
-        let daemon = Daemon::new(endpoint.clone(), timeout);
+    if let Some(address) = named(global, observe)? {
+        let daemon = Daemon::new(address, timeout);
         daemon.hello(timeout).await?;
         return Ok(Some(daemon));
     }
@@ -138,7 +175,23 @@ async fn daemon(global: &Global, observe: &Observe) -> anyhow::Result<Option<Dae
         return Ok(None);
     };
     let daemon = Daemon::new(Endpoint::unix(path), timeout);
-    Ok(daemon.hello(HELLO).await.is_ok().then_some(daemon))
+    match daemon.hello(HELLO).await {
+        Ok(()) => Ok(Some(daemon)),
+        Err(error) => {
+            // Whoever has a daemon expects its answers, which know more than one look does.
+            tell(&format!("{error}; asking the runtime instead"));
+            Ok(None)
+        }
+    }
+}
+
+/// Who would be asked, in words; for those who got no answer.
+pub(crate) fn asked(global: &Global, observe: &Observe) -> String {
+    match (named(global, observe), endpoint(global)) {
+        (Ok(Some(address)), _) => format!("the daemon at {address}"),
+        (_, Ok((endpoint, _))) => format!("the runtime at {endpoint}"),
+        _ => "the runtime".to_owned(),
+    }
 }
 
 /// The runtime's endpoint, and who named it.
@@ -205,7 +258,8 @@ pub(crate) fn every(one: Duration) -> Deadlines {
     }
 }
 
-fn tell(text: &str) {
+/// Says something beside the answer.
+pub(crate) fn tell(text: &str) {
     use std::io::Write as _;
     let _ = writeln!(anstream::stderr(), "{text}");
 }

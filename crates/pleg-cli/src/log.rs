@@ -9,7 +9,8 @@ use crate::args::{Cli, Command, LogFormat, LogLevel};
 /// Starts the log. Commands that stay say when the runtime is lost and back; those that answer once have their answer.
 pub(crate) fn init(cli: &Cli) {
     let level = cli.global.log_level.unwrap_or(match cli.command {
-        Command::Run(_) | Command::Node(_) | Command::Watch(_) | Command::Sim(_) => LogLevel::Info,
+        Command::Run(_) | Command::Watch(_) | Command::Sim(_) => LogLevel::Info,
+        Command::Node(ref args) if args.stays() => LogLevel::Info,
         // What the log would say is in the answer, or is the error.
         _ => LogLevel::Error,
     });

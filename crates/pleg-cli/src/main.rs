@@ -2,11 +2,14 @@
 //!
 //! | module | job |
 //! |---|---|
+//! | [`address`] | where a daemon is reached |
 //! | [`about`] | who runs where, how it is set, and what it waits for |
 //! | [`args`] | the command line |
 //! | [`bundle`] | the file that is attached to a bug report |
 //! | [`commands`] | one file a command |
 //! | [`connect`] | who answers: a daemon or a runtime |
+//! | [`listen`] | where the daemons serve, and who may connect |
+//! | [`one_pod`] | one pod, without a generator |
 //! | [`local`] | a generator in this process |
 //! | [`http`] | the daemon's API, and its client |
 //! | [`output`] | the only place that writes to stdout |
@@ -18,6 +21,7 @@
 //! It must not hold logic that a user of the library would want.
 
 mod about;
+mod address;
 mod args;
 mod bundle;
 mod commands;
@@ -25,8 +29,10 @@ mod connect;
 mod filter;
 mod http;
 mod kube;
+mod listen;
 mod local;
 mod log;
+mod one_pod;
 mod output;
 mod signals;
 mod since;
@@ -37,7 +43,7 @@ mod wire;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use clap::Parser as _;
+use clap::FromArgMatches as _;
 
 use crate::args::Cli;
 
@@ -54,7 +60,11 @@ impl std::fmt::Display for Usage {
 impl std::error::Error for Usage {}
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let matches = args::command().get_matches();
+    let cli = match Cli::from_arg_matches(&matches) {
+        Ok(cli) => cli,
+        Err(error) => error.exit(),
+    };
     if cli.global.no_color {
         anstream::ColorChoice::Never.write_global();
     }
@@ -64,6 +74,7 @@ fn main() -> ExitCode {
         .build()
         .map_err(anyhow::Error::from)
         .and_then(|runtime| {
+            args::check(&cli, &matches)?;
             let ended = runtime.block_on(commands::run(cli));
             // A writer that is blocked by a reader who does not read must not keep us.
             runtime.shutdown_background();

@@ -11,17 +11,41 @@ pub(crate) fn shutdown() -> anyhow::Result<CancellationToken> {
     let token = CancellationToken::new();
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    let mut hangup = signal(SignalKind::hangup())?;
+    // A program started by nohup inherits an ignored SIGHUP so that it outlives its terminal. A handler would undo that.
+    let mut hangup = if ignored(SignalKind::hangup(), &process_status()) {
+        None
+    } else {
+        Some(signal(SignalKind::hangup())?)
+    };
     let cancel = token.clone();
     tokio::spawn(async move {
+        let hung_up = async {
+            match &mut hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
-            _ = hangup.recv() => {}
+            _ = hung_up => {}
         }
         cancel.cancel();
     });
     Ok(token)
+}
+
+/// What the kernel tells of this process; empty where there is no /proc.
+fn process_status() -> String {
+    std::fs::read_to_string("/proc/self/status").unwrap_or_default()
+}
+
+/// Whether `status`, as in /proc/PID/status, says that the process ignores `kind`.
+fn ignored(kind: SignalKind, status: &str) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // Signal 1 is the lowest bit.
+    mask.is_some_and(|mask| mask >> (kind.as_raw_value() - 1) & 1 == 1)
 }
 
 /// Resolves once the reader of our stdout has gone, also while we have nothing to write. Never for files.
@@ -41,5 +65,23 @@ pub(crate) async fn stdout_closed() {
     // Where it cannot be told beforehand, the next write tells.
     if watch.is_err() || tell.await.is_err() {
         std::future::pending::<()>().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_signals_are_read_from_the_mask() {
+        for (status, hangup, interrupt) in [
+            ("Name:\tpleg\nSigIgn:\t0000000000000001\n", true, false),
+            ("SigIgn:\t0000000000001002\n", false, true),
+            ("SigIgn:\tnonsense\n", false, false),
+            ("", false, false),
+        ] {
+            assert_eq!(ignored(SignalKind::hangup(), status), hangup, "{status}");
+            assert_eq!(ignored(SignalKind::interrupt(), status), interrupt, "{status}");
+        }
     }
 }

@@ -62,6 +62,12 @@ pub(crate) fn lag(seconds: f64) -> String {
     }
 }
 
+/// A number and what it counts: `1 pod`, `2 pods`. For nouns whose plural takes an `s`.
+pub(crate) fn count<N: Copy + std::fmt::Display + PartialEq + From<u8>>(n: N, what: &str) -> String {
+    let ending = if n == N::from(1) { "" } else { "s" };
+    format!("{n} {what}{ending}")
+}
+
 /// Text of the runtime's, made safe for a terminal: a control character may not move the cursor.
 pub(crate) fn clean(text: &str) -> String {
     if text.chars().any(char::is_control) {
@@ -164,6 +170,13 @@ mod tests {
         ] {
             assert_eq!(lag(seconds), text);
         }
+    }
+
+    #[test]
+    fn one_is_not_many() {
+        assert_eq!(count(0_usize, "pod"), "0 pods");
+        assert_eq!(count(1_u32, "attempt"), "1 attempt");
+        assert_eq!(count(2_u64, "look"), "2 looks");
     }
 
     #[test]

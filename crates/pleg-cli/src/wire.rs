@@ -230,6 +230,16 @@ pub(crate) struct Report {
     /// The node's, as a kubelet would post them; none from a daemon that is older.
     #[serde(default)]
     pub(crate) conditions: Vec<NodeCondition>,
+    /// What is wrong with the manifests of a node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) refused_manifests: Vec<Complaint>,
+}
+
+/// A [`pleg_node::sources::Complaint`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Complaint {
+    pub(crate) origin: String,
+    pub(crate) what: String,
 }
 
 /// A [`pleg::ModeReport`].
@@ -278,6 +288,8 @@ pub(crate) struct ReportJson {
     instance: InstanceId,
     #[serde(flatten)]
     conditions: Conditions,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    refused_manifests: Vec<pleg_node::sources::Complaint>,
 }
 
 impl ReportJson {
@@ -287,7 +299,14 @@ impl ReportJson {
             report: pleg.health().report(),
             instance: pleg.instance(),
             conditions: Conditions::of(pleg),
+            refused_manifests: Vec::new(),
         }
+    }
+
+    /// With what is wrong with the manifests of the node that `board` is of.
+    pub(crate) fn with_refused(mut self, board: Option<&pleg_node::Board>) -> Self {
+        self.refused_manifests = board.map(pleg_node::Board::complaints).unwrap_or_default();
+        self
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleg::health::Stage;
+use pleg::health::{Cause, Stage};
 use pleg::{Item, Level, Overflow, Pleg, PodRef, PodUid, Start};
 use pleg_cri::{Client, v1};
 use tokio::sync::{mpsc, watch};
@@ -262,7 +262,7 @@ impl NodeLoop {
                 Arc::new(Stale {
                     // Before the first look nothing is known, whoever answers.
                     as_of: last_look.and(quiet).and_then(|quiet| now.saturating_sub(quiet).ok()),
-                    why: cause.map_or_else(|| report.headline.clone(), |cause| cause.text.clone()),
+                    why: cause.map_or_else(|| report.headline.clone(), why),
                 })
             });
             if !bad {
@@ -270,5 +270,14 @@ impl NodeLoop {
             }
             true
         });
+    }
+}
+
+/// Why nothing new is seen, without its age: the text stays while the age grows, and `as_of` tells it.
+fn why(cause: &Cause) -> String {
+    match (&cause.last_error, &cause.who.pod) {
+        (Some(error), _) => error.to_string(),
+        (None, Some(_)) => format!("{} is not answered, and neither is {} by its id", cause.rpc, cause.who),
+        (None, None) => format!("{} is not answered", cause.rpc),
     }
 }

@@ -143,7 +143,7 @@ impl Metrics {
             waiters: make.gauge("pleg_cache_waiters", "Callers that wait for a status newer than their token.")?,
             node_ready: make.gauge("pleg_node_ready", "Whether a kubelet would call the node ready, now.")?,
             inflight: make.gauges("pleg_inflight_calls", "Runtime calls in flight, by call.", "rpc")?,
-            inflight_oldest: make.add(GaugeVec::new(Opts::new("pleg_inflight_oldest_seconds", "Age of the oldest runtime call in flight, by call."), &["rpc"])?)?,
+            inflight_oldest: make.add(GaugeVec::new(Opts::new("pleg_inflight_oldest_seconds", "Age of the oldest runtime call in flight that has a deadline, by call; the event stream has none."), &["rpc"])?)?,
             registry,
             calls: CallTimes::default(),
         };
@@ -166,6 +166,10 @@ impl Metrics {
         for call in inflight.calls() {
             let rpc = &[call.rpc.name()];
             m.inflight.with_label_values(rpc).inc();
+            // A stream is meant to last: its age is no sign of trouble, and would hide that of others in an alert.
+            if call.deadline.is_none() {
+                continue;
+            }
             let oldest = m.inflight_oldest.with_label_values(rpc);
             if oldest.get() == 0.0 {
                 oldest.set(call.since.elapsed().as_secs_f64());
@@ -346,7 +350,12 @@ mod tests {
     async fn ages_move_while_a_call_is_stuck() {
         let metrics = Metrics::new().unwrap();
         let inflight = InFlight::observed_by(Arc::new(metrics.clone()));
-        let flight = inflight.begin(Rpc::ListContainers, pleg_cri::Subject::NODE, None);
+        let stream = inflight.begin(Rpc::GetContainerEvents, pleg_cri::Subject::NODE, None);
+        let flight = inflight.begin(
+            Rpc::ListContainers,
+            pleg_cri::Subject::NODE,
+            Some(Duration::from_mins(2)),
+        );
         for seconds in [7, 14] {
             tokio::time::advance(Duration::from_secs(7)).await;
             let text = metrics.render(&inflight).unwrap();
@@ -358,8 +367,14 @@ mod tests {
             );
         }
         drop(flight);
+        // A stream lasts as long as it is good.
         let text = metrics.render(&inflight).unwrap();
-        assert!(!text.contains("pleg_inflight_oldest_seconds{"));
+        assert!(
+            text.contains("pleg_inflight_calls{rpc=\"GetContainerEvents\"} 1\n"),
+            "{text}"
+        );
+        assert!(!text.contains("pleg_inflight_oldest_seconds{"), "{text}");
+        drop(stream);
         assert!(
             text.contains("kubelet_runtime_operations_total{operation_type=\"list_containers\"} 1\n"),
             "{text}"

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use crate::args::{Bench, Global, PlainFormat};
 use crate::connect::{self, Stay};
 use crate::output::{self, table::Table};
+use crate::text::count;
 
 /// Looks before the first that counts: connections, buffers and branch predictors settle.
 const WARM_UP: u32 = 5;
@@ -37,7 +38,7 @@ struct Result {
     floor: Cost,
     cpu_ratio: f64,
     wall_ratio: f64,
-    rss_mb: f64,
+    rss_mib: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     statuses: Option<Statuses>,
 }
@@ -93,7 +94,7 @@ pub(crate) async fn run(global: &Global, args: Bench) -> anyhow::Result<ExitCode
         wall_ratio: round(look.wall_ms_p50 / floor.wall_ms_p50.max(f64::MIN_POSITIVE)),
         look,
         floor,
-        rss_mb: rss_mb(),
+        rss_mib: rss_mib(),
         statuses: if args.statuses {
             Some(statuses(&looker.client).await?)
         } else {
@@ -244,7 +245,7 @@ fn round(number: f64) -> f64 {
 }
 
 /// Resident memory, in MiB; 0 where the kernel does not tell.
-fn rss_mb() -> f64 {
+fn rss_mib() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib: f64 = line
@@ -267,14 +268,14 @@ fn text(result: &Result) -> String {
         )
     });
     format!(
-        "{} looks at {}: {} pods, {} containers, {} bytes\n{}A look costs {:.2} times the CPU of the floor. Memory: {} MiB\n{statuses}",
-        result.looks,
+        "{} at {}: {}, {}, {} bytes\n{}A look costs {:.2} times the CPU of the floor. Memory: {} MiB\n{statuses}",
+        count(result.looks, "look"),
         result.endpoint,
-        result.pods,
-        result.containers,
+        count(result.pods, "pod"),
+        count(result.containers, "container"),
         result.bytes,
         table.render(),
         result.cpu_ratio,
-        result.rss_mb
+        result.rss_mib
     )
 }

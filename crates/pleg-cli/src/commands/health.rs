@@ -2,9 +2,10 @@
 
 use std::process::ExitCode;
 
-use crate::args::{Global, Health, TextFormat};
+use crate::args::{FailOn, Global, Health, TextFormat};
 use crate::connect::{Observed, Stay};
 use crate::output;
+use crate::wire::Report;
 
 pub(crate) async fn run(global: &Global, args: Health) -> anyhow::Result<ExitCode> {
     let observed = Observed::find(global, &args.observe, Stay::Once).await?;
@@ -14,5 +15,17 @@ pub(crate) async fn run(global: &Global, args: Health) -> anyhow::Result<ExitCod
         TextFormat::Json => output::print_json(&report)?,
         TextFormat::Yaml => output::print_yaml(&report)?,
     }
-    Ok(ExitCode::from(u8::from(report.level == "Unhealthy")))
+    let failed = args.fail_on.iter().any(|state| is(&report, *state));
+    Ok(ExitCode::from(u8::from(failed)))
+}
+
+fn is(report: &Report, state: FailOn) -> bool {
+    match state {
+        FailOn::Unhealthy => report.level == "Unhealthy",
+        FailOn::Degraded => report.level != "Healthy",
+        FailOn::NotReady => !report
+            .conditions
+            .iter()
+            .any(|condition| condition.kind == "Ready" && condition.status == "True"),
+    }
 }

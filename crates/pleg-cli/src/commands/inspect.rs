@@ -4,19 +4,21 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 
 use jiff::Timestamp;
+use pleg::Metrics;
 
-use crate::args::{Global, Inspect, TextFormat};
-use crate::connect::{Observed, Pods, Stay};
+use crate::args::{Global, Inspect, TextFormat, one_namespace};
+use crate::connect::{self, Observed, Pods, Source, Stay};
 use crate::filter::PodName;
 use crate::wire::Pod;
-use crate::{kube, output};
+use crate::{kube, one_pod, output};
 
 /// Names offered in place of one that is not there.
 const OFFERED: usize = 8;
 
 pub(crate) async fn run(global: &Global, args: Inspect) -> anyhow::Result<ExitCode> {
     let name = PodName::parse(&args.pod).map_err(crate::Usage)?;
-    let observed = Observed::find(global, &args.observe, Stay::Once).await?;
+    one_namespace(&name, args.namespace.as_deref())?;
+    let source = connect::source(global, &args.observe, Stay::Once, &Metrics::new()?).await?;
     let wanted = |namespace: &str, pod: &str, uid: &str| {
         let named = name.matches(namespace, pod) || (uid == args.pod && !uid.is_empty());
         named && args.namespace.as_deref().is_none_or(|only| only == namespace)
@@ -30,7 +32,10 @@ pub(crate) async fn run(global: &Global, args: Inspect) -> anyhow::Result<ExitCo
         }
         wanted
     };
-    let pods = observed.pods(note).await?;
+    let pods = match source {
+        Source::Daemon(daemon) => Observed::Daemon(daemon).pods(note).await?,
+        Source::Runtime(client) => Pods::Runtime(one_pod::pods(&client, note).await?),
+    };
     let others = || others.into_inner().unwrap_or_default();
     let now = Timestamp::now();
     match pods {

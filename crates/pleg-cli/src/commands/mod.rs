@@ -29,13 +29,13 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     // These stay until told to stop, so being told is how they end well.
     match cli.command {
         Command::Run(args) => run::run(&global, args, shutdown).await,
-        Command::Node(args) => node::run(&global, args, shutdown).await,
+        Command::Node(args) if args.stays() => node::run(&global, args, shutdown).await,
         // What it made goes with it.
         Command::Bench(Bench {
             what: Some(BenchWhat::Node(args)),
             ..
         }) => bench::node::run(&global, args, shutdown).await,
-        Command::Watch(args) => watch::run(&global, args, shutdown).await,
+        Command::Watch(args) => Box::pin(watch::run(&global, args, shutdown)).await,
         Command::Demo(args) => demo::run(args, shutdown).await,
         Command::Sim(args) => sim::run(args).await,
         command => {
@@ -49,9 +49,8 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
                     Command::Version(args) => version::run(&global, args).await,
                     Command::Debug(args) => debug::run(&global, args).await,
                     Command::Completions(args) => completions::run(&args),
-                    Command::Run(_) | Command::Node(_) | Command::Watch(_) | Command::Demo(_) | Command::Sim(_) => {
-                        Ok(ExitCode::SUCCESS)
-                    }
+                    Command::Node(args) => node::once(&global, args).await,
+                    Command::Run(_) | Command::Watch(_) | Command::Demo(_) | Command::Sim(_) => Ok(ExitCode::SUCCESS),
                 }
             };
             tokio::select! {

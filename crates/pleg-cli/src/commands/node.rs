@@ -1,13 +1,18 @@
-//! `pleg node`: makes the pods of this machine be what their manifests say.
+//! `pleg node`: makes the pods of this machine be what their manifests say; `pleg node check` and `pleg node problems` for what is wrong
+//! with them.
+
+mod check;
+mod lock;
+mod problems;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::Args;
+use clap::{Args, Subcommand};
 use pleg::{CriRuntime, Generator, Metrics};
-use pleg_cri::{Client, Deadlines, Endpoint, v1};
+use pleg_cri::{Client, Deadlines, v1};
 use pleg_node::cri::{Cgroups, Node};
 use pleg_node::manifest::{NodeName, Quantity};
 use pleg_node::sources::{DirectorySource, UrlSource};
@@ -17,9 +22,12 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::about::{Settings, Setup};
-use crate::args::{Global, default_socket};
+use crate::args::Global;
 use crate::http::{routes, server};
+use crate::listen::ListenArgs;
+use crate::text::count;
 use crate::{Usage, connect};
+use lock::NodeLock;
 
 /// The smallest bound of a log.
 const LEAST_LOG: u64 = 4096;
@@ -27,21 +35,25 @@ const LEAST_LOG: u64 = 4096;
 const MOST_NAMED: usize = 3;
 
 #[derive(Debug, Args)]
-#[expect(clippy::doc_markdown, reason = "these comments are what --help prints")]
 #[command(
     group = clap::ArgGroup::new("source").required(true).multiple(true).args(["manifests", "manifest_url"]),
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
     after_help = "\
 Examples:
   pleg node --manifests /etc/pleg/manifests
   pleg node --manifests DIR --manifest-url http://10.0.0.1/pods.yaml
   pleg pods
   pleg inspect web-NODE
-  curl --unix-socket /run/pleg/pleg.sock http://localhost/api/v1/node/complaints
+  pleg node check web.yaml                    What would be refused, before it goes live
+  pleg node problems                          What is wrong with the manifests now
 
 A file holds one or several pods, as YAML or JSON. Editing it replaces its pods, removing it ends them.
 What is not supported in a manifest is refused by its name, never ignored."
 )]
 pub(crate) struct NodeArgs {
+    #[command(subcommand)]
+    what: Option<NodeWhat>,
     /// Run the pods of the manifests in this directory
     #[arg(long, value_name = "DIR")]
     manifests: Option<PathBuf>,
@@ -75,12 +87,25 @@ pub(crate) struct NodeArgs {
     /// Run beside pods of somebody else on the same runtime, which are left alone
     #[arg(long)]
     share_runtime: bool,
-    /// Serve HTTP on this unix socket [default: /run/pleg/pleg.sock for root, else $XDG_RUNTIME_DIR/pleg.sock]
-    #[arg(long, value_name = "ENDPOINT", value_parser = Endpoint::parse)]
-    listen: Option<Endpoint>,
+    #[command(flatten)]
+    listen: ListenArgs,
+}
+
+/// What else there is to do about a node.
+#[derive(Debug, Subcommand)]
+enum NodeWhat {
+    /// Check manifests: what would be refused, and why, before they go live
+    Check(check::CheckArgs),
+    /// Show what is wrong with the manifests of the node that runs here
+    Problems(problems::ProblemsArgs),
 }
 
 impl NodeArgs {
+    /// Whether it runs pods until told to stop, and does not just answer.
+    pub(crate) fn stays(&self) -> bool {
+        self.what.is_none()
+    }
+
     fn log_bounds(&self) -> LogBounds {
         LogBounds {
             most_bytes: self.container_log_max_size,
@@ -89,12 +114,26 @@ impl NodeArgs {
     }
 }
 
-pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationToken) -> anyhow::Result<ExitCode> {
-    let name = match &args.node_name {
+/// The name that was typed, else this machine's.
+fn node_name(typed: Option<&str>) -> Result<NodeName, Usage> {
+    let name = match typed {
         Some(name) => NodeName::new(name),
         None => host::name(),
     };
-    let name = name.map_err(|what| Usage(format!("{what}. Name one with --node-name")))?;
+    name.map_err(|what| Usage(format!("{what}. Name one with --node-name")))
+}
+
+/// Runs what answers once.
+pub(crate) async fn once(global: &Global, args: NodeArgs) -> anyhow::Result<ExitCode> {
+    match args.what {
+        Some(NodeWhat::Check(args)) => check::run(args).await,
+        Some(NodeWhat::Problems(args)) => problems::run(global, args).await,
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationToken) -> anyhow::Result<ExitCode> {
+    let name = node_name(args.node_name.as_deref())?;
     let url = args
         .manifest_url
         .as_ref()
@@ -105,11 +144,8 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
         .manifests
         .as_ref()
         .map(|directory| DirectorySource::new(directory, name.clone()));
-    let path = match &args.listen {
-        Some(endpoint) => endpoint.path().to_owned(),
-        None => default_socket()
-            .ok_or_else(|| Usage("$XDG_RUNTIME_DIR is not set: name a socket with --listen".to_owned()))?,
-    };
+    let path = args.listen.path()?;
+    let tcp = args.listen.bind_tcp().await?;
 
     let logs = args.log_bounds();
     let metrics = Metrics::new()?;
@@ -119,6 +155,8 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
         () = shutdown.cancelled() => return Ok(ExitCode::SUCCESS),
         client = connect::runtime(global, deadlines, &metrics) => client?,
     };
+    // Held until the end.
+    let _lock = NodeLock::take(client.endpoint(), &name, &args.state_file).await?;
     if !args.share_runtime {
         refuse_to_share(&client, &name).await?;
     }
@@ -135,7 +173,7 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
         name,
     };
 
-    let unix = server::UnixSocket::bind(&path).await?;
+    let unix = args.listen.bind().await?;
     let store = Store::open(&args.state_file)?;
     let known = store.manifests(&node.name);
     let directory = directory.map(|directory| directory.with_known(&known));
@@ -152,7 +190,11 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
     let node_loop = NodeLoop::new(client.clone(), generator.handle(), node, sources.clone(), &runtime)?
         .with_store(store)
         .with_logs(logs);
-    let setup = Setup::new(client.clone(), Settings::from([("listen", path.display().to_string())]));
+    let settings = Settings::from([
+        ("listen", path.display().to_string()),
+        ("listen-tcp", args.listen.tcp_text()),
+    ]);
+    let setup = Setup::new(client.clone(), settings);
     let router = routes::router(generator.handle(), setup, Some(node_loop.board()), shutdown.clone());
     let (outlet, snapshots) = mpsc::channel(4);
     let mut readers = JoinSet::new();
@@ -182,12 +224,8 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
         shutdown.cancel();
         ended
     };
-    let ((), ended, looked, read) = tokio::join!(
-        server::serve(unix, None, router, &shutdown),
-        working,
-        generator,
-        reading
-    );
+    let ((), ended, looked, read) =
+        tokio::join!(server::serve(unix, tcp, router, &shutdown), working, generator, reading);
     ended?;
     looked?;
     read?;
@@ -204,9 +242,9 @@ async fn refuse_to_share(client: &Client, name: &NodeName) -> anyhow::Result<()>
     }
     let named: Vec<String> = others.iter().take(MOST_NAMED).map(ToString::to_string).collect();
     anyhow::bail!(
-        "{} has {} pods of somebody else ({}{}): is it a kubelet's runtime? With --share-runtime they are left alone",
+        "{} has {} of somebody else ({}{}): is it a kubelet's runtime? With --share-runtime they are left alone",
         client.endpoint(),
-        others.len(),
+        count(others.len(), "pod"),
         named.join(", "),
         if others.len() > MOST_NAMED { ", …" } else { "" }
     )

@@ -10,22 +10,15 @@ use pleg_cri::error::seconds;
 use tokio_util::sync::CancellationToken;
 
 use crate::about::{Settings, Setup};
-use crate::args::{GeneratorArgs, Global, Run, default_socket};
+use crate::args::{GeneratorArgs, Global, Run};
 use crate::http::{routes, server};
 use crate::{Usage, connect};
 
 pub(crate) async fn run(global: &Global, args: Run, shutdown: CancellationToken) -> anyhow::Result<ExitCode> {
-    let path = match &args.listen {
-        Some(endpoint) => endpoint.path().to_owned(),
-        None => default_socket()
-            .ok_or_else(|| Usage("$XDG_RUNTIME_DIR is not set: name a socket with --listen".to_owned()))?,
-    };
+    let path = args.listen.path()?;
     let config = config(&args.generator);
     check(&config)?;
-    let tcp = match args.listen_tcp {
-        Some(address) => Some(server::bind_tcp(address, args.insecure_listen_any).await?),
-        None => None,
-    };
+    let tcp = args.listen.bind_tcp().await?;
     let metrics = Metrics::new()?;
     let connecting = connect::runtime(global, deadlines(global, &args.generator), &metrics);
     let client = tokio::select! {
@@ -33,7 +26,7 @@ pub(crate) async fn run(global: &Global, args: Run, shutdown: CancellationToken)
         () = shutdown.cancelled() => return Ok(ExitCode::SUCCESS),
         client = connecting => client?,
     };
-    let unix = server::UnixSocket::bind(&path).await?;
+    let unix = args.listen.bind().await?;
 
     let generator = Generator::new(CriRuntime::new(client.clone()), config, metrics);
     let setup = Setup::new(client.clone(), settings(global, &args, &path));
@@ -41,8 +34,9 @@ pub(crate) async fn run(global: &Global, args: Run, shutdown: CancellationToken)
     // It ends with the rest, and nobody waits for it: it only reads.
     tokio::spawn(generator.runtime_monitor().run(shutdown.clone()));
     let generator = tokio::spawn(generator.run(shutdown.clone()));
-    let also = tcp.as_ref().and_then(|tcp| tcp.local_addr().ok());
-    let also = also.map_or(String::new(), |address| format!(" and http://{address}"));
+    let also = tcp
+        .as_ref()
+        .map_or(String::new(), |tcp| format!(" and http://{}", tcp.address()));
     tracing::info!(
         "watching {}, serving on unix://{}{also}",
         client.endpoint(),
@@ -95,10 +89,7 @@ fn settings(global: &Global, args: &Run, socket: &Path) -> Settings {
     let generator = &args.generator;
     Settings::from([
         ("listen", socket.display().to_string()),
-        (
-            "listen-tcp",
-            args.listen_tcp.map_or("none".to_owned(), |address| address.to_string()),
-        ),
+        ("listen-tcp", args.listen.tcp_text()),
         ("mode", Mode::from(generator.mode).to_string()),
         ("period", seconds(generator.period)),
         ("max-period", seconds(most_period(generator))),

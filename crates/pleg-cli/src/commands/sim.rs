@@ -14,6 +14,13 @@ use pleg_cri::{ApiVersion, Endpoint};
 use pleg_sim::{Flavour, Scenario, Sim, SimConfig, Span};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::text::count;
+
+/// Where a simulator serves CRI unless told otherwise.
+const LISTEN: &str = "unix:///tmp/pleg-sim.sock";
+/// And where it takes commands: `pleg sim ctl` looks there by itself.
+const CONTROL: &str = "unix:///tmp/pleg-sim-ctl.sock";
+
 const EXAMPLES: &str = "\
 Examples:
   A node of 100 pods with 2 containers each:
@@ -22,7 +29,12 @@ Examples:
   The same, changing all the time, slow, and with a control socket:
     pleg sim --listen unix:///tmp/cri.sock --control unix:///tmp/ctl.sock --pods 100 --churn 50 --latency 5ms
 
-  Then, in another terminal, hang one container's status and see who is asked how often:
+  With the default sockets, none has to be named:
+    pleg sim
+    pleg sim ctl pods
+    pleg pods -r unix:///tmp/pleg-sim.sock
+
+  In another terminal, hang one container's status and see who is asked how often:
     pleg sim ctl --control unix:///tmp/ctl.sock hang --rpc ContainerStatus --pod default/web-3 --container app
     pleg sim ctl --control unix:///tmp/ctl.sock stats";
 
@@ -54,9 +66,10 @@ enum Api {
 #[derive(Debug, Args)]
 struct RunArgs {
     /// Serve CRI on this socket (mode 0600; removed at the end).
-    #[arg(long, value_name = "ENDPOINT", default_value = "unix:///tmp/pleg-sim.sock")]
+    #[arg(long, value_name = "ENDPOINT", default_value = LISTEN)]
     listen: Endpoint,
-    /// Take commands of `pleg sim ctl` on this socket.
+    /// Take commands of `pleg sim ctl` on this socket [default: /tmp/pleg-sim-ctl.sock, if --listen is the default
+    /// too; else none].
     #[arg(long, value_name = "ENDPOINT")]
     control: Option<Endpoint>,
     /// Pods from the start, named default/web-0 and on [default: 10].
@@ -116,7 +129,12 @@ impl RunArgs {
             Api::V1 => ApiVersion::V1,
             Api::V1alpha2 => ApiVersion::V1Alpha2,
         });
-        config.control.clone_from(&self.control);
+        config.control = match &self.control {
+            Some(control) => Some(control.clone()),
+            // Several simulators may run, each on a socket of its own; only one can have the default one.
+            None if self.listen.to_string() == LISTEN => Some(Endpoint::parse(CONTROL)?),
+            None => None,
+        };
         same_socket("--control", config.control.as_ref(), &self.listen)?;
         Ok(config)
     }
@@ -168,12 +186,47 @@ pub(crate) async fn run(args: SimArgs) -> anyhow::Result<ExitCode> {
     let control = control.map_or(String::new(), |control| format!(", control on {control}"));
     writeln!(
         anstream::stderr(),
-        "simulated runtime ready on {}: {} pods, {} containers{control}",
+        "simulated runtime ready on {}: {}, {}{control}",
         sim.endpoint(),
-        counts.pods,
-        counts.containers
+        count(counts.pods, "pod"),
+        count(counts.containers, "container")
     )?;
     ending.come().await;
     sim.shutdown().await;
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Typed {
+        #[command(flatten)]
+        sim: SimArgs,
+    }
+
+    fn control(args: &[&str]) -> Option<String> {
+        let typed = Typed::parse_from([&["sim"], args].concat());
+        let config = typed.sim.run.config().unwrap();
+        config.control.map(|control| control.to_string())
+    }
+
+    /// `pleg sim` and `pleg sim ctl` meet without a flag.
+    #[test]
+    fn the_default_sockets_meet() {
+        assert_eq!(control(&[]).as_deref(), Some(CONTROL));
+        assert_eq!(control(&["--listen", "unix:///tmp/x.sock"]), None);
+        assert_eq!(
+            control(&["--control", "unix:///tmp/y.sock"]).as_deref(),
+            Some("unix:///tmp/y.sock")
+        );
+        let ctl = Typed::parse_from(["sim", "ctl", "pods"]);
+        let Some(SimCommand::Ctl(ctl)) = ctl.sim.command else {
+            panic!("not ctl")
+        };
+        assert_eq!(ctl.control().to_string(), CONTROL);
+    }
 }

@@ -57,7 +57,10 @@ pub(crate) async fn run(global: &Global, args: Version) -> anyhow::Result<ExitCo
     match versions.error {
         Some(error) if named => Err(anyhow::anyhow!("{error}")),
         Some(error) => {
-            tracing::debug!("{error}");
+            // In JSON and YAML it stands in the answer.
+            if args.output == TextFormat::Text {
+                connect::tell(&format!("The runtime's version is unknown: {error}"));
+            }
             Ok(ExitCode::SUCCESS)
         }
         None => Ok(ExitCode::SUCCESS),

@@ -3,10 +3,13 @@
 use std::process::ExitCode;
 
 use pleg::{Cursor, Item, Overflow, Start, Subscriber};
+use pleg_cri::error::seconds;
+use pleg_cri::{InFlight, Rpc};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::{Global, LineFormat, Watch};
-use crate::connect::{Observed, Stay};
+use crate::connect::{self, Observed, Stay};
 use crate::filter::Filter;
 use crate::http::client::Lines;
 use crate::local::Local;
@@ -23,19 +26,13 @@ pub(crate) async fn run(global: &Global, args: Watch, shutdown: CancellationToke
             "-o kubelet has to see every event: leave out --no-initial and --type, and choose from what it prints";
         return Err(Usage(words.to_owned()).into());
     }
-    let over = async {
-        match args.duration {
-            Some(duration) => tokio::time::sleep(duration).await,
-            None => std::future::pending().await,
-        }
-    };
+    args.filter.filter()?;
     let mut printer = Printer::start(&args)?;
     let ended = tokio::select! {
         biased;
         () = shutdown.cancelled() => Ok(()),
         () = signals::stdout_closed() => return Ok(ExitCode::SUCCESS),
         ended = follow(global, &args, &mut printer) => ended,
-        () = over => Ok(()),
     };
     // What was taken is written, unless the reader does not read.
     tokio::select! {
@@ -46,22 +43,62 @@ pub(crate) async fn run(global: &Global, args: Watch, shutdown: CancellationToke
     ended.map(|()| ExitCode::SUCCESS)
 }
 
+/// Until when to watch; for ever without an end.
+#[derive(Clone, Copy)]
+struct Until(Option<Instant>);
+
+impl Until {
+    /// Awaits `future`; none if the time is over first.
+    async fn before<T>(self, future: impl Future<Output = T>) -> Option<T> {
+        match self.0 {
+            Some(end) => tokio::time::timeout_at(end, future).await.ok(),
+            None => Some(future.await),
+        }
+    }
+}
+
 async fn follow(global: &Global, args: &Watch, printer: &mut Printer) -> anyhow::Result<()> {
-    let observed = Observed::find_by(global, &args.observe, Stay::Long, args.mode.into()).await?;
-    let mut events = Events::start(&observed, args).await?;
+    let until = Until(args.duration.map(|duration| Instant::now() + duration));
+    let within = || seconds(args.duration.unwrap_or_default());
+    // Who has not answered yet is not a quiet node.
+    let silent = || {
+        anyhow::anyhow!(
+            "no answer from {} within {}",
+            connect::asked(global, &args.observe),
+            within()
+        )
+    };
+    let find = Observed::find_by(global, &args.observe, Stay::Long, args.mode.into());
+    let observed = until.before(find).await.ok_or_else(silent)??;
+    let mut events = until
+        .before(Events::start(&observed, args))
+        .await
+        .ok_or_else(silent)??;
     printer.head().await?;
     let first = async {
         let line = events.next().await;
         (events, line)
     };
-    let (mut events, mut line) = match &observed {
+    let first = match &observed {
         Observed::Runtime(local) => {
             let inflight = local.pleg.health().inflight();
+            let unseen = || local.pleg.cache().complete().number() == 0;
             // A quiet runtime is nothing to tell; one that has never answered is.
-            let what = || waiting::oldest_call(inflight).filter(|_| local.pleg.cache().complete().number() == 0);
-            waiting::told(what, first).await
+            let what = || waiting::oldest_call(inflight).filter(|_| unseen());
+            let first = until.before(waiting::told(what, first)).await;
+            if first.is_none() && unseen() {
+                anyhow::bail!(
+                    "the runtime has not answered {} within {}",
+                    oldest_list(inflight),
+                    within()
+                );
+            }
+            first
         }
-        Observed::Daemon(_) => first.await,
+        Observed::Daemon(_) => until.before(first).await,
+    };
+    let Some((mut events, mut line)) = first else {
+        return Ok(());
     };
     loop {
         let Some((text, is_event)) = line? else {
@@ -70,11 +107,29 @@ async fn follow(global: &Global, args: &Watch, printer: &mut Printer) -> anyhow:
                 None => anyhow::bail!("the daemon stopped"),
             }
         };
-        if printer.print(text, is_event).await? {
-            return Ok(());
+        match until.before(printer.print(text, is_event)).await {
+            Some(Ok(false)) => {}
+            Some(Err(error)) => return Err(error),
+            Some(Ok(true)) | None => return Ok(()),
         }
-        line = events.next().await;
+        line = match until.before(events.next()).await {
+            Some(line) => line,
+            None => return Ok(()),
+        };
     }
+}
+
+/// The list that the first look waits for.
+fn oldest_list(inflight: &InFlight) -> Rpc {
+    let calls = inflight.calls();
+    let list = |call: &&pleg_cri::inflight::Call| {
+        matches!(
+            call.rpc,
+            Rpc::ListContainers | Rpc::StreamContainers | Rpc::ListPodSandbox | Rpc::StreamPodSandboxes
+        )
+    };
+    let oldest = calls.iter().find(list).or(calls.first());
+    oldest.map_or(Rpc::ListContainers, |call| call.rpc)
 }
 
 /// Where events come from; each as the JSON of one line.
@@ -105,7 +160,7 @@ impl<'a> Events<'a> {
         let skip = Skip {
             initial: args.no_initial,
         };
-        let filter = args.filter.filter();
+        let filter = args.filter.filter()?;
         match observed {
             Observed::Daemon(daemon) => {
                 let mut query = filter.query();

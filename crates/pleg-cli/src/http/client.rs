@@ -1,4 +1,4 @@
-//! Asks a daemon over its unix socket.
+//! Asks a daemon, over its unix socket or over TCP.
 
 use std::fmt::Write as _;
 use std::io;
@@ -10,12 +10,13 @@ use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper_util::rt::TokioIo;
-use pleg_cri::Endpoint;
 use pleg_cri::error::seconds;
 use serde::de::DeserializeOwned;
-use tokio::net::UnixStream;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
+use crate::address::DaemonAddress;
 use crate::waiting;
 
 /// The largest answer.
@@ -23,20 +24,38 @@ const LIMIT: usize = 256 << 20;
 /// The longest line of a stream.
 const LINE_LIMIT: usize = 1 << 20;
 
+/// The daemon answered, but not with what was asked for.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) status: StatusCode,
+    message: String,
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Refused {}
+
 /// A daemon. Every request has a connection of its own.
 #[derive(Debug, Clone)]
 pub(crate) struct Daemon {
-    endpoint: Endpoint,
+    address: DaemonAddress,
     timeout: Duration,
 }
 
 impl Daemon {
-    pub(crate) fn new(endpoint: Endpoint, timeout: Duration) -> Self {
-        Self { endpoint, timeout }
+    pub(crate) fn new(address: impl Into<DaemonAddress>, timeout: Duration) -> Self {
+        Self {
+            address: address.into(),
+            timeout,
+        }
     }
 
-    pub(crate) fn endpoint(&self) -> &Endpoint {
-        &self.endpoint
+    pub(crate) fn address(&self) -> &DaemonAddress {
+        &self.address
     }
 
     /// Finds out that a daemon of ours answers there.
@@ -52,7 +71,7 @@ impl Daemon {
     pub(crate) async fn get_json<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         let bytes = self.get_bytes(path).await?;
         serde_json::from_slice(&bytes)
-            .with_context(|| format!("the daemon at {} is another version: {path}", self.endpoint))
+            .with_context(|| format!("the daemon at {} is another version: {path}", self.address))
     }
 
     /// Asks for a whole answer, as it is.
@@ -62,10 +81,10 @@ impl Daemon {
             let body = self.within(Limited::new(response.into_body(), LIMIT).collect()).await?;
             let body = body
                 .map_err(|error| anyhow::anyhow!("{error}"))
-                .with_context(|| format!("the answer of {} broke off", self.endpoint))?;
+                .with_context(|| format!("the answer of {} broke off", self.address))?;
             Ok(body.to_bytes())
         };
-        waiting::told(|| Some(format!("the daemon at {}", self.endpoint)), answer).await
+        waiting::told(|| Some(format!("the daemon at {}", self.address)), answer).await
     }
 
     /// Asks for a stream of lines.
@@ -84,20 +103,41 @@ impl Daemon {
     }
 
     async fn get(&self, uri: &str) -> anyhow::Result<Response<Incoming>> {
-        let at = &self.endpoint;
-        let stream = self.within(UnixStream::connect(at.path())).await?;
-        let stream = stream.map_err(|error| match error.kind() {
+        match &self.address {
+            DaemonAddress::Unix(endpoint) => {
+                let stream = self.within(UnixStream::connect(endpoint.path())).await?;
+                let stream = stream.map_err(|error| self.unreachable(&error))?;
+                self.ask(stream, "localhost", uri).await
+            }
+            DaemonAddress::Tcp(authority) => {
+                let stream = self.within(TcpStream::connect(authority.as_str())).await?;
+                let stream = stream.map_err(|error| self.unreachable(&error))?;
+                self.ask(stream, authority.as_str(), uri).await
+            }
+        }
+    }
+
+    fn unreachable(&self, error: &io::Error) -> anyhow::Error {
+        let at = &self.address;
+        match error.kind() {
             io::ErrorKind::NotFound => {
                 anyhow::anyhow!("no daemon at {at}: the socket does not exist. Start one with: pleg run")
             }
             io::ErrorKind::ConnectionRefused => {
                 anyhow::anyhow!("no daemon at {at}: nobody listens. Start one with: pleg run")
             }
-            io::ErrorKind::PermissionDenied => {
-                anyhow::anyhow!("no access to {at}: permission denied. Run as the user of the daemon")
-            }
+            io::ErrorKind::PermissionDenied => anyhow::anyhow!(
+                "no access to {at}: permission denied. Run as the user of the daemon, or start it with --listen-group"
+            ),
             _ => anyhow::anyhow!("cannot reach a daemon at {at}: {error}"),
-        })?;
+        }
+    }
+
+    async fn ask<S>(&self, stream: S, host: &str, uri: &str) -> anyhow::Result<Response<Incoming>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let at = &self.address;
         let no_http = |error: hyper::Error| anyhow::anyhow!("{at} does not answer as a pleg daemon does: {error}");
         let (mut send, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
@@ -105,30 +145,29 @@ impl Daemon {
         // Ends with the request that it carries.
         tokio::spawn(connection);
         let request = Request::get(uri)
-            .header(http::header::HOST, "localhost")
+            .header(http::header::HOST, host)
             .body(Empty::<Bytes>::new())?;
         let response = self.within(send.send_request(request)).await?.map_err(no_http)?;
-        if response.status() == StatusCode::OK {
+        let status = response.status();
+        if status == StatusCode::OK {
             return Ok(response);
         }
-        let status = response.status();
         let body = self
             .within(Limited::new(response.into_body(), LINE_LIMIT).collect())
             .await?;
         let text = body
             .map(|body| String::from_utf8_lossy(&body.to_bytes()).into_owned())
             .unwrap_or_default();
-        anyhow::bail!(
-            "the daemon at {at} answered {status}: {}",
-            crate::text::clean(text.trim())
-        )
+        let text = crate::text::clean(text.trim());
+        let message = format!("the daemon at {at} answered {status}: {text}");
+        Err(Refused { status, message }.into())
     }
 
     async fn within<T>(&self, future: impl Future<Output = T>) -> anyhow::Result<T> {
         let late = || {
             format!(
                 "no answer from the daemon at {} within {}",
-                self.endpoint,
+                self.address,
                 seconds(self.timeout)
             )
         };

@@ -11,17 +11,18 @@ use futures_util::stream;
 use http::StatusCode;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 
+use super::query::NoQuery;
 use super::routes::{App, error};
 
 /// Lines are sent together, up to this many bytes.
 const CHUNK: usize = 32 * 1024;
 
-pub(super) async fn about(State(app): State<Arc<App>>) -> Response {
+pub(super) async fn about(State(app): State<Arc<App>>, _: NoQuery) -> Response {
     Json(app.setup.about().await).into_response()
 }
 
 /// The recording, one JSON object a line.
-pub(super) async fn recorder(State(app): State<Arc<App>>) -> Response {
+pub(super) async fn recorder(State(app): State<Arc<App>>, _: NoQuery) -> Response {
     let Some(recording) = app.pleg.recording().await else {
         return error(StatusCode::SERVICE_UNAVAILABLE, "the generator has ended");
     };

@@ -1,9 +1,13 @@
-//! The daemon's HTTP API: who may connect ([`server`]), what is answered ([`routes`], [`events`], [`ready`], [`node`], [`debug`]), and its client.
+//! The daemon's HTTP API: who may connect ([`server`], [`host`]), what is answered ([`routes`], [`events`], [`ready`], [`node`],
+//! [`debug`], [`process`]), how errors look ([`query`], [`explained`]), and its client.
 
 pub(crate) mod client;
 mod debug;
 mod events;
+mod explained;
+mod host;
 mod node;
+mod process;
 mod query;
 mod ready;
 pub(crate) mod routes;

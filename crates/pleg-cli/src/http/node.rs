@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use http::StatusCode;
 use pleg_node::{PodList, Report};
 
-use super::query::{Bad, Fields};
+use super::query::{Bad, Fields, Names, NoQuery};
 use super::routes::{App, error};
 
 /// What only a node has.
@@ -32,13 +32,17 @@ pub(super) async fn pods(State(app): State<Arc<App>>, RawQuery(query): RawQuery)
     Ok(Json(PodList(reports)).into_response())
 }
 
-async fn of_namespace(State(app): State<Arc<App>>, Path(namespace): Path<String>) -> Response {
+async fn of_namespace(State(app): State<Arc<App>>, Names(namespace): Names<String>, _: NoQuery) -> Response {
     let reports = reports(&app, |report| *report.pod.id.namespace == *namespace);
     Json(PodList(reports)).into_response()
 }
 
 /// One pod by name. Where one ends and the next one waits for its name, there is only the first.
-pub(super) async fn pod(State(app): State<Arc<App>>, Path((namespace, name)): Path<(String, String)>) -> Response {
+pub(super) async fn pod(
+    State(app): State<Arc<App>>,
+    Names((namespace, name)): Names<(String, String)>,
+    _: NoQuery,
+) -> Response {
     let is = |report: &Report| *report.pod.id.namespace == *namespace && *report.pod.id.name == *name;
     match reports(&app, is).pop() {
         Some(report) => Json(report).into_response(),
@@ -46,7 +50,7 @@ pub(super) async fn pod(State(app): State<Arc<App>>, Path((namespace, name)): Pa
     }
 }
 
-async fn complaints(State(app): State<Arc<App>>) -> Response {
+async fn complaints(State(app): State<Arc<App>>, _: NoQuery) -> Response {
     let complaints = app.board.as_ref().map(pleg_node::Board::complaints);
     Json(complaints.unwrap_or_default()).into_response()
 }

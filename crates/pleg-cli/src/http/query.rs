@@ -1,7 +1,10 @@
 //! Reads what follows the question mark; what cannot be read is a 400 that names the field and what it accepts.
 
+use axum::extract::rejection::PathRejection;
+use axum::extract::{FromRequestParts, Path};
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
+use http::request::Parts;
 use pleg::EventType;
 use serde::Serialize;
 
@@ -43,20 +46,15 @@ pub(super) struct Fields(Vec<(String, String)>);
 impl Fields {
     /// Reads a query that may have the fields `known`.
     pub(super) fn read(query: Option<&str>, known: &[&str]) -> Result<Self, Bad> {
-        let pairs: axum::extract::Query<Vec<(String, String)>> = match query {
-            Some(query) => {
-                let uri = http::Uri::builder().path_and_query(format!("/?{query}")).build();
-                uri.ok()
-                    .and_then(|uri| axum::extract::Query::try_from_uri(&uri).ok())
-                    .ok_or_else(|| Bad::new("", "the query cannot be read", known))?
-            }
-            None => return Ok(Self(Vec::new())),
-        };
         let mut fields: Vec<(String, String)> = Vec::new();
-        for (name, value) in pairs.0 {
+        for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let name =
+                decode(name).ok_or_else(|| Bad::new("", "a field's name is not percent-encoded UTF-8", known))?;
             if !known.contains(&name.as_str()) {
                 return Err(Bad::new(&name, "no such field", known));
             }
+            let value = decode(value).ok_or_else(|| Bad::new(&name, "the value is not percent-encoded UTF-8", &[]))?;
             if value.len() > VALUE_LIMIT {
                 return Err(Bad::new(&name, "the value is too long", &[]));
             }
@@ -105,7 +103,67 @@ impl Fields {
         if namespace.as_deref() == Some("") {
             return Err(Bad::new("namespace", "is empty", &["NAMESPACE"]));
         }
+        if let (
+            Some(own),
+            Some(PodName {
+                namespace: Some(other), ..
+            }),
+        ) = (&namespace, &pod)
+            && own != other
+        {
+            return Err(Bad::new("namespace", "differs from the namespace in pod", &[other]));
+        }
         Ok(Filter { types, pod, namespace })
+    }
+}
+
+/// What `text` stands for: `%XX` is a byte, `+` is a space. None if that is no UTF-8, or a `%` begins nothing.
+fn decode(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'%' => {
+                let mut digit = || char::from(rest.next()?).to_digit(16);
+                let (high, low) = (digit()?, digit()?);
+                u8::try_from(high << 4 | low).ok()?
+            }
+            b'+' => b' ',
+            byte => byte,
+        });
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// For paths that take no query.
+#[derive(Debug)]
+pub(super) struct NoQuery;
+
+impl<S: Sync> FromRequestParts<S> for NoQuery {
+    type Rejection = Bad;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Bad> {
+        Fields::read(parts.uri.query(), &[]).map(|_| Self)
+    }
+}
+
+/// Names that are part of the path.
+#[derive(Debug)]
+pub(super) struct Names<T>(pub(super) T);
+
+impl<T, S> FromRequestParts<S> for Names<T>
+where
+    T: serde::de::DeserializeOwned + Send,
+    S: Send + Sync,
+{
+    type Rejection = Bad;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Bad> {
+        let read: Result<Path<T>, PathRejection> = Path::from_request_parts(parts, state).await;
+        match read {
+            Ok(Path(names)) => Ok(Self(names)),
+            Err(_) => Err(Bad::new("path", "is not percent-encoded UTF-8", &[])),
+        }
     }
 }
 
@@ -161,6 +219,14 @@ mod tests {
             ("folow", "folow"),
             ("since=1&since=2", "since"),
             ("follow=false", "none"),
+            ("pod=%ff", "pod"),
+            ("pod=%f", "pod"),
+            ("pod=%xy", "pod"),
+            ("pod=a/web&namespace=b", "namespace"),
+            ("pod=a/web&namespace=a", "none"),
+            ("pod=caf%c3%a9", "none"),
+            ("&&follow&", "none"),
+            ("%ff=1", ""),
         ] {
             assert_eq!(bad(query), field, "{query}");
         }

@@ -9,6 +9,7 @@ use pleg::health::{Cause, Stage};
 use pleg_cri::error::seconds;
 
 use super::routes::App;
+use crate::text::count;
 
 /// The answer of `/readyz`. Only the generator itself being unhealthy fails it; the other checks say what is degraded.
 pub(super) fn answer(app: &App, verbose: bool) -> (StatusCode, String) {
@@ -71,8 +72,8 @@ pub(super) fn answer(app: &App, verbose: bool) -> (StatusCode, String) {
         let age = Duration::from_millis(u64::try_from(oldest.since.elapsed().as_millis()).unwrap_or(u64::MAX));
         let _ = writeln!(
             text,
-            "{} calls in flight, the oldest {} for {}",
-            calls.len(),
+            "{} in flight, the oldest {} for {}",
+            count(calls.len(), "call"),
             oldest.rpc,
             seconds(age)
         );

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -14,8 +14,8 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::query::{Bad, Fields};
-use super::{debug, events, node, ready};
+use super::query::{Bad, Fields, Names, NoQuery};
+use super::{debug, events, node, process, ready};
 use crate::about::Setup;
 use crate::wire::{Conditions, PodJson, ReportJson};
 
@@ -71,8 +71,8 @@ pub(crate) fn router(pleg: Pleg, setup: Setup, board: Option<Board>, shutdown: C
     };
     Router::new()
         .route("/metrics", get(metrics))
-        .route("/healthz", get(live))
-        .route("/livez", get(live))
+        .route("/healthz", get(async |query| live("healthz", query)))
+        .route("/livez", get(async |query| live("livez", query)))
         .route("/readyz", get(readyz))
         .route("/api/v1/health", get(health))
         .route("/api/v1/node/conditions", get(conditions))
@@ -93,16 +93,21 @@ pub(super) fn error(status: StatusCode, message: &str) -> Response {
     (status, Json(json!({"error": message}))).into_response()
 }
 
-async fn metrics(State(app): State<Arc<App>>) -> Response {
-    match app.pleg.render_metrics() {
+async fn metrics(State(app): State<Arc<App>>, _: NoQuery) -> Response {
+    match app.pleg.render_metrics().map(|text| text + &process::metrics()) {
         Ok(text) => ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response(),
         Err(reason) => error(StatusCode::INTERNAL_SERVER_ERROR, &reason.to_string()),
     }
 }
 
 /// The process lives: that is all a restart could change.
-async fn live() -> &'static str {
-    "ok"
+fn live(name: &str, RawQuery(query): RawQuery) -> Result<String, Bad> {
+    let verbose = Fields::read(query.as_deref(), &["verbose"])?.flag("verbose")?;
+    Ok(if verbose {
+        format!("[+]ping ok\n{name} check passed\n")
+    } else {
+        "ok".to_owned()
+    })
 }
 
 async fn readyz(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Response, Bad> {
@@ -110,11 +115,11 @@ async fn readyz(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Resul
     Ok(ready::answer(&app, verbose).into_response())
 }
 
-async fn health(State(app): State<Arc<App>>) -> Response {
-    Json(ReportJson::of(&app.pleg)).into_response()
+async fn health(State(app): State<Arc<App>>, _: NoQuery) -> Response {
+    Json(ReportJson::of(&app.pleg).with_refused(app.board.as_ref())).into_response()
 }
 
-async fn conditions(State(app): State<Arc<App>>) -> Response {
+async fn conditions(State(app): State<Arc<App>>, _: NoQuery) -> Response {
     Json(Conditions::of(&app.pleg)).into_response()
 }
 
@@ -133,7 +138,7 @@ fn key(entry: &PodEntry) -> (&str, &str, &str) {
 }
 
 /// One pod by name. Where several UIDs have had the name, the newest.
-async fn pod(State(app): State<Arc<App>>, Path((namespace, name)): Path<(String, String)>) -> Response {
+async fn pod(State(app): State<Arc<App>>, Names((namespace, name)): Names<(String, String)>, _: NoQuery) -> Response {
     let entries = app.pleg.cache().entries();
     let newest = entries
         .iter()

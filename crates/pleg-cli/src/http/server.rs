@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +14,12 @@ use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+
+use super::explained::Explained;
+use super::host;
 
 /// Connections at once. Followers have a smaller limit of their own, so that they cannot take all of them.
 const CONNECTIONS: usize = 128;
@@ -35,6 +39,18 @@ const REFUSAL: Duration = Duration::from_millis(500);
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nconnection: close\r\n\
     retry-after: 1\r\ncontent-length: 33\r\n\r\n{\"error\":\"too many connections\"}\n";
 
+/// A process that was just killed may hold its socket for a moment more: a restart waits this long for it.
+const TAKEOVER: Duration = Duration::from_secs(2);
+const TAKEOVER_PAUSE: Duration = Duration::from_millis(50);
+
+/// Who may open a unix socket.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Access {
+    pub(crate) mode: u32,
+    /// The group it is given to; none leaves it as it is.
+    pub(crate) group: Option<u32>,
+}
+
 /// A unix socket of ours; its file goes with this value.
 #[derive(Debug)]
 pub(crate) struct UnixSocket {
@@ -43,33 +59,54 @@ pub(crate) struct UnixSocket {
 }
 
 impl UnixSocket {
-    /// Listens at `path`, for us alone. Replaces a socket nobody listens on; never anything else.
-    pub(crate) async fn bind(path: &Path) -> anyhow::Result<Self> {
+    /// Listens at `path`. Replaces a socket nobody listens on; never anything else.
+    pub(crate) async fn bind(path: &Path, access: Access) -> anyhow::Result<Self> {
         let name = path.display();
         if let Some(dir) = path.parent() {
             std::fs::create_dir_all(dir).with_context(|| format!("cannot make the directory {}", dir.display()))?;
         }
-        match std::fs::symlink_metadata(path) {
-            Ok(meta) if !meta.file_type().is_socket() => anyhow::bail!("cannot listen on {name}: it is not a socket"),
-            Ok(_) => match tokio::net::UnixStream::connect(path).await {
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    std::fs::remove_file(path).with_context(|| format!("cannot replace the stale socket {name}"))?;
-                }
-                Ok(_) => anyhow::bail!(
-                    "somebody already listens on {name}: another pleg? Stop it, or choose another socket with --listen"
-                ),
-                Err(error) => return Err(error).with_context(|| format!("cannot tell who listens on {name}")),
-            },
-            Err(_) => {}
+        let until = Instant::now() + TAKEOVER;
+        while is_taken(path).await? {
+            anyhow::ensure!(
+                Instant::now() < until,
+                "another process listens on {name}: is a pleg running already? Stop it, or choose another socket with --listen"
+            );
+            tokio::time::sleep(TAKEOVER_PAUSE).await;
         }
-        // The mode is right from the first moment on, not after a chmod. We are the only thread yet.
+        // Nobody else may connect before the group and the mode are set. We are the only thread yet.
         let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
         let listener = UnixListener::bind(path);
         rustix::process::umask(before);
-        Ok(Self {
+        let socket = Self {
             listener: listener.with_context(|| format!("cannot listen on {name}"))?,
             path: path.to_owned(),
-        })
+        };
+        if let Some(group) = access.group {
+            std::os::unix::fs::chown(path, None, Some(group))
+                .with_context(|| format!("cannot give {name} to the group {group}"))?;
+        }
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(access.mode))
+            .with_context(|| format!("cannot set the permissions of {name}"))?;
+        Ok(socket)
+    }
+}
+
+/// Whether somebody listens at `path`. Removes a socket nobody listens on.
+async fn is_taken(path: &Path) -> anyhow::Result<bool> {
+    let name = path.display();
+    match std::fs::symlink_metadata(path) {
+        Ok(meta) if !meta.file_type().is_socket() => anyhow::bail!("cannot listen on {name}: it is not a socket"),
+        Ok(_) => match tokio::net::UnixStream::connect(path).await {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                std::fs::remove_file(path).with_context(|| format!("cannot replace the stale socket {name}"))?;
+                Ok(false)
+            }
+            // Its owner removed it meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Ok(_) => Ok(true),
+            Err(error) => Err(error).with_context(|| format!("cannot tell who listens on {name}")),
+        },
+        Err(_) => Ok(false),
     }
 }
 
@@ -79,32 +116,60 @@ impl Drop for UnixSocket {
     }
 }
 
-/// Listens on an address, which has to be this machine's own unless `any`.
-pub(crate) async fn bind_tcp(address: SocketAddr, any: bool) -> anyhow::Result<TcpListener> {
-    if !any && !address.ip().is_loopback() {
-        return Err(crate::Usage(format!(
-            "--listen-tcp {address} can be reached from outside: use 127.0.0.1, or add --insecure-listen-any"
-        ))
-        .into());
+/// A TCP socket of ours.
+#[derive(Debug)]
+pub(crate) struct TcpSocket {
+    listener: TcpListener,
+    address: SocketAddr,
+    /// It may be reached from outside, under names that we do not know.
+    any: bool,
+}
+
+impl TcpSocket {
+    /// Listens on an address, which has to be a loopback one unless `any`.
+    pub(crate) async fn bind(address: SocketAddr, any: bool) -> anyhow::Result<Self> {
+        if !any && !address.ip().is_loopback() {
+            return Err(crate::Usage(format!(
+                "--listen-tcp {address} can be reached from outside: use 127.0.0.1, or add --insecure-listen-any"
+            ))
+            .into());
+        }
+        let until = Instant::now() + TAKEOVER;
+        let listener = loop {
+            match TcpListener::bind(address).await {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < until => {
+                    tokio::time::sleep(TAKEOVER_PAUSE).await;
+                }
+                bound => break bound.with_context(|| format!("cannot listen on {address}"))?,
+            }
+        };
+        let address = listener.local_addr()?;
+        Ok(Self { listener, address, any })
     }
-    TcpListener::bind(address)
-        .await
-        .with_context(|| format!("cannot listen on {address}"))
+
+    /// Where it listens, with the port that the kernel chose if none was named.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
 }
 
 /// Serves until `shutdown`, then drains.
-pub(crate) async fn serve(unix: UnixSocket, tcp: Option<TcpListener>, router: Router, shutdown: &CancellationToken) {
+pub(crate) async fn serve(unix: UnixSocket, tcp: Option<TcpSocket>, router: Router, shutdown: &CancellationToken) {
     let server = Server {
-        router,
         shutdown: shutdown.clone(),
         room: Arc::new(Semaphore::new(CONNECTIONS)),
         tasks: TaskTracker::new(),
     };
-    let from_unix = server.accept(async || unix.listener.accept().await.map(|(stream, _)| stream));
+    let from_unix = server.accept(&router, async || unix.listener.accept().await.map(|(stream, _)| stream));
     let from_tcp = async {
         if let Some(tcp) = &tcp {
+            let router = if tcp.any {
+                router.clone()
+            } else {
+                host::guarded(router.clone(), tcp.address)
+            };
             server
-                .accept(async || tcp.accept().await.map(|(stream, _)| stream))
+                .accept(&router, async || tcp.listener.accept().await.map(|(stream, _)| stream))
                 .await;
         }
     };
@@ -130,14 +195,13 @@ async fn refuse(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> io::Resul
 }
 
 struct Server {
-    router: Router,
     shutdown: CancellationToken,
     room: Arc<Semaphore>,
     tasks: TaskTracker,
 }
 
 impl Server {
-    async fn accept<S>(&self, accept: impl AsyncFn() -> io::Result<S>)
+    async fn accept<S>(&self, router: &Router, accept: impl AsyncFn() -> io::Result<S>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -148,7 +212,7 @@ impl Server {
                 accepted = accept() => accepted,
             };
             match accepted {
-                Ok(stream) => self.connection(stream),
+                Ok(stream) => self.connection(router, stream),
                 Err(error) => {
                     // Out of descriptors, most likely: others have to close first.
                     tracing::warn!("cannot accept a connection: {error}");
@@ -158,7 +222,7 @@ impl Server {
         }
     }
 
-    fn connection<S>(&self, mut stream: S)
+    fn connection<S>(&self, router: &Router, mut stream: S)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -168,7 +232,7 @@ impl Server {
             });
             return;
         };
-        let service = TowerToHyperService::new(self.router.clone());
+        let service = TowerToHyperService::new(router.clone());
         let shutdown = self.shutdown.clone();
         self.tasks.spawn(async move {
             let mut http = hyper::server::conn::http1::Builder::new();
@@ -176,7 +240,7 @@ impl Server {
                 .header_read_timeout(HEAD_TIME)
                 .max_buf_size(HEAD_BYTES)
                 .max_headers(HEADERS);
-            let connection = http.serve_connection(TokioIo::new(stream), service);
+            let connection = http.serve_connection(TokioIo::new(Explained::new(stream)), service);
             tokio::pin!(connection);
             tokio::select! {
                 biased;

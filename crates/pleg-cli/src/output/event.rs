@@ -159,9 +159,13 @@ fn missed(gap: &Gap) -> String {
         let also = range.map_or(String::new(), |range| format!(", and {range} of this run"));
         return format!("pleg restarted; missed: what followed event {last}{also}");
     }
-    let count = (to + 1).saturating_sub(*from);
-    let range = range.unwrap_or_else(|| "none".to_owned());
-    format!("{count} events missed: {range} are no longer held")
+    match (to + 1).saturating_sub(*from) {
+        1 => format!("1 event missed: {from} is no longer held"),
+        count => {
+            let range = range.unwrap_or_else(|| "none".to_owned());
+            format!("{count} events missed: {range} are no longer held")
+        }
+    }
 }
 
 fn colour(kind: &str) -> &'static str {

@@ -70,6 +70,12 @@ pub(crate) fn text(report: &Report) -> String {
     if report.more_causes > 0 {
         let _ = writeln!(text, "  - and {} more", report.more_causes);
     }
+    if !report.refused_manifests.is_empty() {
+        text.push_str("Manifests refused:\n");
+    }
+    for complaint in &report.refused_manifests {
+        let _ = writeln!(text, "  - {}: {}", clean(&complaint.origin), clean(&complaint.what));
+    }
     if !report.warnings.is_empty() {
         text.push_str("Warnings (no trouble to us, but to a kubelet):\n");
     }

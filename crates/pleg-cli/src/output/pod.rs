@@ -9,7 +9,7 @@ use pleg_cri::error::seconds;
 
 use super::table::{Cell, Table};
 use super::{BOLD, GREEN, PLAIN, RED, YELLOW};
-use crate::text::{age, clean, short_ids};
+use crate::text::{age, clean, count, short_ids};
 use crate::wire::{Container, Pod};
 
 /// What a row says of a pod.
@@ -115,7 +115,7 @@ pub(crate) fn describe(pod: &Pod, now: Timestamp) -> String {
     field(
         0,
         "Running",
-        &format!("{} of {}, {} restarts", sum.running, sum.total, sum.restarts),
+        &format!("{} of {}, {}", sum.running, sum.total, count(sum.restarts, "restart")),
     );
     let ips: Vec<_> = pod.ips.iter().map(ToString::to_string).collect();
     field(0, "IPs", &ips.join(", "));
@@ -126,12 +126,8 @@ pub(crate) fn describe(pod: &Pod, now: Timestamp) -> String {
     );
     if let Some(error) = &pod.error {
         let lasted = seconds(Duration::from_secs(error.age_seconds));
-        let tries = error.attempts;
-        field(
-            0,
-            "Quarantine",
-            &format!("for {lasted}, {tries} attempts: {}", error.message),
-        );
+        let tries = count(error.attempts, "attempt");
+        field(0, "Quarantine", &format!("for {lasted}, {tries}: {}", error.message));
     }
     for sandbox in &pod.sandboxes {
         field(0, "Sandbox", &sandbox.id);

@@ -131,3 +131,84 @@ fn every_line_is_right_and_the_kubelets_names_are_there() {
         wait_for(name, || get(name).is_some_and(|value| value > 0.0));
     }
 }
+
+/// The stream of events is one call that lasts for ever: no reason for an alert about calls that are stuck.
+#[test]
+fn the_event_stream_is_no_call_that_is_stuck() {
+    let node = Node::with_pods(1);
+    let daemon = node.daemon(&["--mode", "evented"]);
+    let get = |series: &str| parse(&daemon.get("/metrics").1).get(series).copied();
+    wait_for("the stream", || {
+        get("pleg_inflight_calls{rpc=\"GetContainerEvents\"}") == Some(1.0)
+    });
+    assert_eq!(get("pleg_inflight_oldest_seconds{rpc=\"GetContainerEvents\"}"), None);
+}
+
+#[test]
+fn the_process_is_told_about() {
+    let node = Node::with_pods(1);
+    let daemon = node.daemon(&[]);
+    let samples = parse(&daemon.get("/metrics").1);
+    let version = format!("version=\"{}\"", env!("CARGO_PKG_VERSION"));
+    let (_, one) = samples
+        .iter()
+        .find(|(name, _)| name.starts_with("pleg_build_info{") && name.contains(&version))
+        .unwrap();
+    assert!((one - 1.0).abs() < f64::EPSILON);
+    let now = jiff::Timestamp::now().as_second() as f64;
+    for (name, least, most) in [
+        ("process_cpu_seconds_total", 0.001, 60.0),
+        ("process_resident_memory_bytes", 1e6, 1e9),
+        ("process_virtual_memory_bytes", 1e6, 1e12),
+        ("process_open_fds", 5.0, 200.0),
+        ("process_max_fds", 64.0, 1e10),
+        ("process_start_time_seconds", now - 60.0, now + 1.0),
+    ] {
+        let value = samples.get(name).copied().unwrap_or_else(|| panic!("no {name}"));
+        assert!((least..=most).contains(&value), "{name}: {value}");
+    }
+}
+
+/// Every metric in a rule is one that a daemon has from its start, or the rule would never fire.
+#[test]
+fn alerts_are_about_metrics_that_exist() {
+    let node = Node::with_pods(1);
+    let daemon = node.daemon(&["--mode", "evented"]);
+    let mut there = daemon.get("/metrics").1;
+    drop(daemon);
+    let other = Node::with_pods(0);
+    there += &crate::manifests::start(&other, &[]).0.get("/metrics").1;
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let rules = std::fs::read_to_string(root.join("deploy/prometheus/pleg.rules.yaml")).unwrap();
+    let rules: serde_json::Value = serde_saphyr::from_str(&rules).unwrap();
+    let docs = ["docs/operating.md", "docs/node.md"].map(|name| std::fs::read_to_string(root.join(name)).unwrap());
+    let mut alerts = 0;
+    for rule in rules["groups"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|group| group["rules"].as_array().unwrap())
+    {
+        let (name, expr) = (rule["alert"].as_str().unwrap(), rule["expr"].as_str().unwrap());
+        alerts += 1;
+        assert!(
+            docs.iter().any(|text| text.contains(&format!("`{name}`"))),
+            "no document tells of {name}"
+        );
+        let words = expr.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+        let metrics: Vec<&str> = words
+            .filter(|word| {
+                ["pleg_", "kubelet_", "process_"]
+                    .iter()
+                    .any(|start| word.starts_with(start))
+            })
+            .collect();
+        assert!(!metrics.is_empty(), "{expr}");
+        for metric in metrics {
+            // Of calls in flight there is nothing to tell while there is none.
+            let told = there.contains(&format!("# TYPE {metric} ")) || metric.starts_with("pleg_inflight_");
+            assert!(told, "{name}: no daemon has {metric}");
+        }
+    }
+    assert!(alerts >= 10, "{alerts}");
+}

@@ -108,7 +108,7 @@ impl Session {
     pub(crate) fn run(&mut self, command: &Command) -> Result<(), String> {
         let text = &command.text;
         let serves = text.starts_with("pleg run")
-            || text.starts_with("pleg node")
+            || text.starts_with("pleg node -")
             || (text.starts_with("pleg sim ") && !text.contains("sim ctl"));
         let ends = ["--for", "--count", "|"].iter().any(|end| text.contains(end));
         let follows = !ends && (text.starts_with("pleg watch") || text.contains("follow"));

@@ -28,6 +28,9 @@ const RESCAN_UNTOLD: Duration = Duration::from_secs(1);
 /// How long a file has to be gone.
 const GONE: Duration = Duration::from_millis(100);
 
+/// What is wrong with a directory among the manifests.
+pub(super) const SUBDIRECTORY: &str = "is a directory: only the files right in the directory of manifests are read";
+
 /// Reads a directory of manifests.
 #[derive(Debug)]
 pub struct DirectorySource {
@@ -242,10 +245,9 @@ impl Files {
                 }
                 Found::Directory if known.whole && known.pods.is_empty() && known.complaint.is_some() => continue,
                 Found::Directory => {
-                    let what = "is a directory: only the files right in the directory of manifests are read";
                     // It has no pods that could be unknown.
                     (known.whole, known.pods, known.refused) = (true, Vec::new(), Vec::new());
-                    (Some(what.to_owned()), None)
+                    (Some(SUBDIRECTORY.to_owned()), None)
                 }
                 Found::Unusable(fingerprint, what) => {
                     let same =
@@ -337,6 +339,13 @@ impl Known {
         self.pods.extend(old);
         Some(complaint)
     }
+}
+
+/// Reads a text of which nothing is known yet: its good pods, and what is wrong with the rest.
+pub(super) fn read_once(text: &[u8], node: &NodeName, origin: &Origin) -> (Vec<Arc<Pod>>, Option<String>) {
+    let mut known = Known::default();
+    let complaint = known.read(text, node, origin);
+    (known.pods, complaint)
 }
 
 /// What becomes of the pods that are known.

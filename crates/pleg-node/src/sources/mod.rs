@@ -8,12 +8,14 @@
 //!
 //! | module | job |
 //! |---|---|
+//! | `check` | what a node would say about manifests |
 //! | `desired` | the merge |
 //! | `directory` | the source of a directory: a task |
 //! | `scan` | what is in a directory now, read with care |
 //! | `watch` | told by the kernel when a directory changes |
 //! | `url` | the source of a URL: a task |
 
+mod check;
 mod desired;
 mod directory;
 mod scan;
@@ -29,6 +31,7 @@ use tokio::sync::mpsc;
 
 use crate::manifest::{Pod, Refused};
 
+pub use check::{Checked, check};
 pub use desired::{Change, Desired, Merged};
 pub use directory::DirectorySource;
 pub use url::{UrlError, UrlSource};

@@ -109,7 +109,8 @@ fn is_manifest(name: &OsStr) -> bool {
     !is_hidden(name) && ending.is_some_and(|ending| ENDINGS.contains(&ending))
 }
 
-fn look(path: &Path, known: Option<&Fingerprint>, done: bool, now: SystemTime) -> Found {
+/// What is at `path`.
+pub(super) fn look(path: &Path, known: Option<&Fingerprint>, done: bool, now: SystemTime) -> Found {
     let metadata = match std::fs::metadata(path) {
         Ok(metadata) => metadata,
         Err(error) => return Found::Unusable(None, unreadable(&error)),

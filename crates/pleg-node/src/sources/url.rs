@@ -142,8 +142,7 @@ impl UrlSource {
                 (complaint, true)
             }
             Err(what) => {
-                let pods = self.pods.len();
-                let complaint = format!("cannot be fetched: {what}. Its {pods} pods stay as they were");
+                let complaint = format!("cannot be fetched: {what}{}", self.stay());
                 (Some(complaint), false)
             }
         };
@@ -166,12 +165,21 @@ impl UrlSource {
             .is_some_and(|what| what.starts_with("cannot be fetched"))
     }
 
+    /// What becomes of the pods that are known.
+    fn stay(&self) -> String {
+        match self.pods.len() {
+            0 => String::new(),
+            1 => ". Its pod stays as it was".to_owned(),
+            pods => format!(". Its {pods} pods stay as they were"),
+        }
+    }
+
     fn read(&mut self, body: &[u8]) -> Option<String> {
         let found = manifest::read(body, &self.node);
         let refused = found.as_ref().map(|found| found.refused.as_slice());
         self.refused = RefusedPod::of(refused.unwrap_or_default(), &self.origin);
         match found {
-            Err(unreadable) => Some(format!("{unreadable}. Its {} pods stay as they were", self.pods.len())),
+            Err(unreadable) => Some(format!("{unreadable}{}", self.stay())),
             Ok(found) if found.refused.is_empty() => {
                 (self.pods, self.whole) = (found.pods, true);
                 None

@@ -13,6 +13,7 @@ use crate::args::{Bundle, Global};
 use crate::bundle::{self, Part, RECORDER};
 use crate::connect::{Observed, Stay};
 use crate::local::Local;
+use crate::text::count;
 use crate::wire::Conditions;
 use crate::{Usage, output};
 
@@ -111,7 +112,7 @@ fn told(path: &Path, bytes: usize, parts: &[Part], daemon: bool) -> String {
         let _ = write!(text, "  {:<15}  {}", part.name, part.what);
         if part.name == RECORDER {
             let lines = part.bytes.split(|byte| *byte == b'\n').count() - 1;
-            let _ = write!(text, ": {lines} lines");
+            let _ = write!(text, ": {}", count(lines, "line"));
         }
         text.push('\n');
     }

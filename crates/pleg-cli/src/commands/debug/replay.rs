@@ -11,7 +11,7 @@ use pleg_cri::error::seconds;
 use serde::Serialize;
 
 use crate::args::{Replay, TextFormat};
-use crate::text::clean;
+use crate::text::{clean, count};
 use crate::{bundle, output};
 
 /// What `-o json` prints.
@@ -78,15 +78,15 @@ fn text(replayed: &Replayed) -> String {
     let lasted = Duration::try_from(replayed.to.duration_since(header.from)).unwrap_or_default();
     let lasted = seconds(Duration::from_secs(lasted.as_secs()));
     let mut text = match &replayed.difference {
-        None => format!("same {} events", replayed.events),
+        None => format!("same {}", count(replayed.events, "event")),
         Some(difference) => different(difference, replayed.events),
     };
-    let _ = writeln!(text, ", from {} looks in {lasted}", replayed.looks);
+    let _ = writeln!(text, ", from {} in {lasted}", count(replayed.looks, "look"));
     if replayed.not_compared > 0 {
         let _ = writeln!(
             text,
-            "{} events could not be compared: their pods were inspected before the recording begins",
-            replayed.not_compared
+            "{} could not be compared: their pods were inspected before the recording begins",
+            count(replayed.not_compared, "event")
         );
     }
     if header.dropped > 0 {
@@ -107,12 +107,13 @@ fn different(difference: &Difference, same: u64) -> String {
         None => "nothing".to_owned(),
     };
     format!(
-        "different: event {} about pod {}, at {} (line {})\n  recorded: {}\n  replayed: {}\nbefore it the same {same} events",
+        "different: event {} about pod {}, at {} (line {})\n  recorded: {}\n  replayed: {}\nbefore it the same {}",
         difference.seq,
         clean(&difference.pod.to_string()),
         difference.time,
         difference.line,
         words(difference.recorded.as_ref()),
         words(difference.replayed.as_ref()),
+        count(same, "event"),
     )
 }

@@ -19,7 +19,7 @@ use crate::output::event::EventTable;
 use crate::output::lines::LineWriter;
 use crate::output::{BOLD, DIM, GREEN, PLAIN, RED, YELLOW};
 use crate::signals;
-use crate::text::short_ids;
+use crate::text::{count, short_ids};
 
 /// A status that takes longer has hung. Short, so that a demonstration is.
 const INSPECT: Duration = Duration::from_secs(1);
@@ -161,9 +161,10 @@ impl Show {
                 (
                     colour,
                     format!(
-                        "healthy{lasted}: {pods} pods, {} looks, {} events",
-                        report.looks,
-                        self.summary.events()
+                        "healthy{lasted}: {}, {}, {}",
+                        count(pods, "pod"),
+                        count(report.looks, "look"),
+                        count(self.summary.events(), "event")
                     ),
                 )
             }

@@ -12,6 +12,7 @@ use pleg_sim::{Ending, Selector, Sim, SimConfig, StatsSnapshot};
 use tokio::time::Instant;
 
 use crate::args::Demo;
+use crate::text::count;
 
 /// A stall in the middle: it begins after this part of the time, and lasts this part.
 const BEGINS: f64 = 0.35;
@@ -91,8 +92,9 @@ impl Stage {
         };
         let at = self.dir.0.join("runtime.sock");
         format!(
-            "a simulated runtime at unix://{}: {pods} pods, {churn} changes a second, {length}",
-            at.display()
+            "a simulated runtime at unix://{}: {}, {churn} changes a second, {length}",
+            at.display(),
+            count(pods, "pod")
         )
     }
 

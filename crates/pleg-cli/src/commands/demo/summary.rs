@@ -8,7 +8,7 @@ use pleg_sim::StatsSnapshot;
 use serde::Serialize;
 
 use crate::output::{BOLD, PLAIN};
-use crate::text::lag;
+use crate::text::{count, lag};
 
 /// Lags that are kept; a demonstration without end forgets the oldest half now and then.
 const MOST_LAGS: usize = 100_000;
@@ -101,7 +101,7 @@ pub(super) fn text(told: &Told) -> String {
         of(told.lag_seconds_p99),
         of(told.lag_seconds_worst)
     );
-    let _ = writeln!(text, "  looks    {} at {} pods", told.looks, told.pods);
+    let _ = writeln!(text, "  looks    {} at {}", told.looks, count(told.pods, "pod"));
     let calls: Vec<_> = told.runtime_calls.iter().map(|(rpc, n)| format!("{rpc} {n}")).collect();
     let _ = writeln!(text, "  calls    at most {} at once:", told.most_calls_in_flight);
     for line in calls.chunks(3) {

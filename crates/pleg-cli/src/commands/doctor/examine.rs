@@ -39,7 +39,7 @@ pub(super) struct Plan {
     /// Subscribe to events.
     pub(super) events: bool,
     /// A daemon that may know containers while the runtime does not list them.
-    pub(super) daemon: Option<Endpoint>,
+    pub(super) daemon: Option<crate::address::DaemonAddress>,
 }
 
 /// What is being done, for those who wait.

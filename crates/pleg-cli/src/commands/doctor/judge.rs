@@ -12,6 +12,7 @@ use pleg_cri::error::seconds;
 use super::facts::{Answer, Events, Facts, KUBELET_LIMIT, Object, SHIM_ANSWERS, SLOW, Sample, Silence};
 use super::finding::{Finding, Place, Severity, counted, mebibytes};
 use super::kubelet::{Kubelet, over_limit, rounded};
+use crate::text::count;
 
 /// From here on dead containers are worth a word: on the node, and in one pod.
 const MANY_DEAD: usize = 1000;
@@ -230,9 +231,10 @@ impl Judge<'_> {
             let asked = self.facts.samples.iter().filter(|sample| sample.verbose).count();
             let evidence = format!(
                 "PodSandboxStatus with verbose, for which the runtime asks the shim, takes {} or more in {} of \
-                 {asked} pods",
+                 {}",
                 seconds(SHIM_ANSWERS),
-                hung.len()
+                hung.len(),
+                count(asked, "pod")
             );
             // What hangs in these pods hangs for that reason.
             let pods: HashSet<&str> = hung.iter().map(|place| place.sandbox.as_str()).collect();

@@ -6,6 +6,7 @@ use pleg_cri::Endpoint;
 use tokio::time::timeout;
 
 use super::facts::Object;
+use crate::address::DaemonAddress;
 use crate::args::default_socket;
 use crate::http::client::Daemon;
 use crate::wire;
@@ -15,12 +16,12 @@ pub(super) const DAEMON_ANSWERS: Duration = Duration::from_secs(2);
 
 /// The containers a daemon knows: the named one, or the one at its usual place. None if no daemon answers. Ids of another runtime do
 /// no harm: this one will not find them.
-pub(super) async fn to_daemon(named: Option<&Endpoint>) -> Option<Vec<Object>> {
-    let endpoint = match named {
-        Some(endpoint) => endpoint.clone(),
-        None => Endpoint::unix(default_socket().filter(|path| path.exists())?),
+pub(super) async fn to_daemon(named: Option<&DaemonAddress>) -> Option<Vec<Object>> {
+    let address = match named {
+        Some(address) => address.clone(),
+        None => Endpoint::unix(default_socket().filter(|path| path.exists())?).into(),
     };
-    let daemon = Daemon::new(endpoint, DAEMON_ANSWERS);
+    let daemon = Daemon::new(address, DAEMON_ANSWERS);
     let pods: Vec<wire::Pod> = timeout(DAEMON_ANSWERS, daemon.get_json("/api/v1/runtime/pods"))
         .await
         .ok()?

@@ -10,6 +10,7 @@ use pleg_cri::error::seconds;
 use serde::Serialize;
 
 use super::facts::{Answer, Facts, KUBELET_LIMIT, List, SLOW, Sample, Silence};
+use crate::text::count;
 
 /// How long it waits for one call.
 const CALL: Duration = Duration::from_mins(2);
@@ -118,9 +119,9 @@ pub(super) fn forecast(facts: &Facts) -> Kubelet {
     let late = statuses().filter(|sample| sample.took >= SLOW && !hangs(sample));
     let late: Duration = late.map(|sample| sample.took).sum();
     let quick = statuses().filter(|sample| sample.took < SLOW).count();
-    let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    let look = lists + CALL.saturating_mul(count(hanging));
-    let all = look + late + facts.alone.unwrap_or_default().saturating_mul(count(quick));
+    let times = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    let look = lists + CALL.saturating_mul(times(hanging));
+    let all = look + late + facts.alone.unwrap_or_default().saturating_mul(times(quick));
     let more = more_hangs(look);
     let verdict = match () {
         () if more == 0 => Verdict::NotReady,
@@ -144,10 +145,12 @@ pub(super) fn forecast(facts: &Facts) -> Kubelet {
         ),
         Verdict::Ready => format!(
             "A look takes {}; a look at which everything has changed, as after a restart of the kubelet, {}{}; \
-             NotReady is reached if {more} containers hang.",
+             NotReady is reached if {} hang{}.",
             rounded(look),
             if slow { "more than " } else { "" },
-            rounded(all)
+            rounded(all),
+            count(more, "container"),
+            if more == 1 { "s" } else { "" }
         ),
     };
     Kubelet {

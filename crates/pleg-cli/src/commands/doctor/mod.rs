@@ -25,6 +25,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::address::DaemonAddress;
 use crate::args::{Doctor, Format, Global};
 use crate::{connect, output, waiting};
 use examine::{Plan, Progress};
@@ -46,7 +47,10 @@ pub(crate) async fn run(global: &Global, args: Doctor) -> anyhow::Result<ExitCod
         list: global.timeout.unwrap_or(LIST).min(most),
         inspect: global.timeout.unwrap_or(INSPECT).min(most),
         events: args.events,
-        daemon: args.daemon,
+        daemon: match args.daemon {
+            Some(address) => Some(address),
+            None => DaemonAddress::from_environment()?,
+        },
     };
     let progress = Progress::default();
     let examination = Box::pin(examine::examine(&plan, &progress));

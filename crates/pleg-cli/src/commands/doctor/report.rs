@@ -10,6 +10,7 @@ use super::events;
 use super::facts::{Answer, Condition, DeadOf, Events, Facts, KUBELET_LIMIT, List, Runtime, Sample, Socket};
 use super::finding::{Finding, Severity};
 use super::kubelet::Kubelet;
+use crate::text::count;
 
 /// Pods with dead containers that are named.
 const MOST_DEAD_OF: usize = 20;
@@ -167,7 +168,11 @@ fn events_told(events: &Events, runtime: Option<&Runtime>) -> EventsTold {
         Events::Unimplemented => ("unimplemented", "the runtime has no event stream".to_owned()),
         Events::Open { events, within } => (
             "open",
-            format!("open: {events} events in {}", super::kubelet::rounded(*within)),
+            format!(
+                "open: {} in {}",
+                count(*events, "event"),
+                super::kubelet::rounded(*within)
+            ),
         ),
         Events::Failed(why) => ("failed", why.clone()),
         Events::NoTime => (

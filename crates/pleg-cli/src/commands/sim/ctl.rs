@@ -31,11 +31,18 @@ pub(super) struct CtlArgs {
         long,
         value_name = "ENDPOINT",
         global = true,
-        default_value = "unix:///tmp/pleg-sim-ctl.sock"
+        default_value = super::CONTROL
     )]
     control: Endpoint,
     #[command(subcommand)]
     verb: Verb,
+}
+
+impl CtlArgs {
+    #[cfg(test)]
+    pub(super) fn control(&self) -> &Endpoint {
+        &self.control
+    }
 }
 
 /// A pod, and perhaps one container of it.
@@ -336,6 +343,7 @@ pub(super) async fn run(args: CtlArgs) -> anyhow::Result<ExitCode> {
             let events = events.map_or(String::new(), events_line);
             print(&format!("{}\n{events}", stats_table(&stats).trim_fmt()))?;
         }
+        (Reply::Pods(pods), Format::Table) if pods.is_empty() => crate::connect::tell("No pods found."),
         (Reply::Pods(pods), Format::Table) => print(&format!("{}\n", pods_table(&pods).trim_fmt()))?,
     }
     Ok(ExitCode::SUCCESS)
@@ -350,8 +358,8 @@ fn events_line(events: EventStats) -> String {
         longest_wait_ms,
     } = events;
     format!(
-        "events: {sent} sent, {dropped} dropped, {waiting} waiting, {subscribers} subscribers, \
-         longest wait {longest_wait_ms}ms\n"
+        "events: {sent} sent, {dropped} dropped, {waiting} waiting, {}, longest wait {longest_wait_ms}ms\n",
+        crate::text::count(subscribers, "subscriber")
     )
 }
 

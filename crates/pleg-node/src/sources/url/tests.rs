@@ -97,7 +97,7 @@ async fn what_the_server_has_is_desired_and_trouble_changes_nothing() {
     assert_eq!(seen[1], (names(&["a-n"]), names(&[]), true));
     assert_eq!(
         told(2),
-        "cannot be fetched: no complete answer within 10 s. Its 1 pods stay as they were"
+        "cannot be fetched: no complete answer within 10 s. Its pod stays as it was"
     );
     assert_eq!(seen[3], (names(&["a-n"]), names(&[]), true));
     assert!(

@@ -136,7 +136,7 @@ impl Course {
             )
             .spread(&adoptions),
             Figure::new(format!("idle at {pods} pods"), Unit::Percent, cpu, Limit::Value(0.5)),
-            Figure::new("  resident memory", Unit::Megabytes, resident, Limit::Value(35.0)),
+            Figure::new("  resident memory", Unit::Mebibytes, resident, Limit::Value(33.4)),
         ]);
         self.finish(left).await?;
         let version = self.client.version().await?;
@@ -165,7 +165,7 @@ impl Course {
         Ok(starts)
     }
 
-    /// Part of a core, in percent, and memory in MB.
+    /// Part of a core, in percent, and memory in MiB.
     async fn idle(&mut self, watched: Duration) -> anyhow::Result<[f64; 2]> {
         sleep(watched.min(LONGEST_REST)).await;
         let (before, began) = (self.subject.cpu()?, Instant::now());

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::output::table::{Cell, Table};
 use crate::output::{GREEN, RED};
+use crate::text::count;
 
 /// All of it.
 #[derive(Debug, Serialize)]
@@ -45,7 +46,7 @@ pub(super) enum Unit {
     Seconds,
     /// Of a core.
     Percent,
-    Megabytes,
+    Mebibytes,
 }
 
 /// What a figure may be at most.
@@ -156,12 +157,12 @@ impl Report {
             ]);
         }
         format!(
-            "{} at {}: {} pods, {} rounds; direct: the same calls by {} clients\n{}",
+            "{} at {}: {}, {}; direct: the same calls by {}\n{}",
             self.runtime,
             self.endpoint,
-            self.pods,
-            self.rounds,
-            self.clients,
+            count(self.pods, "pod"),
+            count(self.rounds, "round"),
+            count(self.clients, "client"),
             table.render()
         )
     }
@@ -179,7 +180,7 @@ impl Unit {
                 }
             }
             Self::Percent => format!("{value:.2}%"),
-            Self::Megabytes => format!("{value:.1}MB"),
+            Self::Mebibytes => format!("{value:.1}MiB"),
         }
     }
 }

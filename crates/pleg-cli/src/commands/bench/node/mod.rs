@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use self::course::Course;
 use self::figures::Report;
 use crate::args::{Global, PlainFormat};
-use crate::text::parse_duration;
+use crate::text::{count, parse_duration};
 use crate::{connect, output};
 
 /// What a shell calls a command that Ctrl-C ended before it had an answer.
@@ -121,15 +121,15 @@ async fn refuse_to_disturb(client: &Client) -> anyhow::Result<()> {
     if listed.iter().all(ours) {
         let node = pods::NODE;
         anyhow::bail!(
-            "{} has {} pods of an earlier measurement. Remove them with: crictl rmp -f $(crictl pods -q --label {label}={node})",
+            "{} has {} of an earlier measurement. Remove them with: crictl rmp -f $(crictl pods -q --label {label}={node})",
             client.endpoint(),
-            listed.len(),
+            count(listed.len(), "pod"),
         );
     }
     anyhow::bail!(
-        "{} has {} pods ({}/{}{}): this makes and removes many, and measures nothing of worth beside others. Name a runtime without any",
+        "{} has {} ({}/{}{}): this makes and removes many, and measures nothing of worth beside others. Name a runtime without any",
         client.endpoint(),
-        listed.len(),
+        count(listed.len(), "pod"),
         name.namespace,
         name.name,
         if listed.len() > 1 { ", …" } else { "" }

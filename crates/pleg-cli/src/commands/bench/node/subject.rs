@@ -65,7 +65,7 @@ impl Subject {
             .arg("--state-file")
             .arg(path("node.redb"))
             .arg("--listen")
-            .arg(self.daemon.endpoint().to_string())
+            .arg(self.daemon.address().to_string())
             .arg("--runtime-endpoint")
             .arg(self.runtime.to_string())
             .stdin(Stdio::null())
@@ -158,13 +158,13 @@ impl Subject {
         Ok(TICK * ticks)
     }
 
-    /// Its resident memory, in MB.
+    /// Its resident memory, in MiB.
     pub(super) fn resident(&self) -> anyhow::Result<f64> {
         let id = self.child.as_ref().context("pleg node was not started")?.id();
         let status = fs::read_to_string(format!("/proc/{id}/status"))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
-        Ok(kib.context("the kernel does not tell how much memory it has")? * 1024.0 / 1e6)
+        Ok(kib.context("the kernel does not tell how much memory it has")? / 1024.0)
     }
 
     /// The last lines of its log.

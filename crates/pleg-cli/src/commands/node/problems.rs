@@ -1,0 +1,58 @@
+//! `pleg node problems`: what is wrong with the manifests of a running node.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use clap::Args;
+use http::StatusCode;
+
+use crate::args::{Global, Observe, TextFormat};
+use crate::http::client::Refused;
+use crate::text::clean;
+use crate::wire::Complaint;
+use crate::{Usage, connect, output};
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  pleg node problems
+  pleg node problems -o json | jq -r '.[].origin'
+
+Ends with 0, also if there are problems.")]
+pub(super) struct ProblemsArgs {
+    #[command(flatten)]
+    observe: Observe,
+    /// How to print
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    output: TextFormat,
+}
+
+pub(super) async fn run(global: &Global, args: ProblemsArgs) -> anyhow::Result<ExitCode> {
+    let Some(daemon) = connect::daemon(global, &args.observe).await? else {
+        let words = "no `pleg node` was found: name its socket with --daemon. A runtime knows nothing of manifests";
+        return Err(Usage(words.to_owned()).into());
+    };
+    let answer: anyhow::Result<Vec<Complaint>> = daemon.get_json("/api/v1/node/complaints").await;
+    let problems = answer.map_err(|error| match error.downcast_ref::<Refused>() {
+        Some(refused) if refused.status == StatusCode::NOT_FOUND => anyhow::anyhow!(
+            "the daemon at {} runs no pods from manifests: it is not `pleg node`",
+            daemon.address()
+        ),
+        _ => error,
+    })?;
+    match args.output {
+        TextFormat::Text if problems.is_empty() => connect::tell("No problems found."),
+        TextFormat::Text => output::print(&text(&problems))?,
+        TextFormat::Json => output::print_json(&problems)?,
+        TextFormat::Yaml => output::print_yaml(&problems)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn text(problems: &[Complaint]) -> String {
+    let mut text = String::new();
+    for problem in problems {
+        let _ = writeln!(text, "{}: {}", clean(&problem.origin), clean(&problem.what));
+    }
+    text
+}

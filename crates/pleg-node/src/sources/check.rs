@@ -1,0 +1,138 @@
+//! What a node would say about manifests, without one: the same reading, the same merge, the same words.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use serde::Serialize;
+
+use super::directory::{SUBDIRECTORY, read_once};
+use super::scan::{Found, SETTLE, look, scan};
+use super::{Desired, Offer, Origin, Snapshot};
+use crate::manifest::{NodeName, Pod};
+
+/// What was found in one file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Checked {
+    /// The file.
+    pub origin: Origin,
+    /// The pods that would run, as `namespace/name`.
+    pub pods: Vec<String>,
+    /// What would be refused, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<String>,
+}
+
+/// Reads files and directories of manifests, as the source of a directory would, and merges their pods. Blocking.
+pub fn check(paths: &[PathBuf], node: &NodeName) -> Vec<Checked> {
+    let (mut checked, mut offers) = (Vec::new(), Vec::new());
+    for path in paths {
+        for (path, found) in find(path) {
+            let origin: Origin = path.display().to_string().into();
+            let (pods, problem) = read(found, node, &origin);
+            let names = pods.iter().map(|pod| pod.id.full_name().to_string());
+            checked.push(Checked {
+                origin: origin.clone(),
+                pods: names.collect(),
+                problems: problem.into_iter().collect(),
+            });
+            offers.extend(pods.into_iter().map(|pod| Offer {
+                origin: origin.clone(),
+                pod,
+            }));
+        }
+    }
+    let snapshot = Snapshot {
+        source: "check".into(),
+        offers,
+        complaints: Vec::new(),
+        refused: Vec::new(),
+        complete: true,
+    };
+    for conflict in Desired::default().apply(snapshot, |_| false).new_conflicts {
+        let file = checked.iter_mut().find(|file| file.origin == conflict.origin);
+        if let Some(file) = file {
+            file.problems.push(conflict.what);
+        }
+    }
+    checked
+}
+
+/// What is at a path: a file, or the files of a directory. Whoever asks has written them, so none is taken for half written.
+fn find(path: &Path) -> Vec<(PathBuf, Found)> {
+    let now = SystemTime::now() + SETTLE;
+    match look(path, None, true, now) {
+        Found::Directory => match scan(path, &BTreeMap::new(), &BTreeSet::new(), now) {
+            Ok(found) => found
+                .into_iter()
+                .map(|(name, found)| (path.join(name), found))
+                .collect(),
+            Err(error) => vec![(
+                path.to_owned(),
+                Found::Unusable(None, format!("cannot be listed: {error}")),
+            )],
+        },
+        found => vec![(path.to_owned(), found)],
+    }
+}
+
+fn read(found: Found, node: &NodeName, origin: &Origin) -> (Vec<Arc<Pod>>, Option<String>) {
+    match found {
+        Found::Text(_, text) => read_once(&text, node, origin),
+        Found::Directory => (Vec::new(), Some(SUBDIRECTORY.to_owned())),
+        Found::Unusable(_, what) => (Vec::new(), Some(what)),
+        Found::Same | Found::Unsettled => (Vec::new(), Some("is being written: check it again".to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_read_as_a_node_reads_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+        let pod = |name: &str| {
+            format!(
+                "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, spec: {{containers: [{{name: c, image: i}}]}}}}"
+            )
+        };
+        write("a.yaml", &pod("web"));
+        write("b.yaml", &format!("{}\n---\n{}", pod("db"), pod("Bad Name")));
+        write("c.yaml", &pod("web"));
+        write("d.txt", "not a manifest");
+        std::fs::create_dir(dir.path().join("more")).unwrap();
+        let node = NodeName::new("n").unwrap();
+        let checked = check(&[dir.path().to_owned()], &node);
+        let short: Vec<_> = checked
+            .iter()
+            .map(|file| {
+                let name = file.origin.to_string();
+                let name = name.rsplit('/').next().unwrap().to_owned();
+                (name, file.pods.join(","), file.problems.len())
+            })
+            .collect();
+        let expected = [
+            ("a.yaml", "default/web-n", 0),
+            ("b.yaml", "default/db-n", 1),
+            ("c.yaml", "default/web-n", 1),
+            ("more", "", 1),
+        ];
+        assert_eq!(
+            short,
+            expected.map(|(name, pods, problems)| (name.to_owned(), pods.to_owned(), problems))
+        );
+        assert!(
+            checked[2].problems[0].contains("has a pod of that name already"),
+            "{checked:?}"
+        );
+        // A file is read whatever its name ends with: it may get another one when it goes live.
+        let checked = check(&[dir.path().join("d.txt"), dir.path().join("none.yaml")], &node);
+        assert_eq!(
+            checked.iter().map(|file| file.problems.len()).collect::<Vec<_>>(),
+            [1, 1]
+        );
+    }
+}
