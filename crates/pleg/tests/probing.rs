@@ -121,8 +121,29 @@ async fn a_stuck_container_that_goes_is_forgotten() {
             assert_eq!(report.causes.len(), 1, "{report:#?}");
             fake.world().hung.clear();
         }
-        until(&rig, Duration::from_secs(60), |report| report.level == Level::Healthy).await;
+        until(&rig, Duration::from_mins(1), |report| report.level == Level::Healthy).await;
     }
+}
+
+/// Pods that were made together wait for the same: each is named, the round goes on, and a pod whose shim hangs as well is not asked more
+/// often for having two troubles.
+#[tokio::test(start_paused = true)]
+async fn many_that_hang_do_not_end_the_round() {
+    let fake = node(40);
+    let rig = Rig::start(&fake, Config::default());
+    rig.seen().await;
+    fake.world().hung = (0..15).map(|n| format!("c{n}")).collect();
+    let named = |report: &Report| report.causes.iter().filter(|cause| stuck(cause)).count();
+    until(&rig, Duration::from_mins(5), |report| named(report) == 15).await;
+    fake.world().hung_shims.insert("s-p3".into());
+    let hangs = |report: &Report| report.causes.iter().any(|cause| cause.trouble == Trouble::HungShim);
+    until(&rig, Duration::from_mins(2), hangs).await;
+    fake.world().probes.clear();
+    sleep(Duration::from_mins(3)).await;
+    let world = fake.world();
+    let asked = |pod: &str| world.probes.iter().filter(|(_, id)| id == pod).count();
+    assert!(asked("s-p3") <= 60, "{}", asked("s-p3"));
+    assert!((20..40).all(|n| asked(&format!("s-p{n}")) >= 2), "{:?}", world.probes);
 }
 
 /// All containers take 3 s, sandboxes do not: nobody is an outlier, and nothing hangs.
@@ -149,7 +170,7 @@ async fn where_no_container_answers_none_is_named() {
         let mut world = fake.world();
         world.hung = world.containers.keys().cloned().collect();
     }
-    let (report, _) = until(&rig, Duration::from_secs(60), |report| report.level != Level::Healthy).await;
+    let (report, _) = until(&rig, Duration::from_mins(1), |report| report.level != Level::Healthy).await;
     assert_eq!(report.causes[0].trouble, Trouble::StalledStorage, "{report:#?}");
     for _ in 0..120 {
         sleep(Duration::from_secs(1)).await;

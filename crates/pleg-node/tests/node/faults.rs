@@ -224,7 +224,7 @@ async fn a_node_at_rest_has_one_heartbeat() {
     let node = machine.node().await;
     let uid = node.want(&[pod("web", "serve")]).await.remove(0);
     node.until_ready(&uid).await;
-    tokio::time::sleep(Duration::from_secs(300)).await;
+    tokio::time::sleep(Duration::from_mins(5)).await;
     let calls = |rpc| machine.sim.stats().of(rpc).calls;
     let before = (calls(Rpc::Version), calls(Rpc::Status));
     tokio::time::sleep(Duration::from_mins(1)).await;

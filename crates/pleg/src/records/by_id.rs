@@ -94,6 +94,20 @@ impl Records {
             .find_map(|key| Some((key, self.ready_sandbox(key)?)))
     }
 
+    /// Up to `n` other pods with a ready sandbox, spread over all there are.
+    pub(crate) fn spread_from(&self, of: PodKey, n: u32) -> impl Iterator<Item = (PodKey, PodRef)> {
+        let len = u32::try_from(self.pods.len()).unwrap_or(u32::MAX).max(1);
+        let mut last = of;
+        (0..n).filter_map(move |i| {
+            let step = u64::from(len) * u64::from(i) / u64::from(n);
+            let after = (u64::from(of.0) + step) % u64::from(len);
+            let (key, (pod, _)) = self.next_ready(Some(PodKey(u32::try_from(after).ok()?)))?;
+            // Where there are few, two steps may lead to the same.
+            let found = key != of && std::mem::replace(&mut last, key) != key;
+            found.then_some((key, pod))
+        })
+    }
+
     /// A container of the pod that has not exited: the one whose `turn` it is, round and round.
     pub(crate) fn alive_container(&self, key: PodKey, turn: usize) -> Option<ContainerRef> {
         let containers = self.alive_containers(key).count();

@@ -66,7 +66,7 @@ pub(super) enum ShimVerdict {
 }
 
 /// What is known of a container.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) enum ContainerVerdict {
     /// It answers, or the runtime says that it is gone.
     Answers,

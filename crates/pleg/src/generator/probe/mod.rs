@@ -32,7 +32,7 @@ use crate::recorder::line::Turn;
 use crate::records::PodKey;
 use crate::runtime::Runtime;
 use crate::trouble::Trouble;
-use ask::{Answers, How, ShimVerdict, Target, ask};
+use ask::{Answers, ContainerVerdict, How, ShimVerdict, Target, ask};
 use isolated::Isolated;
 use stuck::Stuck;
 
@@ -68,7 +68,7 @@ const MOST_AT_REST: usize = 110;
 /// From one probe of a shim that hangs to the next.
 const AGAIN: Duration = Duration::from_secs(10);
 /// Containers that a slow one is compared with.
-const MOST_WITNESSES: usize = 3;
+const MOST_WITNESSES: u32 = 3;
 /// Hung shims that are followed. More than this at once is no matter of shims.
 const MOST_HUNG: usize = 256;
 
@@ -101,7 +101,7 @@ pub(super) struct Prober {
     calls: FuturesUnordered<BoxFuture<'static, Probed>>,
     in_flight: Vec<PodUid>,
     last: Instant,
-    /// The last one was of a shim that hangs: the next is of the round.
+    /// The last one was of a shim or container that hangs: the next is of the round.
     after_hung: bool,
     /// When probes were last made together, and how many of those are still to be made.
     together: Instant,
@@ -287,7 +287,7 @@ impl<R: Runtime> Generator<R> {
             .filter(|(uid, at)| **at <= now && !busy(&self.prober, uid))
             .min_by_key(|(_, at)| **at);
         let due = due.map(|(uid, _)| uid.clone()).filter(|_| !self.prober.after_hung);
-        self.prober.after_hung = due.is_some();
+        let rounds_turn = std::mem::replace(&mut self.prober.after_hung, due.is_some());
         if let Some(uid) = due {
             let found = self.records.key(&uid).and_then(|key| self.records.ready_sandbox(key));
             if found.is_some() {
@@ -296,7 +296,11 @@ impl<R: Runtime> Generator<R> {
             // Gone, or not ready any more: that is seen by everybody.
             self.shim_answers(&uid);
         }
-        self.next_stuck(now).or_else(|| self.next_in_round())
+        if !rounds_turn && let Some(chosen) = self.next_stuck(now) {
+            self.prober.after_hung = true;
+            return Some(chosen);
+        }
+        self.next_in_round()
     }
 
     fn next_in_round(&mut self) -> Option<Chosen> {
@@ -320,10 +324,12 @@ impl<R: Runtime> Generator<R> {
         if let Some(again) = self.prober.hung.get_mut(&target.pod.uid) {
             *again = Instant::now() + AGAIN;
         }
-        if !matches!(answers.shim, ShimVerdict::Hangs { .. }) {
-            // Where the shim hangs, that is why its container does not answer.
-            self.container_probed(&target, answers.container);
-        }
+        let container = match answers.shim {
+            // That is why its container does not answer.
+            ShimVerdict::Hangs { .. } => ContainerVerdict::Unknown,
+            _ => answers.container,
+        };
+        self.container_probed(&target, container);
         match answers.shim {
             ShimVerdict::Unknown => {}
             ShimVerdict::Lives => self.shim_answers(&target.pod.uid),

@@ -77,53 +77,56 @@ impl<R: Runtime> Generator<R> {
         !self.has_open_work(key) && !self.quarantine.has_pod(key) && !list_is_slow
     }
 
-    /// Containers of the pods that come next in the round.
+    /// Containers to compare with, of pods far apart: those that were made together may wait for the same.
     fn witnesses(&self, of: PodKey) -> Vec<(PodRef, ContainerRef)> {
-        let (mut witnesses, mut last) = (Vec::new(), of);
-        for _ in 0..2 * MOST_WITNESSES {
-            let Some((key, (pod, _))) = self.records.next_ready(Some(last)) else {
-                break;
-            };
-            if key == of || witnesses.len() == MOST_WITNESSES {
-                break;
-            }
-            last = key;
-            let container = self.records.alive_container(key, self.prober.rounds);
-            let known = &self.prober.stuck.containers;
-            let container = container.filter(|container| !known.contains_key(&container.id));
-            witnesses.extend(container.map(|container| (pod, container)));
-        }
-        witnesses
+        let known = &self.prober.stuck.containers;
+        let witness = |(key, pod)| {
+            let container = self.records.alive_container(key, self.prober.rounds)?;
+            (!known.contains_key(&container.id)).then_some((pod, container))
+        };
+        self.records
+            .spread_from(of, MOST_WITNESSES)
+            .filter_map(witness)
+            .collect()
     }
 
     /// The stuck container that is to be asked again now. Those that are gone or have exited are forgotten.
     pub(super) fn next_stuck(&mut self, now: Instant) -> Option<Chosen> {
-        let due = self.prober.stuck.containers.iter();
-        let due: Vec<_> = due
-            .filter(|(_, known)| known.again <= now && !self.prober.in_flight.contains(&known.pod))
-            .map(|(id, known)| (id.clone(), known.pod.clone()))
+        let known = self.prober.stuck.containers.iter();
+        let gone: Vec<_> = known
+            .filter(|(id, known)| self.chosen(id, &known.pod).is_none())
+            .map(|(id, _)| id.clone())
             .collect();
-        for (id, uid) in due {
-            let key = self.records.key(&uid);
-            let alive = key.and_then(|key| self.records.alive_container_of(key, id.as_str()));
-            let ready = key.and_then(|key| self.records.ready_sandbox(key));
-            let (Some(key), Some(container), Some((pod, sandbox))) = (key, alive, ready) else {
-                self.container_answers(&id);
-                continue;
-            };
+        for id in gone {
+            self.container_answers(&id);
+        }
+        let due = self.prober.stuck.containers.iter();
+        let due = due.filter(|(_, known)| known.again <= now && !self.prober.in_flight.contains(&known.pod));
+        let due: Vec<_> = due.filter_map(|(id, known)| self.chosen(id, &known.pod)).collect();
+        for (key, chosen) in due {
             if self.may_ask(key) {
-                return Some(Chosen {
-                    pod,
-                    sandbox,
-                    container: Some(container),
-                });
+                return Some(chosen);
             }
             // Somebody else finds out.
-            if let Some(known) = self.prober.stuck.containers.get_mut(&id) {
+            let id = chosen.container.as_ref().map(|container| &container.id);
+            if let Some(known) = id.and_then(|id| self.prober.stuck.containers.get_mut(id)) {
                 known.again = now + AGAIN[0];
             }
         }
         None
+    }
+
+    /// A stuck container that is still there and has not exited.
+    fn chosen(&self, id: &ContainerId, uid: &PodUid) -> Option<(PodKey, Chosen)> {
+        let key = self.records.key(uid)?;
+        let container = self.records.alive_container_of(key, id.as_str())?;
+        let (pod, sandbox) = self.records.ready_sandbox(key)?;
+        let chosen = Chosen {
+            pod,
+            sandbox,
+            container: Some(container),
+        };
+        Some((key, chosen))
     }
 
     /// Takes in what a probe says about a container.
