@@ -57,7 +57,8 @@ impl Standing {
 }
 
 impl<R: Runtime> Generator<R> {
-    /// A full look found news about these pods, and `told` of them events asked for. Should the stream have told the others?
+    /// A full relist found news about these pods, and events asked for `told` of them. Suspects the others that the stream should have
+    /// reported.
     pub(in crate::generator) fn verify(&mut self, touched: &[PodKey], told: &Wanted) {
         let now = Instant::now();
         self.evented.misses.forget_old(now);
@@ -74,10 +75,9 @@ impl<R: Runtime> Generator<R> {
             let mut suspicion = Suspicion::new(now);
             for (id, before, after) in self.records.uncommitted(key) {
                 match (before, after) {
-                    // A sandbox is listed before it is ready where its network takes its time.
-                    (None, Some(State::NotReady)) => {}
-                    // Nor is an event promised for the removal of what has ended.
-                    (Some(State::Exited | State::NotReady), None) => {}
+                    // A sandbox is listed before it is ready where its network takes its time; and no runtime promises an event for
+                    // the removal of what has ended.
+                    (None, Some(State::NotReady)) | (Some(State::Exited | State::NotReady), None) => {}
                     (None | Some(State::Created), Some(State::Exited)) => suspicion.unstarted.push(id.into()),
                     _ => suspicion.other = true,
                 }
