@@ -234,7 +234,10 @@ async fn the_sandbox_of_a_locked_container_is_its_own() {
 #[tokio::test(start_paused = true)]
 async fn slow_lists_are_not_locked_ones() {
     let fake = node(75);
-    let rig = Rig::start(&fake, generic());
+    let mut config = generic();
+    // Probes ask for containers too.
+    config.probe.round = Duration::ZERO;
+    let rig = Rig::start(&fake, config);
     rig.seen().await;
     fake.world().list_latency = Some(Duration::from_secs(8));
     // It takes one look to learn that.

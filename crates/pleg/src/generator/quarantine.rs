@@ -515,8 +515,12 @@ impl<R: Runtime> Generator<R> {
             return;
         };
         if failure.kind.is_not_found() && held.attempts == 1 {
-            // A sandbox went away since it was listed, most likely: the next list tells.
-            self.hints.pod(&pod.uid, held.source);
+            // A sandbox went away since it was listed, most likely: a list tells.
+            if held.source == Source::OnDemand {
+                self.hints.pod(&pod.uid, held.source);
+            } else {
+                self.evented.wanted.pods.entry_ref(&pod.uid).or_default();
+            }
             return;
         }
         let Some(cause) = held.error.clone() else { return };
