@@ -220,7 +220,12 @@ impl Health {
         let mode = state.mode.clone();
         let troubled = state.failure.is_some() || !state.quarantine.is_empty();
         drop(state);
-        causes.sort_by_key(|cause| (cause.stage, std::cmp::Reverse(cause.age_seconds)));
+        // Of the same age, by name: the order does not depend on ids.
+        causes.sort_by(|a, b| {
+            let by = |cause: &Cause| (cause.stage, std::cmp::Reverse(cause.age_seconds));
+            let names = |cause: &Cause| (cause.who.pod.clone(), cause.who.container.clone());
+            by(a).cmp(&by(b)).then_with(|| names(a).cmp(&names(b)))
+        });
 
         let level = match last_seen {
             _ if ended.is_some() => Level::Unhealthy,
