@@ -113,6 +113,11 @@ pub(super) struct Answered {
 }
 
 impl ById {
+    /// A list hangs.
+    pub(super) fn is_hanging(&self) -> bool {
+        self.hang.is_some()
+    }
+
     /// What comes next; never resolves where nothing is in flight.
     pub(super) async fn next(&mut self) -> Progress {
         use futures_util::StreamExt as _;

@@ -121,6 +121,15 @@ impl<R: Runtime> Generator<R> {
 
     /// All that was known of the pod is gone, and no list has said yet that the pod is. Returns whether there is anything to wait for.
     fn wait_for_list(&mut self, key: PodKey, by_id: bool, unchanged: bool) -> bool {
+        if self.by_id.is_hanging() {
+            // A new sandbox of the pod may be in the list that hangs. Its record stays, and it is asked for when lists are back.
+            if let Some(uid) = self.records.pod(key).map(|pod| pod.uid.clone()) {
+                let source = self.forget_work(key).map_or(Source::Relist, |work| work.source);
+                self.hints.pod(&uid, source);
+            }
+            self.moved(key);
+            return true;
+        }
         if by_id && !self.records.is_dirty(key) {
             // Whether the pod is gone, only a list can tell.
             let asked = self.work.get(&key).and_then(|work| work.again);
