@@ -295,10 +295,13 @@ pub(crate) struct ReportJson {
 impl ReportJson {
     /// As of now.
     pub(crate) fn of(pleg: &pleg::Pleg) -> Self {
+        let node = pleg.observe();
         Self {
-            report: pleg.health().report(),
+            report: node.report,
             instance: pleg.instance(),
-            conditions: Conditions::of(pleg),
+            conditions: Conditions {
+                conditions: [node.ready],
+            },
             refused_manifests: Vec::new(),
         }
     }

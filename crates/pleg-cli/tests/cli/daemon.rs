@@ -133,7 +133,14 @@ fn a_network_that_is_not_ready_is_told() {
             .1
             .contains(&format!("[-]network-ready failed: {why}\n"))
     });
-    assert_eq!(daemon.get("/readyz").0, 200);
+    let (status, text) = daemon.get("/readyz?verbose");
+    assert_eq!(status, 200);
+    assert!(
+        text.ends_with(
+            "node: Ready=False (KubeletNotReady)\nreadyz check passed for pleg only: the node is not ready\n"
+        ),
+        "{text}"
+    );
     let ready = &daemon.json("/api/v1/node/conditions")["conditions"][0];
     assert_eq!((&ready["status"], &ready["message"]), (&"False".into(), &why.into()));
     assert!(daemon.get("/metrics").1.contains("\npleg_node_ready 0\n"));
@@ -332,6 +339,14 @@ fn not_ready_without_a_complete_look() {
             && ready.contains("ListContainers")
     });
     assert_eq!(daemon.get("/livez").0, 200, "a restart would not help");
+    let text = daemon.get("/readyz?verbose").1;
+    assert!(
+        text.contains("[-]pleg failed: ")
+            && text.contains("[-]runtime-lists failed: ")
+            && text.contains("ListContainers"),
+        "{text}"
+    );
+    assert!(text.ends_with("\nreadyz check failed\n"), "{text}");
     let ready = &daemon.json("/api/v1/node/conditions")["conditions"][0];
     assert_eq!(ready["reason"], "KubeletNotReady");
     let message = ready["message"].as_str().unwrap();

@@ -4,6 +4,7 @@
 //! quarantine makes the generator [`Level::Degraded`], which hurts nobody but that pod. Every level below healthy has a cause with names.
 
 mod cause;
+mod checks;
 mod ended;
 mod stuck;
 mod warning;
@@ -29,6 +30,7 @@ use crate::trouble::Trouble;
 pub(crate) use cause::of_inspection;
 pub use cause::{Cause, Stage, Who};
 use cause::{Seen, advice, of_list};
+pub use checks::Check;
 pub(crate) use ended::Alive;
 use ended::Ended;
 pub(crate) use stuck::StuckContainer;
@@ -206,6 +208,13 @@ impl Health {
 
     /// The health now.
     pub fn report(&self) -> Report {
+        let mut report = self.whole_report();
+        report.more_causes = checks::shorten(&mut report.causes, MOST_CAUSES);
+        report
+    }
+
+    /// The health now, with every cause.
+    pub(crate) fn whole_report(&self) -> Report {
         let state = self.shared.lock();
         let now = Instant::now();
         let age = |since: Instant| now.saturating_duration_since(since);
@@ -217,28 +226,29 @@ impl Health {
             None => self.causes(&state, now),
         };
         let (looks, odd_objects, load) = (state.looks, state.odd, state.load);
-        let mode = state.mode.clone();
-        let troubled = state.failure.is_some() || !state.quarantine.is_empty();
+        let mut mode = state.mode.clone();
         drop(state);
+        if ended.is_some() {
+            // What the event stream was like is nobody's concern any more.
+            mode.reason = "the generator has ended".into();
+        }
         causes.sort_by_key(|cause| (cause.stage, std::cmp::Reverse(cause.age_seconds)));
 
         let level = match last_seen {
             _ if ended.is_some() => Level::Unhealthy,
             None => Level::Unhealthy,
             Some(age) if age > self.threshold => Level::Unhealthy,
-            Some(_) if troubled || !causes.is_empty() => Level::Degraded,
+            Some(_) if !causes.is_empty() => Level::Degraded,
             Some(_) => Level::Healthy,
         };
         let headline = ended.map_or_else(|| self.headline(level, last_seen), Ended::headline);
         let message = message(&headline, &causes);
-        let more_causes = causes.len().saturating_sub(MOST_CAUSES);
-        causes.truncate(MOST_CAUSES);
         Report {
             level,
             headline,
             message,
             causes,
-            more_causes,
+            more_causes: 0,
             warnings: load.warnings(self.endpoint.as_deref()),
             last_seen_seconds: last_seen.map(|age| (age.as_secs_f64() * 1e3).round() / 1e3),
             threshold_seconds: self.threshold.as_secs(),
@@ -366,7 +376,7 @@ impl Health {
         causes
     }
 
-    /// What is wrong with the event stream. It matters only while the runtime answers otherwise.
+    /// What is wrong with the event stream.
     fn stream_cause(&self, state: &State, now: Instant) -> Option<Cause> {
         let seen = |trouble: Trouble, since: Instant| Seen {
             stage: Stage::Stream,
@@ -375,9 +385,6 @@ impl Health {
             who: Who::default(),
             age: now.saturating_duration_since(since),
         };
-        if state.failure.is_some() {
-            return None;
-        }
         let (seen, text) = if let Some((error, since)) = &state.stream_down {
             let seen = seen(Trouble::StreamDown, *since);
             let text = format!("no events from the runtime for {}: {error}", seen.for_long());
@@ -463,19 +470,11 @@ impl Health {
         Duration::try_from_secs_f64(seconds).unwrap_or_default()
     }
 
-    /// How changes are found now.
-    pub(crate) fn mode(&self, mode: ModeReport) {
-        self.shared.lock().mode = mode;
-    }
-
-    /// The event stream is down, for this reason and since then; or it is not.
-    pub(crate) fn stream_down(&self, why: Option<(Arc<str>, Instant)>) {
-        self.shared.lock().stream_down = why;
-    }
-
-    /// The event stream keeps missing changes; or it does not, or there is none.
-    pub(crate) fn stream_lossy(&self, missed: Option<Remembered>) {
-        self.shared.lock().stream_lossy = missed;
+    /// How changes are found now; why and since when the event stream is down, if it is; and what it missed, if it is lossy. Written
+    /// together, so that no reader finds a stream that is down beside no cause for it.
+    pub(crate) fn stream(&self, mode: ModeReport, down: Option<(Arc<str>, Instant)>, lossy: Option<Remembered>) {
+        let mut state = self.shared.lock();
+        (state.mode, state.stream_down, state.stream_lossy) = (mode, down, lossy);
     }
 
     /// How much there was in a complete look.
