@@ -253,24 +253,6 @@ fn what_is_no_longer_held_is_a_gap() {
 }
 
 #[test]
-fn a_watch_says_that_the_daemon_stopped() {
-    let node = Node::with_pods(1);
-    let mut daemon = node.daemon(&[]);
-    let endpoint = daemon.endpoint();
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_pleg"));
-    command.args(["watch", "--since", "0", "--daemon", &endpoint]);
-    let mut watch = Running::start(command);
-    assert!(watch.line().starts_with("TIME"));
-    let last = (0..3).map(|_| watch.line()).last().unwrap();
-    assert!(last.contains("default/web-0"), "{last}");
-    let instance = daemon.json("/api/v1/health")["instance"].as_str().unwrap().to_owned();
-    daemon.running.signal(Signal::TERM);
-    assert_eq!(daemon.running.end().0, Some(0));
-    let words = format!("Error: the daemon stopped; to continue: --since {instance}-3\n");
-    assert_eq!(watch.end(), (Some(1), words));
-}
-
-#[test]
 fn commands_ask_the_daemon() {
     let node = Node::with_pods(2);
     let daemon = node.daemon(&[]);

@@ -49,6 +49,18 @@ impl Report {
         self.level != Level::Unhealthy
     }
 
+    /// The headline and the first cause, without advice.
+    pub fn short(&self) -> String {
+        let Some(first) = self.causes.first() else {
+            return self.headline.clone();
+        };
+        let more = match self.causes.len() + self.more_causes - 1 {
+            0 => String::new(),
+            more => format!(" (and {more} more)"),
+        };
+        format!("{}: {first}{more}", self.headline)
+    }
+
     /// Every check of the report, in a fixed order.
     pub fn checks(&self) -> Vec<Check> {
         let pleg = Check {

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use crate::cache::PodError;
 use crate::evented::ModeReport;
 use crate::evented::trust::Remembered;
-use crate::model::{PodRef, PodUid, SandboxId};
+use crate::model::{ObjectRef, PodRef, PodUid, SandboxId};
 use crate::shim::Shim;
 use crate::snapshot::Oddities;
 use crate::trouble::Trouble;
@@ -41,7 +41,7 @@ pub use warning::Warning;
 /// The kubelet's threshold.
 pub const THRESHOLD: Duration = Duration::from_mins(3);
 /// A call in flight for longer than this is worth a word.
-const SLOW_CALL: Duration = Duration::from_secs(5);
+pub(crate) const SLOW_CALL: Duration = Duration::from_secs(5);
 /// Causes beyond this many are counted, not listed.
 const MOST_CAUSES: usize = 20;
 
@@ -91,12 +91,14 @@ fn is_zero(n: &usize) -> bool {
 
 #[derive(Debug, Default)]
 struct State {
+    /// Counts what may be a trouble, or the end of one.
+    changes: u64,
     looks: u64,
     last_complete: Option<Instant>,
     /// Looks that failed since the last complete one.
     failure: Option<ListFailure>,
     /// What does not answer, by pod and id.
-    quarantine: BTreeMap<(PodUid, Arc<str>), (PodRef, Arc<PodError>)>,
+    quarantine: BTreeMap<(PodUid, Arc<str>), (PodRef, ObjectRef, Arc<PodError>)>,
     /// A list that takes longer than this hangs; zero before one has answered.
     list_patience: Duration,
     /// Who does not answer by id while a list hangs, and since when.
@@ -138,6 +140,12 @@ impl HungShim {
             id: Some(self.sandbox.shared()),
             sandbox: Some(self.sandbox.shared()),
             shim: self.shim,
+            about: Some((
+                self.pod.clone(),
+                ObjectRef::Sandbox {
+                    id: self.sandbox.clone(),
+                },
+            )),
         }
     }
 
@@ -313,7 +321,7 @@ impl Health {
             let quarantined = |error: &PodError| error.id == call.subject.id && error.rpc == call.rpc.name();
             let suspect = |who: &Who| who.id.is_some() && who.id == call.subject.id;
             if causes.iter().any(known)
-                || state.quarantine.values().any(|(_, error)| quarantined(error))
+                || state.quarantine.values().any(|(_, _, error)| quarantined(error))
                 || state.suspects.iter().any(|(who, _)| suspect(who))
                 || state.stuck.has(call.subject.id.as_ref())
             {
@@ -338,7 +346,7 @@ impl Health {
             causes.push(seen.waiting(endpoint));
         }
         self.name_suspects(state, &mut causes, now);
-        for (pod, error) in state.quarantine.values() {
+        for (pod, object, error) in state.quarantine.values() {
             let hung = state.hung_shims.get(&pod.uid);
             let seen = Seen {
                 stage: Stage::Inspect,
@@ -350,6 +358,7 @@ impl Health {
                     id: error.id.clone(),
                     sandbox: error.sandbox.clone(),
                     shim: hung.and_then(|hung| hung.shim),
+                    about: Some((pod.clone(), object.clone())),
                 },
                 age: age(error.since),
             };
@@ -441,10 +450,9 @@ impl Health {
         let mut state = self.shared.lock();
         state.looks += 1;
         state.last_complete = Some(Instant::now());
-        state
-            .failure
-            .take()
-            .map(|failure| (failure.since.elapsed(), failure.attempts))
+        let failure = state.failure.take();
+        state.changes += u64::from(failure.is_some());
+        failure.map(|failure| (failure.since.elapsed(), failure.attempts))
     }
 
     /// A full look that `started` then failed; `alone`: the other list was answered. Returns whether it is the first to fail.
@@ -455,6 +463,7 @@ impl Health {
             (failure.error, failure.alone) = (error, alone);
             return false;
         }
+        state.changes += 1;
         state.failure = Some(ListFailure {
             since: started,
             attempts: 1,
@@ -474,6 +483,8 @@ impl Health {
     /// together, so that no reader finds a stream that is down beside no cause for it.
     pub(crate) fn stream(&self, mode: ModeReport, down: Option<(Arc<str>, Instant)>, lossy: Option<Remembered>) {
         let mut state = self.shared.lock();
+        let before = (state.stream_down.is_some(), state.stream_lossy.is_some());
+        state.changes += u64::from(before != (down.is_some(), lossy.is_some()));
         (state.mode, state.stream_down, state.stream_lossy) = (mode, down, lossy);
     }
 
@@ -485,16 +496,24 @@ impl Health {
     /// Who does not answer by id while a list hangs, and whether others do.
     pub(crate) fn suspects(&self, suspects: Vec<(Who, Instant)>, others_answer: bool) {
         let mut state = self.shared.lock();
+        let ids = |suspects: &[(Who, Instant)]| suspects.iter().map(|(who, _)| who.id.clone()).collect::<Vec<_>>();
+        let same = ids(&state.suspects) == ids(&suspects) && state.others_answer == others_answer;
+        state.changes += u64::from(!same);
         (state.suspects, state.others_answer) = (suspects, others_answer);
     }
 
     pub(crate) fn shim_hangs(&self, hung: HungShim) {
-        self.shared.lock().hung_shims.insert(hung.pod.uid.clone(), hung);
+        let mut state = self.shared.lock();
+        state.changes += 1;
+        state.hung_shims.insert(hung.pod.uid.clone(), hung);
     }
 
     /// The pod's shim answers, or the pod is gone. Returns since when it did not.
     pub(crate) fn shim_answers(&self, uid: &PodUid) -> Option<Instant> {
-        self.shared.lock().hung_shims.remove(uid).map(|hung| hung.since)
+        let mut state = self.shared.lock();
+        let hung = state.hung_shims.remove(uid)?;
+        state.changes += 1;
+        Some(hung.since)
     }
 
     /// What a trouble usually means and what to type next: the words that the report has, for the log.
@@ -518,14 +537,28 @@ impl Health {
     }
 
     /// A container or sandbox of the pod does not answer.
-    pub(crate) fn quarantine(&self, pod: &PodRef, id: &Arc<str>, error: Arc<PodError>) {
-        let key = (pod.uid.clone(), Arc::clone(id));
-        self.shared.lock().quarantine.insert(key, (pod.clone(), error));
+    pub(crate) fn quarantine(&self, pod: &PodRef, object: &ObjectRef, error: Arc<PodError>) {
+        let key = (pod.uid.clone(), Arc::clone(object.id()));
+        let mut state = self.shared.lock();
+        let before = state.quarantine.insert(key, (pod.clone(), object.clone(), error));
+        state.changes += u64::from(before.is_none());
     }
 
     /// It answers, or is gone.
     pub(crate) fn release(&self, uid: &PodUid, id: &Arc<str>) {
-        self.shared.lock().quarantine.remove(&(uid.clone(), Arc::clone(id)));
+        let mut state = self.shared.lock();
+        let before = state.quarantine.remove(&(uid.clone(), Arc::clone(id)));
+        state.changes += u64::from(before.is_some());
+    }
+
+    /// A number that is another one whenever a trouble may have begun or ended, other than by calls that are late.
+    pub(crate) fn changes(&self) -> u64 {
+        self.shared.lock().changes
+    }
+
+    /// When the oldest call by which the generator looks was sent.
+    pub(crate) fn oldest_look(&self) -> Option<Instant> {
+        self.inflight.oldest(is_look)
     }
 
     /// A list that takes longer than this hangs.

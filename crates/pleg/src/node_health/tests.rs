@@ -14,7 +14,7 @@ use crate::cache::PodError;
 use crate::evented::ModeReport;
 use crate::evented::trust::Trust;
 use crate::health::{Alive, Health, HungShim, Level, StuckContainer, THRESHOLD, Who};
-use crate::model::{ContainerRef, PodRef};
+use crate::model::{ContainerRef, ObjectRef, PodRef};
 use crate::readiness::Readiness;
 use crate::runtime::{RuntimeCondition, RuntimeStatus};
 use crate::trouble::Trouble;
@@ -166,7 +166,12 @@ impl Node {
             attempts: 1,
             since: Instant::now(),
         };
-        self.health.quarantine(&pod(n), &container(n), Arc::new(error));
+        let object = ObjectRef::Container(ContainerRef {
+            id: (&*container(n)).into(),
+            name: "app".into(),
+            attempt: 0,
+        });
+        self.health.quarantine(&pod(n), &object, Arc::new(error));
         self.quarantined.insert(n, pod(n));
     }
 
