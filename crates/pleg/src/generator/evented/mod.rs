@@ -282,11 +282,8 @@ impl<R: Runtime> Generator<R> {
         };
         *told = true;
         let advice = self.health.advice(Trouble::StreamDown, &Who::default());
-        tracing::warn!(
-            "{}; looking every {} meanwhile. {advice}",
-            self.evented.reason,
-            seconds(self.config.period)
-        );
+        tracing::warn!(relist_every = %seconds(self.config.period), "{}", self.evented.reason);
+        tracing::debug!("{advice}");
     }
 
     fn tell_mode(&self) {
