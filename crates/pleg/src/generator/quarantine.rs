@@ -73,6 +73,10 @@ struct Held {
 }
 
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "few objects are held, and an answer waits only for a moment"
+)]
 enum Phase {
     /// Waits for the end of its back-off.
     Waiting { until: Instant },

@@ -98,7 +98,7 @@ struct State {
     /// Looks that failed since the last complete one.
     failure: Option<ListFailure>,
     /// What does not answer, by pod and id.
-    quarantine: BTreeMap<(PodUid, Arc<str>), (PodRef, ObjectRef, Arc<PodError>)>,
+    quarantine: BTreeMap<(PodUid, Arc<str>), Quarantined>,
     /// A list that takes longer than this hangs; zero before one has answered.
     list_patience: Duration,
     /// Who does not answer by id while a list hangs, and since when.
@@ -119,6 +119,14 @@ struct State {
     ended: Option<Ended>,
     /// The event stream is up and keeps missing changes.
     stream_lossy: Option<Remembered>,
+}
+
+/// What does not answer.
+#[derive(Debug)]
+struct Quarantined {
+    pod: PodRef,
+    object: ObjectRef,
+    error: Arc<PodError>,
 }
 
 /// A pod whose shim does not answer, while the runtime does.
@@ -321,7 +329,7 @@ impl Health {
             let quarantined = |error: &PodError| error.id == call.subject.id && error.rpc == call.rpc.name();
             let suspect = |who: &Who| who.id.is_some() && who.id == call.subject.id;
             if causes.iter().any(known)
-                || state.quarantine.values().any(|(_, _, error)| quarantined(error))
+                || state.quarantine.values().any(|held| quarantined(&held.error))
                 || state.suspects.iter().any(|(who, _)| suspect(who))
                 || state.stuck.has(call.subject.id.as_ref())
             {
@@ -346,7 +354,7 @@ impl Health {
             causes.push(seen.waiting(endpoint));
         }
         self.name_suspects(state, &mut causes, now);
-        for (pod, object, error) in state.quarantine.values() {
+        for Quarantined { pod, object, error } in state.quarantine.values() {
             let hung = state.hung_shims.get(&pod.uid);
             let seen = Seen {
                 stage: Stage::Inspect,
@@ -539,8 +547,13 @@ impl Health {
     /// A container or sandbox of the pod does not answer.
     pub(crate) fn quarantine(&self, pod: &PodRef, object: &ObjectRef, error: Arc<PodError>) {
         let key = (pod.uid.clone(), Arc::clone(object.id()));
+        let held = Quarantined {
+            pod: pod.clone(),
+            object: object.clone(),
+            error,
+        };
         let mut state = self.shared.lock();
-        let before = state.quarantine.insert(key, (pod.clone(), object.clone(), error));
+        let before = state.quarantine.insert(key, held);
         state.changes += u64::from(before.is_none());
     }
 

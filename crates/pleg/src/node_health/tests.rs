@@ -262,7 +262,7 @@ impl Node {
 
         // The level and the causes.
         let unhealthy = report.level == Level::Unhealthy;
-        prop_assert!(unhealthy || (report.level == Level::Degraded) == !report.causes.is_empty());
+        prop_assert!(unhealthy || (report.level == Level::Degraded) != report.causes.is_empty());
         prop_assert!(report.more_causes == 0 || !report.causes.is_empty());
         prop_assert_eq!(report.passes(), !unhealthy);
         prop_assert_eq!(failed("pleg"), unhealthy.then(|| report.message.clone()));

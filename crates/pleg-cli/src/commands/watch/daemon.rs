@@ -31,6 +31,8 @@ pub(super) struct DaemonEvents<'a> {
     /// The daemon sends heartbeats; one that is older does not know them.
     heartbeats: bool,
     lines: Option<Lines>,
+    /// The first line, which was waited for: with it there is a cursor.
+    first: Option<String>,
     /// Since when the daemon is gone.
     gone: Option<Instant>,
 }
@@ -57,9 +59,13 @@ impl<'a> DaemonEvents<'a> {
             },
             heartbeats: true,
             lines: None,
+            first: None,
             gone: None,
         };
         events.lines = Some(events.connect().await?);
+        if events.heartbeats {
+            events.first = Some(events.line().await.map_err(anyhow::Error::msg)?);
+        }
         Ok(events)
     }
 
@@ -91,6 +97,9 @@ impl<'a> DaemonEvents<'a> {
 
     /// The next line; or why there is none.
     async fn line(&mut self) -> Result<String, String> {
+        if let Some(first) = self.first.take() {
+            return Ok(first);
+        }
         let at = self.daemon.address();
         let Some(lines) = &mut self.lines else {
             return Err(format!("the daemon at {at} does not answer"));

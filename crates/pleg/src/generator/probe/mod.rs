@@ -32,6 +32,7 @@ use crate::model::{ContainerRef, PodRef, PodUid, SandboxId};
 use crate::recorder::line::Turn;
 use crate::records::PodKey;
 use crate::runtime::Runtime;
+use crate::shim::Shim;
 use crate::trouble::Trouble;
 use ask::{Answers, ContainerVerdict, How, ShimVerdict, Target, ask};
 use isolated::Isolated;
@@ -357,7 +358,7 @@ impl<R: Runtime> Generator<R> {
                     call = %Rpc::PodSandboxStatus,
                     took = %seconds(took[0]),
                     process = shim.map(|shim| shim.pid),
-                    state = shim.map(|shim| shim.word()),
+                    state = shim.map(Shim::word),
                     "shim hangs; other pods are not affected"
                 );
                 tracing::debug!("{advice}");
