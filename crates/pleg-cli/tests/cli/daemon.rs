@@ -9,7 +9,7 @@ use pleg_sim::{Ending, Selector};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::node::{Daemon, LONG, Node, Running, pleg, request, settings, wait_for};
+use crate::node::{Daemon, LONG, Node, pleg, request, settings, wait_for};
 
 fn lines(body: &str) -> Vec<Value> {
     body.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
