@@ -425,8 +425,9 @@ async fn a_shim_that_hangs_in_silence_is_named() {
     node.sim.world().hang_shim(&pod).unwrap();
     node.sim.world().exit(&pod, Some("app"), Ending::Exit(3)).unwrap();
     let hung = Instant::now();
+    let health = node.pleg.health().clone();
     let level = async |level: Level| {
-        while node.pleg.health().report().level != level {
+        while health.report().level != level {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
