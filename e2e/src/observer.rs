@@ -11,8 +11,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use pleg::event::Subject;
 use pleg::{
-    Config, ContainerState, CriRuntime, Event, EventedConfig, Generator, Item, Level, Metrics, Mode, Overflow, Pleg,
-    PodUid, ProbeConfig, Report, SandboxState, Start, Subscriber,
+    Config, ContainerState, CriRuntime, Event, EventType, EventedConfig, Generator, Item, Level, Metrics, Mode,
+    Overflow, Pleg, PodUid, ProbeConfig, Report, SandboxState, Start, Subscriber,
 };
 use pleg_cri::{Client, Deadlines, Endpoint};
 use tokio::task::JoinHandle;
@@ -332,6 +332,14 @@ impl Observer {
             self.last
         );
         self.last = event.seq;
+        // What cannot be seen meanwhile is in the health report; here it is about what happens.
+        let was_degraded = |reason: &Arc<str>| reason.contains("it was degraded");
+        if event.kind.is_trouble()
+            || event.kind == EventType::PlegDegraded
+            || (event.kind == EventType::PlegHealthy && event.reason.as_ref().is_some_and(was_degraded))
+        {
+            return Ok(());
+        }
         let pod = event.pod.as_ref().map_or_else(String::new, |pod| pod.name.to_string());
         // The event is never visible before the status that explains it.
         if let Some(pod) = &event.pod {

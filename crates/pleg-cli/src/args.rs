@@ -249,9 +249,14 @@ Examples:
   pleg watch --since 5f0c2a9be1d34c77-1200        From a daemon: what came after this event
 
 A daemon is asked for new events only, unless --since says otherwise. A cursor is INSTANCE-SEQ, from the fields
-of an event in -o json. If the daemon has restarted since, a gap is printed and then the current state.
+of an event in -o json. If the daemon has restarted since, a gap is printed and then the current state. If it
+stops or does not answer, watch says so on stderr, reconnects and resumes.
 Types: ContainerCreated, ContainerStarted (or ContainerRunning), ContainerStopped, ContainerDied,
-ContainerRemoved, ContainerChanged, PodSandboxChanged, PodRemoved, PodSync, PlegHealthy, PlegNotHealthy.")]
+ContainerRemoved, ContainerChanged, PodSandboxChanged, PodRemoved, PodSync, PlegHealthy, PlegNotHealthy,
+PlegDegraded, TroubleStarted, TroubleEnded.
+
+TroubleStarted and TroubleEnded say what cannot be seen, and why: a quarantine, a hung shim, a hung list, a lost
+event stream. With -n or --pod, only those of these pods.")]
 pub(crate) struct Watch {
     #[command(flatten)]
     pub(crate) observe: Observe,

@@ -33,6 +33,7 @@ impl PodRef {
 pub(crate) enum Line {
     Event(Box<Event>),
     Gap(Gap),
+    Heartbeat(Heartbeat),
 }
 
 impl Line {
@@ -41,8 +42,32 @@ impl Line {
         match self {
             Self::Event(event) => Some(event.instance?.at(event.seq)),
             Self::Gap(_) => None,
+            Self::Heartbeat(heartbeat) => Some(heartbeat.cursor),
         }
     }
+}
+
+/// The daemon lives, and there is nothing to read up to this cursor. Only for those who asked for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Heartbeat {
+    #[serde(rename = "type")]
+    kind: HeartbeatType,
+    /// Where a reader continues.
+    pub(crate) cursor: Cursor,
+}
+
+impl Heartbeat {
+    pub(crate) fn at(cursor: Cursor) -> Self {
+        Self {
+            kind: HeartbeatType::Heartbeat,
+            cursor,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+enum HeartbeatType {
+    Heartbeat,
 }
 
 /// A [`pleg::Gap`]: events that a reader missed, both numbers included.
@@ -95,6 +120,10 @@ pub(crate) struct Event {
     pub(crate) source: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) lag: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) trouble: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) lasted: Option<f64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -295,10 +324,13 @@ pub(crate) struct ReportJson {
 impl ReportJson {
     /// As of now.
     pub(crate) fn of(pleg: &pleg::Pleg) -> Self {
+        let node = pleg.observe();
         Self {
-            report: pleg.health().report(),
+            report: node.report,
             instance: pleg.instance(),
-            conditions: Conditions::of(pleg),
+            conditions: Conditions {
+                conditions: [node.ready],
+            },
             refused_manifests: Vec::new(),
         }
     }
@@ -431,7 +463,7 @@ mod tests {
         }
     }
 
-    fn events() -> [pleg::Event; 3] {
+    fn events() -> [pleg::Event; 4] {
         let bare = pleg::Event {
             seq: 7,
             instance: InstanceId::new(0xabc),
@@ -444,6 +476,8 @@ mod tests {
             initial: false,
             source: Source::OnDemand,
             lag: None,
+            trouble: None,
+            lasted: None,
         };
         let container = pleg::ContainerRef {
             id: "c".into(),
@@ -469,7 +503,14 @@ mod tests {
             reason: None,
             ..bare.clone()
         };
-        [bare, died, sandbox]
+        let ended = pleg::Event {
+            kind: EventType::TroubleEnded,
+            trouble: Some(pleg::Trouble::HungShim),
+            lasted: Some(Duration::from_millis(12_345)),
+            reason: None,
+            ..died.clone()
+        };
+        [bare, died, sandbox, ended]
     }
 
     #[test]
@@ -507,6 +548,16 @@ mod tests {
             assert_eq!(read.is_restart(), is_restart);
             assert_eq!(Line::Gap(read).cursor(), None);
         }
+    }
+
+    #[test]
+    fn heartbeats_come_back_as_they_went_out() {
+        let cursor = InstanceId::new(0xabc).at(15);
+        let text = serde_json::to_string(&Heartbeat::at(cursor)).unwrap();
+        assert_eq!(text, r#"{"type":"Heartbeat","cursor":"0000000000000abc-15"}"#);
+        let read: Line = serde_json::from_str(&text).unwrap();
+        assert!(matches!(&read, Line::Heartbeat(_)));
+        assert_eq!(read.cursor(), Some(cursor));
     }
 
     /// A daemon from before there were instances.

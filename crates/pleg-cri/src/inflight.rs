@@ -143,6 +143,13 @@ impl InFlight {
         calls
     }
 
+    /// When the oldest of the calls in flight that `is` wants was made.
+    pub fn oldest(&self, is: impl Fn(Rpc) -> bool) -> Option<Instant> {
+        let slots = self.shared.slots.lock();
+        let wanted = slots.iter().flatten().filter(|call| is(call.rpc));
+        wanted.map(|call| call.since).min()
+    }
+
     /// Enters a call; it stands until the guard ends.
     pub fn begin(&self, rpc: Rpc, subject: Subject, deadline: Option<Duration>) -> Flight {
         let since = Instant::now();

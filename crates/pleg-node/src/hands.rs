@@ -369,7 +369,11 @@ impl Hands {
                     &answer.stderr
                 };
                 let said: String = String::from_utf8_lossy(said).trim().chars().take(MOST_SAID).collect();
-                Err(format!("{command:?} ended with {}: {said}", answer.exit_code))
+                Err(format!(
+                    "`{}` ended with {}: {said}",
+                    command.join(" "),
+                    answer.exit_code
+                ))
             }
             Err(error) => Err(error.to_string()),
         }

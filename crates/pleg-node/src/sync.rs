@@ -153,6 +153,8 @@ impl NodeLoop {
                 biased;
                 () = shutdown.cancelled() => break,
                 item = feed.next() => match item {
+                    // What cannot be seen of a pod is no change of it.
+                    Some(Item::Event(event)) if event.kind.is_trouble() => {}
                     Some(Item::Event(event)) => self.crew.tell(event.pod.as_ref()),
                     Some(Item::Gap(_)) => self.crew.tell(None),
                     None => break,

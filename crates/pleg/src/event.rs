@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::cursor::{Cursor, InstanceId};
 use crate::model::{ContainerId, ContainerRef, PodRef, SandboxId, SandboxState};
+use crate::trouble::Trouble;
 
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -30,15 +31,21 @@ pub enum EventType {
     PodRemoved,
     /// Look again: something about this pod may have changed.
     PodSync,
-    /// Complete looks succeed again within the threshold.
+    /// Complete looks succeed again within the threshold, or nothing is degraded any more.
     PlegHealthy,
     /// There was no complete look within the threshold.
     PlegNotHealthy,
+    /// Something is not seen, while complete looks succeed.
+    PlegDegraded,
+    /// Something is wrong: with a container or sandbox, with the lists or with the event stream.
+    TroubleStarted,
+    /// It is over.
+    TroubleEnded,
 }
 
 impl EventType {
     /// Every type.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 14] = [
         Self::ContainerCreated,
         Self::ContainerStarted,
         Self::ContainerStopped,
@@ -50,6 +57,9 @@ impl EventType {
         Self::PodSync,
         Self::PlegHealthy,
         Self::PlegNotHealthy,
+        Self::PlegDegraded,
+        Self::TroubleStarted,
+        Self::TroubleEnded,
     ];
 
     /// The name on the wire.
@@ -66,7 +76,20 @@ impl EventType {
             Self::PodSync => "PodSync",
             Self::PlegHealthy => "PlegHealthy",
             Self::PlegNotHealthy => "PlegNotHealthy",
+            Self::PlegDegraded => "PlegDegraded",
+            Self::TroubleStarted => "TroubleStarted",
+            Self::TroubleEnded => "TroubleEnded",
         }
+    }
+
+    /// It is about the level of the generator's health.
+    pub fn is_health(self) -> bool {
+        matches!(self, Self::PlegHealthy | Self::PlegNotHealthy | Self::PlegDegraded)
+    }
+
+    /// It is about what keeps the generator from seeing something, not about what happened to a pod.
+    pub fn is_trouble(self) -> bool {
+        matches!(self, Self::TroubleStarted | Self::TroubleEnded)
     }
 
     /// Reads a name, in any case; `ContainerRunning` is `ContainerStarted`.
@@ -148,7 +171,7 @@ pub struct Event {
     /// What happened.
     #[serde(rename = "type")]
     pub kind: EventType,
-    /// To which pod; none for the health of the generator itself.
+    /// To which pod; none for the health of the generator itself, and for a trouble that is no single pod's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodRef>,
     /// To which container or sandbox of the pod.
@@ -157,7 +180,8 @@ pub struct Event {
     /// The exit code of a death, where the runtime told.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// The runtime's word for a death (`Completed`, `Error`, `OOMKilled`, …), or why the generator is not healthy.
+    /// The runtime's word for a death (`Completed`, `Error`, `OOMKilled`, …), why the generator is not healthy, or what is seen of a
+    /// trouble.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<Arc<str>>,
     /// Found by the first look: it was so before we came.
@@ -167,9 +191,34 @@ pub struct Event {
     /// From the runtime's own timestamp of the change to our commit, where it has one. In seconds on the wire.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_seconds")]
     pub lag: Option<Duration>,
+    /// What usually lies behind a trouble that started or ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<Trouble>,
+    /// How long a trouble lasted that ended. In seconds on the wire.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_seconds")]
+    pub lasted: Option<Duration>,
 }
 
 impl Event {
+    /// An event about the generator itself, as of now; the feed gives it its number and instance.
+    pub(crate) fn of_generator(kind: EventType) -> Self {
+        Self {
+            seq: 0,
+            instance: InstanceId::default(),
+            time: Timestamp::now(),
+            kind,
+            pod: None,
+            subject: None,
+            exit_code: None,
+            reason: None,
+            initial: false,
+            source: Source::Relist,
+            lag: None,
+            trouble: None,
+            lasted: None,
+        }
+    }
+
     /// Where a reader continues that has read everything up to this event.
     pub fn cursor(&self) -> Cursor {
         self.instance.at(self.seq)

@@ -111,7 +111,7 @@ impl Ring {
         }
         self.next += 1;
         let event = Arc::new(event);
-        if event.pod.is_none() {
+        if event.kind.is_health() {
             self.health = Some(Arc::clone(&event));
         }
         self.events.push_back(event);
@@ -242,6 +242,12 @@ impl Subscriber {
         self.batch.pop_front()
     }
 
+    /// Where a reader continues that has read everything it was given; none while there is more to give.
+    pub fn caught_up(&self) -> Option<Cursor> {
+        let all_read = self.batch.is_empty() && self.restarted.is_none();
+        all_read.then(|| self.shared.instance.at(self.next - 1))
+    }
+
     fn refill(&mut self) {
         let shared = Arc::clone(&self.shared);
         let mut ring = shared.ring.lock();
@@ -326,6 +332,8 @@ fn sync(at: Cursor, pod: &PodRef) -> Item {
         initial: false,
         source: Source::Relist,
         lag: None,
+        trouble: None,
+        lasted: None,
     }))
 }
 

@@ -16,6 +16,7 @@ use crate::health::Health;
 use crate::hints::Hints;
 use crate::metrics::Metrics;
 use crate::model::{ContainerId, PodUid};
+use crate::node_health::NodeHealth;
 use crate::readiness::Readiness;
 use crate::recorder::Recording;
 
@@ -57,6 +58,11 @@ impl Pleg {
     /// Whether a kubelet would call the node ready. Says so only while a [`crate::RuntimeMonitor`] runs.
     pub fn readiness(&self) -> &Readiness {
         &self.readiness
+    }
+
+    /// Everything there is to say about the node now: shorthand for [`Readiness::observe`].
+    pub fn observe(&self) -> NodeHealth {
+        self.readiness.observe()
     }
 
     /// What the flight recorder has, as of now. Waits for the generator to run; none once it has ended.
@@ -114,7 +120,8 @@ impl Pleg {
         self.metrics
             .waiters(self.cache.waits().iter().map(|wait| wait.waiters).sum());
         self.metrics.node_ready(self.readiness.ready().status);
-        self.metrics.troubles(&self.health.report());
+        // With every cause: a gauge that stops at the length of a list would be wrong.
+        self.metrics.troubles(&self.health.whole_report());
         self.metrics.render(self.health.inflight())
     }
 }

@@ -25,6 +25,7 @@
 //! | [`health`] | healthy, degraded, unhealthy, and why | generator | anybody |
 //! | [`trouble`] | what usually lies behind what is seen, and what to type next: words only | | health, doctor |
 //! | [`readiness`], `monitor` | the node's Ready condition; the task that asks the runtime for its status | [`RuntimeMonitor`] | anybody |
+//! | `node_health` | health and Ready condition of one moment, for all who tell of them: [`Pleg::observe`] | | anybody |
 //! | [`recorder`] | the last minutes, for [`Pleg::recording`]; and [`recorder::replay()`] | generator | anybody |
 //! | [`metrics`] | what is counted | generator, client | scrapers |
 //!
@@ -109,6 +110,7 @@ pub mod limiter;
 pub mod metrics;
 pub mod model;
 mod monitor;
+mod node_health;
 pub mod readiness;
 pub mod recorder;
 pub mod records;
@@ -132,6 +134,7 @@ pub use kubelet::{KubeletEvents, kubelet_events};
 pub use metrics::Metrics;
 pub use model::{ContainerId, ContainerRef, ContainerState, PodRef, PodUid, SandboxId, SandboxState};
 pub use monitor::RuntimeMonitor;
+pub use node_health::NodeHealth;
 pub use pleg_cri::{Deadlines, Endpoint};
 pub use readiness::{NodeCondition, Readiness};
 pub use recorder::{RecorderConfig, Recording};

@@ -18,7 +18,8 @@ use pleg_cri::{Error, Rpc};
 use serde::{Serialize, Serializer};
 use tokio::time::Instant;
 
-use crate::health::{Health, Level};
+use crate::health::{Health, Report};
+use crate::node_health::NodeHealth;
 use crate::runtime::{RuntimeCondition, RuntimeStatus};
 
 /// How often the runtime is asked for its status.
@@ -163,12 +164,39 @@ impl RuntimeState {
         }
     }
 
+    /// The checks; `waiting`: for how long a `Status` has been in flight.
+    fn checks(&self, waiting: Option<Duration>, now: Instant) -> RuntimeChecks {
+        let waiting = waiting.map(|age| format!("Status has been waiting for an answer for {}", whole(age)));
+        let failure = self.failure.as_ref().map(|failure| {
+            let plural = if failure.attempts == 1 { "" } else { "s" };
+            let age = whole(now.saturating_duration_since(failure.since));
+            format!("{} (for {age}, {} attempt{plural})", failure.error, failure.attempts)
+        });
+        let silence = self.silence(now);
+        let told = [silence.map(str::to_owned), failure, waiting];
+        let told: Vec<_> = told.into_iter().flatten().collect();
+        let told = (!told.is_empty()).then(|| told.join("; "));
+        // Judged as the condition is: only silence keeps a node from being ready.
+        let (status, late) = if silence.is_some() { (told, None) } else { (None, told) };
+        RuntimeChecks {
+            status,
+            runtime: self.runtime.clone(),
+            network: self.network.clone(),
+            late,
+        }
+    }
+
     /// Everything that keeps a node from being ready, in the kubelet's order. `pleg` is why the generator is not healthy.
     fn errors(&self, pleg: Option<String>, now: Instant) -> Vec<String> {
         let silence = self.silence(now).map(str::to_owned);
         let own = [self.runtime.clone(), self.network.clone()];
         [silence, pleg].into_iter().chain(own).flatten().collect()
     }
+}
+
+/// The PLEG check of the kubelet: why the generator is unhealthy, if it is.
+fn pleg_check(report: &Report) -> Option<String> {
+    (!report.passes()).then(|| report.message.clone())
 }
 
 /// A condition that is false or missing, as the kubelet prints it.
@@ -183,12 +211,14 @@ fn not_ready(condition: Option<&RuntimeCondition>) -> Option<String> {
 /// The runtime's own checks, for `/readyz`: what is wrong, or nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeChecks {
-    /// `Status` is answered.
+    /// `Status` was answered recently enough; if not, also how the calls since then ended.
     pub status: Option<String>,
     /// `RuntimeReady` is true.
     pub runtime: Option<String>,
     /// `NetworkReady` is true.
     pub network: Option<String>,
+    /// A `Status` that failed or waits, while the last answer is recent enough: nothing fails for it yet.
+    pub late: Option<String>,
 }
 
 /// Answers whether the node is ready. Clones answer the same.
@@ -220,47 +250,28 @@ impl Readiness {
     /// The Ready condition now. A transition is dated by the first who looks: the [monitor](crate::RuntimeMonitor) does so every
     /// [`STATUS_PERIOD`].
     pub fn ready(&self) -> NodeCondition {
+        self.observe().ready
+    }
+
+    /// Everything there is to say about the node now, from one report.
+    pub fn observe(&self) -> NodeHealth {
         let report = self.health.report();
-        let pleg = (report.level == Level::Unhealthy).then_some(report.message);
-        let mut shared = self.shared.lock();
-        let errors = shared.runtime.errors(pleg, Instant::now());
-        let ready = NodeCondition::ready(shared.ready.as_ref(), &errors, Timestamp::now());
-        shared.ready = Some(ready.clone());
-        ready
-    }
-
-    /// When the runtime last answered `Status`, whatever it said; none before the first time.
-    pub fn last_answer(&self) -> Option<Instant> {
-        self.shared.lock().runtime.last_answer
-    }
-
-    /// The runtime's own checks now.
-    pub fn checks(&self) -> RuntimeChecks {
         let now = Instant::now();
         let waiting = self.health.inflight().calls().into_iter().find_map(|call| {
             let age = now.saturating_duration_since(call.since);
             (call.rpc == Rpc::Status && age >= SLOW).then_some(age)
         });
-        let shared = self.shared.lock();
-        let runtime = &shared.runtime;
-        let waiting = waiting.map(|age| format!("Status has been waiting for an answer for {}", whole(age)));
-        let failure = runtime.failure.as_ref().map(|failure| {
-            let plural = if failure.attempts == 1 { "" } else { "s" };
-            let age = whole(now.saturating_duration_since(failure.since));
-            format!("{} (for {age}, {} attempt{plural})", failure.error, failure.attempts)
-        });
-        let status: Vec<_> = runtime
-            .silence(now)
-            .map(str::to_owned)
-            .into_iter()
-            .chain(failure)
-            .chain(waiting)
-            .collect();
-        RuntimeChecks {
-            status: (!status.is_empty()).then(|| status.join("; ")),
-            runtime: runtime.runtime.clone(),
-            network: runtime.network.clone(),
-        }
+        let mut shared = self.shared.lock();
+        let runtime = shared.runtime.checks(waiting, now);
+        let errors = shared.runtime.errors(pleg_check(&report), now);
+        let ready = NodeCondition::ready(shared.ready.as_ref(), &errors, Timestamp::now());
+        shared.ready = Some(ready.clone());
+        NodeHealth { report, ready, runtime }
+    }
+
+    /// When the runtime last answered `Status`, whatever it said; none before the first time.
+    pub fn last_answer(&self) -> Option<Instant> {
+        self.shared.lock().runtime.last_answer
     }
 
     /// The runtime answered.
@@ -439,8 +450,9 @@ mod tests {
             status: None,
             runtime: None,
             network: None,
+            late: None,
         };
-        assert_eq!(readiness.checks(), fine);
+        assert_eq!(readiness.observe().runtime, fine);
 
         let error = Error {
             rpc: Rpc::Status,
@@ -449,12 +461,15 @@ mod tests {
             kind: ErrorKind::Deadline(Duration::from_secs(10)),
         };
         readiness.failed(&error);
-        advance(Duration::from_secs(31)).await;
+        advance(Duration::from_secs(12)).await;
+        let late = Some("Status on unix:///x.sock: no answer within 10s (for 12s, 1 attempt)".to_owned());
+        assert_eq!(readiness.observe().runtime, RuntimeChecks { late, ..fine });
+        advance(Duration::from_secs(19)).await;
         readiness.failed(&error);
         let _waiting = inflight.begin(Rpc::Status, Subject::NODE, None);
         advance(Duration::from_secs(6)).await;
         assert_eq!(
-            readiness.checks().status.unwrap(),
+            readiness.observe().runtime.status.unwrap(),
             "container runtime is down; Status on unix:///x.sock: no answer within 10s (for 37s, 2 attempts); \
              Status has been waiting for an answer for 6s"
         );

@@ -166,7 +166,7 @@ impl Reader {
             "not told: {:?}",
             event
         );
-        if self.overflow == Overflow::PodSync && (event.kind == EventType::PodSync || event.pod.is_none()) {
+        if self.overflow == Overflow::PodSync && (event.kind == EventType::PodSync || event.kind.is_health()) {
             let here = self.cursor.instance == event.instance;
             let next = if here { self.cursor.seq + 1 } else { 1 };
             self.replaced.push((event.instance, next..=event.seq));
@@ -188,7 +188,7 @@ impl Reader {
         );
         self.read.insert((event.instance, event.seq));
         match (&event.pod, &event.subject) {
-            (None, _) => self.health = Some(event.kind),
+            (None, _) if event.kind.is_health() => self.health = Some(event.kind),
             (Some(pod), Some(Subject::Container(container))) => {
                 let key = (pod.uid.to_string(), container.id.to_string());
                 let state = match event.kind {

@@ -527,12 +527,11 @@ async fn a_death_while_the_runtime_is_down_is_found_by_the_first_look() {
         world.version_error = Some(gone);
     }
     sleep(Duration::from_secs(90)).await;
-    // The list says it already; that there are no events either is no second cause.
+    // The list is why; that there are no events either is a second cause, as the mode says too.
     let report = rig.pleg.health().report();
-    assert!(
-        report.causes.iter().all(|cause| cause.trouble != Trouble::StreamDown),
-        "{report:?}"
-    );
+    let causes: Vec<_> = report.causes.iter().map(|cause| cause.trouble).collect();
+    assert_eq!(causes, [Trouble::RuntimeDown, Trouble::StreamDown], "{report:?}");
+    assert!(report.mode.reason.starts_with("the event stream is down"), "{report:?}");
     {
         let mut world = fake.world();
         world.exit("c", 255);

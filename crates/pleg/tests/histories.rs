@@ -12,6 +12,7 @@ use common::history::{CONTAINERS, Change, Chronicle, PODS, Waiter, change, newes
 use common::oracle::{cache_is_right, container_states, explained, replay, replayed};
 use common::{Fake, Rig};
 use pleg::event::Subject;
+use pleg::health::Stage;
 use pleg::kubelet::KubeletEventType;
 use pleg::model::PodView;
 use pleg::runtime::ErrorKind;
@@ -191,6 +192,7 @@ async fn history(steps: Vec<Step>, faults: bool, capacity: usize) -> Result<(), 
         take(&mut rig)?;
         rig.fake.world().forget_sandbox_lists();
         watch.blames_only_the_guilty(&rig)?;
+        report_and_cache_agree(&rig)?;
         if let Step::Pass(3000..) = step {
             watch.hides_nothing(&rig)?;
         }
@@ -222,7 +224,10 @@ async fn history(steps: Vec<Step>, faults: bool, capacity: usize) -> Result<(), 
     prop_assert_eq!(replay(&events)?, container_states(&truth));
 
     // And the recorded lists lead to the same events.
-    let of_pods = events.iter().filter(|event| event.pod.is_some()).count();
+    let of_pods = events
+        .iter()
+        .filter(|event| event.pod.is_some() && !event.kind.is_trouble())
+        .count();
     prop_assert_eq!(replayed(&rig).await?, (of_pods as u64, 0));
     replayed(&sleepy).await?;
 
@@ -312,6 +317,33 @@ impl Watch {
         }
         Ok(())
     }
+}
+
+/// What `pods` and `inspect` show of pods in quarantine is what the report says of them.
+fn report_and_cache_agree(rig: &Rig) -> Result<(), TestCaseError> {
+    let report = rig.pleg.health().report();
+    if report.more_causes > 0 {
+        return Ok(());
+    }
+    let of_causes: BTreeSet<_> = report
+        .causes
+        .iter()
+        .filter(|cause| cause.stage == Stage::Inspect && cause.attempts > 0)
+        .map(|cause| (cause.who.id.clone(), cause.attempts, cause.last_error.clone()))
+        .collect();
+    let entries = rig.pleg.cache().entries();
+    let of_cache: BTreeSet<_> = entries
+        .iter()
+        .flat_map(|entry| entry.stale.iter())
+        .filter_map(|part| part.error.as_ref())
+        .map(|error| (error.id.clone(), error.attempts, Some(error.message.clone())))
+        .collect();
+    prop_assert_eq!(of_causes, of_cache);
+    for entry in &entries {
+        let parts = entry.stale.iter().any(|part| part.error.is_some());
+        prop_assert_eq!(entry.error.is_some(), parts, "{:?}", entry);
+    }
+    Ok(())
 }
 
 /// A list of sandboxes that was answered since the last step, or the one before, did not have the pod.

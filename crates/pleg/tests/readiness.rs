@@ -150,7 +150,7 @@ async fn a_status_that_hangs_is_no_answer_and_holds_up_no_look() {
     fake.world().status_hangs = true;
     sleep(Duration::from_secs(40)).await;
     assert_eq!(ready(&pleg).message, "container runtime is down");
-    let check = pleg.readiness().checks().status.unwrap();
+    let check = pleg.observe().runtime.status.unwrap();
     assert!(
         check.starts_with("container runtime is down; Status on unix:///test.sock: no answer within 10s (for "),
         "{check}"

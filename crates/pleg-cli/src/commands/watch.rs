@@ -1,8 +1,10 @@
 //! `pleg watch`: events as they happen.
 
+mod daemon;
+
 use std::process::ExitCode;
 
-use pleg::{Cursor, Item, Overflow, Start, Subscriber};
+use pleg::{Item, Overflow, Start, Subscriber};
 use pleg_cri::error::seconds;
 use pleg_cri::{InFlight, Rpc};
 use tokio::time::Instant;
@@ -11,14 +13,12 @@ use tokio_util::sync::CancellationToken;
 use crate::args::{Global, LineFormat, Watch};
 use crate::connect::{self, Observed, Stay};
 use crate::filter::Filter;
-use crate::http::client::Lines;
 use crate::local::Local;
 use crate::output::event::EventTable;
 use crate::output::kubelet::KubeletLines;
 use crate::output::lines::LineWriter;
-use crate::since::Since;
-use crate::wire::Line;
 use crate::{Usage, signals, waiting};
+use daemon::DaemonEvents;
 
 pub(crate) async fn run(global: &Global, args: Watch, shutdown: CancellationToken) -> anyhow::Result<ExitCode> {
     if args.output == LineFormat::Kubelet && (args.no_initial || !args.filter.types.is_empty()) {
@@ -75,10 +75,7 @@ async fn follow(global: &Global, args: &Watch, printer: &mut Printer) -> anyhow:
         .await
         .ok_or_else(silent)??;
     printer.head().await?;
-    let first = async {
-        let line = events.next().await;
-        (events, line)
-    };
+    let first = events.next();
     let first = match &observed {
         Observed::Runtime(local) => {
             let inflight = local.pleg.health().inflight();
@@ -97,16 +94,11 @@ async fn follow(global: &Global, args: &Watch, printer: &mut Printer) -> anyhow:
         }
         Observed::Daemon(_) => until.before(first).await,
     };
-    let Some((mut events, mut line)) = first else {
-        return Ok(());
+    let Some(mut line) = first else {
+        return events.ended_in_time();
     };
     loop {
-        let Some((text, is_event)) = line? else {
-            match events.cursor() {
-                Some(cursor) => anyhow::bail!("the daemon stopped; to continue: --since {cursor}"),
-                None => anyhow::bail!("the daemon stopped"),
-            }
-        };
+        let (text, is_event) = line?;
         match until.before(printer.print(text, is_event)).await {
             Some(Ok(false)) => {}
             Some(Err(error)) => return Err(error),
@@ -114,7 +106,7 @@ async fn follow(global: &Global, args: &Watch, printer: &mut Printer) -> anyhow:
         }
         line = match until.before(events.next()).await {
             Some(line) => line,
-            None => return Ok(()),
+            None => return events.ended_in_time(),
         };
     }
 }
@@ -134,18 +126,13 @@ fn oldest_list(inflight: &InFlight) -> Rpc {
 
 /// Where events come from; each as the JSON of one line.
 enum Events<'a> {
-    Daemon {
-        lines: Lines,
-        skip: Skip,
-        /// After the last line that was read, printed or not.
-        cursor: Option<Cursor>,
-    },
+    Daemon(DaemonEvents<'a>),
     Local {
         subscriber: Subscriber,
         filter: Filter,
         skip: Skip,
         // The generator runs as long as this lives.
-        _local: &'a Local,
+        local: &'a Local,
     },
 }
 
@@ -157,75 +144,51 @@ struct Skip {
 
 impl<'a> Events<'a> {
     async fn start(observed: &'a Observed, args: &Watch) -> anyhow::Result<Self> {
-        let skip = Skip {
-            initial: args.no_initial,
-        };
-        let filter = args.filter.filter()?;
         match observed {
-            Observed::Daemon(daemon) => {
-                let mut query = filter.query();
-                query.push(("follow", "true".to_owned()));
-                let usual = match args.output {
-                    LineFormat::Kubelet => Since::Seq(0),
-                    _ => Since::Now,
-                };
-                let since = args.since.unwrap_or(usual);
-                query.push(("since", since.to_string()));
-                Ok(Self::Daemon {
-                    lines: daemon.lines("/api/v1/events", &query).await?,
-                    skip,
-                    cursor: match since {
-                        Since::Cursor(cursor) => Some(cursor),
-                        Since::Now | Since::Seq(_) => None,
-                    },
-                })
-            }
+            Observed::Daemon(daemon) => Ok(Self::Daemon(DaemonEvents::start(daemon, args).await?)),
             Observed::Runtime(_) if args.since.is_some() => {
                 Err(Usage("--since needs a daemon: only it remembers. Start one with: pleg run".to_owned()).into())
             }
             Observed::Runtime(local) => Ok(Self::Local {
                 subscriber: local.pleg.subscribe(Start::Oldest, Overflow::Gap),
-                filter,
-                skip,
-                _local: local,
+                filter: args.filter.filter()?,
+                skip: Skip {
+                    initial: args.no_initial,
+                },
+                local,
             }),
         }
     }
 
-    /// Where to continue after what was read; only a daemon remembers.
-    fn cursor(&self) -> Option<Cursor> {
+    /// The time to watch is over: that is an error if the daemon is gone, since nobody knows what happened.
+    fn ended_in_time(&self) -> anyhow::Result<()> {
         match self {
-            Self::Daemon { cursor, .. } => *cursor,
-            Self::Local { .. } => None,
+            Self::Daemon(events) => match events.gone() {
+                Some(since) => anyhow::bail!("the daemon did not come back within {}", seconds(since.elapsed())),
+                None => Ok(()),
+            },
+            Self::Local { .. } => Ok(()),
         }
     }
 
-    /// The next line, and whether it is an event; none when there will be no more.
-    async fn next(&mut self) -> anyhow::Result<Option<(String, bool)>> {
+    /// The next line, and whether it is an event.
+    async fn next(&mut self) -> anyhow::Result<(String, bool)> {
         match self {
-            Self::Daemon { lines, skip, cursor } => loop {
-                let Some(line) = lines.next().await? else {
-                    return Ok(None);
-                };
-                let read: Line = serde_json::from_str(&line)?;
-                *cursor = read.cursor().or(*cursor);
-                match read {
-                    Line::Event(event) if skip.initial && event.initial => {}
-                    Line::Event(_) => return Ok(Some((line, true))),
-                    Line::Gap(_) => return Ok(Some((line, false))),
-                }
-            },
+            Self::Daemon(events) => events.next().await,
             Self::Local {
                 subscriber,
                 filter,
                 skip,
-                ..
+                local,
             } => loop {
                 match subscriber.next().await {
-                    None => return Ok(None),
+                    None => anyhow::bail!(
+                        "the generator of this command ended: {}",
+                        local.pleg.health().report().short()
+                    ),
                     Some(Item::Event(event)) if (skip.initial && event.initial) || !filter.matches(&event) => {}
-                    Some(Item::Event(event)) => return Ok(Some((serde_json::to_string(&*event)?, true))),
-                    Some(Item::Gap(gap)) => return Ok(Some((serde_json::to_string(&gap)?, false))),
+                    Some(Item::Event(event)) => return Ok((serde_json::to_string(&*event)?, true)),
+                    Some(Item::Gap(gap)) => return Ok((serde_json::to_string(&gap)?, false)),
                 }
             },
         }

@@ -11,17 +11,23 @@ use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, StatusCode};
 use pleg::{Item, Overflow, Start, Subscriber};
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::query::{Bad, Fields, read_since};
 use super::routes::{App, error};
 use crate::filter::Filter;
 use crate::since::Since;
+use crate::wire::Heartbeat;
 
 /// Events that are there are sent together, up to this many bytes.
 const CHUNK: usize = 32 * 1024;
 /// A quiet stream of server-sent events says that often that it lives.
 const ALIVE: Duration = Duration::from_secs(15);
+/// A quiet stream of lines says so this often, to those who asked for it.
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(5);
+/// A daemon that has sent none for so many times as long does not answer.
+pub(crate) const HEARTBEATS_MISSED: u32 = 3;
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,11 +43,12 @@ pub(super) struct Request {
     since: Option<Since>,
     filter: Filter,
     format: Format,
+    heartbeat: bool,
 }
 
 impl Request {
     pub(super) fn read(query: Option<&str>, headers: &HeaderMap) -> Result<Self, Bad> {
-        let fields = Fields::read(query, &["follow", "since", "type", "pod", "namespace"])?;
+        let fields = Fields::read(query, &["follow", "since", "type", "pod", "namespace", "heartbeat"])?;
         let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
         let sse = text(&ACCEPT).is_some_and(|accept| accept.contains("text/event-stream"));
         let since = match (fields.since()?, text(&LAST_EVENT_ID)) {
@@ -54,6 +61,7 @@ impl Request {
             follow: fields.flag("follow")? || sse,
             since,
             filter: fields.filter()?,
+            heartbeat: fields.flag("heartbeat")? && !sse,
             format: if sse { Format::Sse } else { Format::Ndjson },
         })
     }
@@ -78,6 +86,7 @@ pub(super) fn answer(app: &App, request: Request) -> Response {
         subscriber: feed.subscribe(start, Overflow::Gap),
         filter: request.filter,
         format: request.format,
+        heartbeat: request.heartbeat.then(Instant::now),
         shutdown: app.shutdown.clone(),
         _room: room,
     };
@@ -94,11 +103,22 @@ struct Reader {
     until: Option<u64>,
     filter: Filter,
     format: Format,
+    /// When the next heartbeat is due, if any are wanted. The first one is due at once: it has a cursor for those who read nothing yet.
+    heartbeat: Option<Instant>,
     shutdown: CancellationToken,
     _room: OwnedSemaphorePermit,
 }
 
 impl Reader {
+    /// A line that says that all was read, up to a cursor.
+    fn heartbeat(&mut self) -> Option<Bytes> {
+        self.heartbeat = Some(Instant::now() + HEARTBEAT);
+        let heartbeat = Heartbeat::at(self.subscriber.caught_up()?);
+        let mut line = serde_json::to_vec(&heartbeat).ok()?;
+        line.push(b'\n');
+        Some(line.into())
+    }
+
     /// The next bytes; none at the end.
     async fn chunk(&mut self) -> Option<Bytes> {
         let mut chunk = Vec::new();
@@ -111,6 +131,11 @@ impl Reader {
                     biased;
                     () = self.shutdown.cancelled() => return None,
                     item = self.subscriber.next() => item?,
+                    () = is_due(self.heartbeat) => match self.heartbeat() {
+                        Some(line) => return Some(line),
+                        // Something came meanwhile.
+                        None => continue,
+                    },
                     () = tokio::time::sleep(ALIVE), if self.format == Format::Sse => {
                         return Some(Bytes::from_static(b":\n\n"));
                     }
@@ -158,5 +183,13 @@ impl Reader {
             Format::Ndjson => b"\n",
             Format::Sse => b"\n\n",
         });
+    }
+}
+
+/// Waits for the time of the next heartbeat; for ever where none is wanted.
+async fn is_due(heartbeat: Option<Instant>) {
+    match heartbeat {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }

@@ -12,3 +12,5 @@ mod query;
 mod ready;
 pub(crate) mod routes;
 pub(crate) mod server;
+
+pub(crate) use events::{HEARTBEAT, HEARTBEATS_MISSED};

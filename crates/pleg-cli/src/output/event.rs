@@ -1,8 +1,10 @@
 //! Events as lines of a table. The widths are fixed: nobody knows the names that are still to come.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use jiff::tz::TimeZone;
+use pleg_cri::error::seconds;
 
 use super::{CYAN, DIM, GREEN, PLAIN, RED, YELLOW};
 use crate::text::{clean, lag, shorten};
@@ -70,6 +72,8 @@ impl EventTable {
         match line {
             Line::Event(event) => self.event(event),
             Line::Gap(gap) => format!("{YELLOW}--- {} ---{PLAIN}", missed(gap)),
+            // Not for people.
+            Line::Heartbeat(_) => String::new(),
         }
     }
 
@@ -86,6 +90,9 @@ impl EventTable {
             _ => None,
         };
         let reason = clean(event.reason.as_deref().or(state).unwrap_or_default());
+        if let Some(trouble) = &event.trouble {
+            return self.trouble(event, trouble, &container, &reason);
+        }
         let Some(pod) = &event.pod else {
             // The generator's own words need the room of the pod.
             let time = self.time(event);
@@ -109,6 +116,28 @@ impl EventTable {
             cells.extend([event.seq.to_string(), event.source.clone(), clean(id), clean(&pod.uid)]);
         }
         self.line(&cells, colour(&event.kind))
+    }
+
+    /// What is seen of a trouble needs the room of the columns that it has no use for.
+    fn trouble(&self, event: &Event, trouble: &str, container: &str, reason: &str) -> String {
+        let mut words = vec![
+            self.time(event),
+            format!("{}{:TYPE$}{PLAIN}", colour(&event.kind), event.kind),
+        ];
+        if let Some(pod) = &event.pod {
+            words.push(format!("{:1$}", clean(&pod.full_name()), self.pod));
+            words.push(format!("{:1$}", clean(container), self.container));
+        }
+        let mut text = clean(trouble);
+        if let Some(lasted) = event.lasted {
+            let lasted = Duration::try_from_secs_f64(lasted).unwrap_or_default();
+            let _ = write!(text, ", after {}", seconds(Duration::from_secs(lasted.as_secs())));
+        }
+        if !reason.is_empty() {
+            let _ = write!(text, ": {reason}");
+        }
+        words.push(text);
+        words.join(" ")
     }
 
     fn time(&self, event: &Event) -> String {
@@ -170,9 +199,9 @@ fn missed(gap: &Gap) -> String {
 
 fn colour(kind: &str) -> &'static str {
     match kind {
-        "ContainerStarted" | "PlegHealthy" => GREEN,
+        "ContainerStarted" | "PlegHealthy" | "TroubleEnded" => GREEN,
         "ContainerDied" | "PlegNotHealthy" => RED,
-        "ContainerStopped" | "ContainerChanged" => YELLOW,
+        "ContainerStopped" | "ContainerChanged" | "PlegDegraded" | "TroubleStarted" => YELLOW,
         "ContainerCreated" | "PodSandboxChanged" => CYAN,
         _ => DIM,
     }
@@ -214,6 +243,8 @@ mod tests {
             initial: false,
             source: "relist".to_owned(),
             lag: Some(0.352),
+            trouble: None,
+            lasted: None,
         }))
     }
 
@@ -241,6 +272,18 @@ mod tests {
         --- 7 events missed: 3 to 9 are no longer held ---
         --- pleg restarted; missed: what followed event 15 ---
         --- pleg restarted; missed: what followed event 15, and 1 to 40 of this run ---
+        ");
+    }
+
+    #[test]
+    fn troubles_are_told_in_words() {
+        let table = EventTable::new(None, false, TimeZone::UTC);
+        let row = |json: &str| plain(&table.row(&serde_json::from_str(json).unwrap()));
+        let started = r#"{"seq":9,"time":"2026-01-02T03:04:05Z","type":"TroubleStarted","pod":{"uid":"u","namespace":"default","name":"web-1"},"subject":{"kind":"container","id":"c","name":"app","attempt":0},"reason":"no answer within 10s","initial":false,"source":"relist","trouble":"stuck-inspection"}"#;
+        let ended = r#"{"seq":9,"time":"2026-01-02T03:04:47Z","type":"TroubleEnded","initial":false,"source":"relist","trouble":"stream-down","lasted":41.5}"#;
+        insta::assert_snapshot!([row(started), row(ended)].join("\n"), @r"
+        03:04:05 TroubleStarted    default/web-1         app        stuck-inspection: no answer within 10s
+        03:04:47 TroubleEnded      stream-down, after 41s
         ");
     }
 

@@ -30,6 +30,7 @@ impl KubeletLines {
     pub(crate) fn lines(&mut self, line: String) -> serde_json::Result<Vec<String>> {
         let event = match serde_json::from_str(&line)? {
             Line::Event(event) => event,
+            Line::Heartbeat(_) => return Ok(Vec::new()),
             Line::Gap(gap) => {
                 if gap.is_restart() {
                     // As a restarted kubelet, which knows nothing of before.
@@ -88,6 +89,8 @@ fn event_of(event: &Event) -> Option<pleg::Event> {
         initial: event.initial,
         source: Source::Relist,
         lag: None,
+        trouble: None,
+        lasted: None,
     })
 }
 

@@ -9,7 +9,7 @@ use pleg_sim::{Ending, Selector};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::node::{Daemon, LONG, Node, Running, pleg, request, settings, wait_for};
+use crate::node::{Daemon, LONG, Node, pleg, request, settings, wait_for};
 
 fn lines(body: &str) -> Vec<Value> {
     body.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -133,7 +133,14 @@ fn a_network_that_is_not_ready_is_told() {
             .1
             .contains(&format!("[-]network-ready failed: {why}\n"))
     });
-    assert_eq!(daemon.get("/readyz").0, 200);
+    let (status, text) = daemon.get("/readyz?verbose");
+    assert_eq!(status, 200);
+    assert!(
+        text.ends_with(
+            "node: Ready=False (KubeletNotReady)\nreadyz check passed for pleg only: the node is not ready\n"
+        ),
+        "{text}"
+    );
     let ready = &daemon.json("/api/v1/node/conditions")["conditions"][0];
     assert_eq!((&ready["status"], &ready["message"]), (&"False".into(), &why.into()));
     assert!(daemon.get("/metrics").1.contains("\npleg_node_ready 0\n"));
@@ -246,24 +253,6 @@ fn what_is_no_longer_held_is_a_gap() {
 }
 
 #[test]
-fn a_watch_says_that_the_daemon_stopped() {
-    let node = Node::with_pods(1);
-    let mut daemon = node.daemon(&[]);
-    let endpoint = daemon.endpoint();
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_pleg"));
-    command.args(["watch", "--since", "0", "--daemon", &endpoint]);
-    let mut watch = Running::start(command);
-    assert!(watch.line().starts_with("TIME"));
-    let last = (0..3).map(|_| watch.line()).last().unwrap();
-    assert!(last.contains("default/web-0"), "{last}");
-    let instance = daemon.json("/api/v1/health")["instance"].as_str().unwrap().to_owned();
-    daemon.running.signal(Signal::TERM);
-    assert_eq!(daemon.running.end().0, Some(0));
-    let words = format!("Error: the daemon stopped; to continue: --since {instance}-3\n");
-    assert_eq!(watch.end(), (Some(1), words));
-}
-
-#[test]
 fn commands_ask_the_daemon() {
     let node = Node::with_pods(2);
     let daemon = node.daemon(&[]);
@@ -332,6 +321,14 @@ fn not_ready_without_a_complete_look() {
             && ready.contains("ListContainers")
     });
     assert_eq!(daemon.get("/livez").0, 200, "a restart would not help");
+    let text = daemon.get("/readyz?verbose").1;
+    assert!(
+        text.contains("[-]pleg failed: ")
+            && text.contains("[-]runtime-lists failed: ")
+            && text.contains("ListContainers"),
+        "{text}"
+    );
+    assert!(text.ends_with("\nreadyz check failed\n"), "{text}");
     let ready = &daemon.json("/api/v1/node/conditions")["conditions"][0];
     assert_eq!(ready["reason"], "KubeletNotReady");
     let message = ready["message"].as_str().unwrap();

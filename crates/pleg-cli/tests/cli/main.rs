@@ -24,3 +24,4 @@ mod operation;
 mod problems;
 mod proxy;
 mod selection;
+mod watching;

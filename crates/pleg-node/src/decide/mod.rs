@@ -112,6 +112,20 @@ pub enum Why {
     End,
 }
 
+impl std::fmt::Display for Why {
+    /// As in "because …".
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Probe(kind) => write!(f, "its {} probe failed", kind.name()),
+            Self::Sandbox => f.write_str("its sandbox cannot be used any more"),
+            Self::Double => f.write_str("there is a newer one of its name"),
+            Self::Unknown => f.write_str("the runtime does not know whether it runs"),
+            Self::Finished => f.write_str("the pod has finished"),
+            Self::End => f.write_str("the pod is to end"),
+        }
+    }
+}
+
 impl Why {
     /// The container is to run on, as its next attempt. By the others it has ended for good.
     pub fn replaces(self) -> bool {

@@ -207,7 +207,15 @@ fn describe(action: &Action) -> String {
         } => format!("start container {name}, attempt {attempt}"),
         Action::Start { name, .. } => format!("start container {name}, which was made before"),
         Action::Kill { name, why, grace, .. } => {
-            format!("stop container {name} within {} ({why:?})", seconds(*grace))
+            format!("stop container {name} within {} because {why}", seconds(whole(*grace)))
         }
     }
+}
+
+/// What is left of a grace period is a fraction of a millisecond less than a round number.
+fn whole(grace: Duration) -> Duration {
+    if grace < Duration::from_secs(1) {
+        return grace;
+    }
+    Duration::from_secs((grace + Duration::from_millis(500)).as_secs())
 }

@@ -10,7 +10,9 @@ use serde_saphyr::Spanned;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::command::{Add, Command, Down, Exit, Fail, Hang, Object, OddObject, Pad, Set, Shim, Shims, Storm, Unhang};
+use super::command::{
+    Add, Command, Down, Exit, Fail, Hang, Object, OddObject, Pad, Reply, Set, Shim, Shims, Storm, Unhang,
+};
 use super::execute::execute;
 use crate::config::SimConfig;
 use crate::duration::Span;
@@ -252,7 +254,10 @@ pub(crate) async fn run_steps(shared: Arc<Shared>, cancel: CancellationToken) {
             for step in &shared.config.steps {
                 tokio::time::sleep_until(start + step.at).await;
                 match execute(&*shared, step.command.clone()).await {
-                    Ok(reply) => tracing::info!(at = %Span(step.at), ?reply, "scenario step"),
+                    Ok(Reply::Done(words)) => tracing::info!(at = %Span(step.at), "scenario step: {words}"),
+                    Ok(Reply::Stats(_) | Reply::Pods(_)) => {
+                        tracing::info!(at = %Span(step.at), command = step.command.name(), "scenario step");
+                    }
                     // The next steps may still make sense; a run that stops halfway is harder to understand.
                     Err(error) => tracing::error!(at = %Span(step.at), %error, "scenario step failed"),
                 }

@@ -49,6 +49,8 @@ fn event(kind: EventType, pod: Option<&str>) -> Event {
         initial: false,
         source: Source::Relist,
         lag: None,
+        trouble: None,
+        lasted: None,
     }
 }
 

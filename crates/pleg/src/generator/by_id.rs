@@ -51,6 +51,13 @@ pub(super) struct ById {
     calls: FuturesUnordered<BoxFuture<'static, Progress>>,
 }
 
+impl ById {
+    /// A list hangs, and the log says so: with who holds it up, unless nobody stands out.
+    pub(super) fn is_told(&self) -> bool {
+        self.hang.as_ref().is_some_and(|hang| hang.logged)
+    }
+}
+
 #[derive(Debug)]
 struct Hang {
     /// When the list was sent, and when it was found to hang.
@@ -374,6 +381,7 @@ impl<R: Runtime> Generator<R> {
                 id: Some(Arc::clone(id)),
                 sandbox: Some(open.who.sandbox.shared()),
                 shim: None,
+                about: Some((pod.clone(), open.who.object())),
             };
             if !hang.probed.contains(id) {
                 probe.push((Arc::clone(id), pod.uid.clone()));
@@ -390,19 +398,19 @@ impl<R: Runtime> Generator<R> {
             let (answering, asked) = (hang.answering(), hang.asked.len());
             if let Some((who, _)) = named.first() {
                 let advice = self.health.advice(Trouble::LockedContainer, who);
-                let more = match named.len() - 1 {
-                    0 => String::new(),
-                    n => format!(" (and {n} more)"),
-                };
                 tracing::warn!(
-                    "{call} has not answered for {lasted}, and {who}{more} does not answer by id, while {answering} of {asked} \
-                     known containers and sandboxes do. {advice}"
+                    %call,
+                    %lasted,
+                    pod = who.pod.as_deref(),
+                    container = who.container.as_deref(),
+                    suspects = named.len(),
+                    answering,
+                    asked,
+                    "list hangs, and {who} does not answer by id either"
                 );
+                tracing::debug!("{advice}");
             } else {
-                tracing::warn!(
-                    "{call} has not answered for {lasted}; {answering} of {asked} known containers and sandboxes answer by id, \
-                     and none stands out"
-                );
+                tracing::warn!(%call, %lasted, answering, asked, "list hangs, and no container or sandbox stands out");
             }
         }
         let others_answer = hang.others_answer(now);
@@ -474,9 +482,9 @@ impl<R: Runtime> Generator<R> {
         self.health.suspects(Vec::new(), false);
         if answered && hang.logged {
             tracing::info!(
-                "the runtime lists its containers again after {} ({} answers by id meanwhile)",
-                seconds(hang.since.elapsed()),
-                hang.answers
+                lasted = %seconds(hang.since.elapsed()),
+                answers_by_id = hang.answers,
+                "the runtime answers lists again"
             );
         }
     }

@@ -387,6 +387,8 @@ impl Context<'_> {
             initial: self.initial,
             source: self.source,
             lag: happened.filter(|_| !self.initial).and_then(|at| lag(at, self.now)),
+            trouble: None,
+            lasted: None,
         }
     }
 

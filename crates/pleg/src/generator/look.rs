@@ -585,9 +585,10 @@ impl<R: Runtime> Generator<R> {
             if self.health.look_failed(error, alone, started) {
                 self.recorder.transition(Turn::RuntimeLost, None, Some(&text), None);
                 tracing::warn!(
-                    "cannot look at the runtime: {text}; trying again every {}. {advice}",
-                    seconds(self.config.period)
+                    retry_every = %seconds(self.config.period),
+                    "cannot look at the runtime: {text}"
                 );
+                tracing::debug!("{advice}");
             }
         }
     }

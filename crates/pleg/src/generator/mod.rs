@@ -17,6 +17,7 @@ mod evented;
 mod look;
 mod probe;
 mod quarantine;
+mod troubles;
 mod work;
 
 use std::collections::VecDeque;
@@ -27,7 +28,6 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use hashbrown::HashMap;
-use jiff::Timestamp;
 use pleg_cri::error::seconds;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -35,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cache::{CacheWriter, Token};
 use crate::cursor::InstanceId;
-use crate::event::{Event, EventType, Source};
+use crate::event::{Event, EventType};
 use crate::feed::FeedWriter;
 use crate::handle::{Pleg, Stops};
 use crate::health::{Alive, Health};
@@ -58,6 +58,7 @@ pub use probe::ProbeConfig;
 use probe::Prober;
 pub(crate) use probe::Suspects;
 use quarantine::Quarantine;
+use troubles::Told;
 use work::{Done, Queue, Work};
 
 /// How many may wait for a recording.
@@ -112,6 +113,8 @@ pub struct Generator<R> {
     restarted: Token,
     /// Since when the generator is reported unhealthy.
     unhealthy_since: Option<Instant>,
+    /// What readers of the feed know of troubles.
+    told: Told,
     started: Instant,
 
     /// Pods with something to do, and only those.
@@ -173,6 +176,7 @@ impl<R: Runtime> Generator<R> {
             lost: false,
             restarted: Token::default(),
             unhealthy_since: None,
+            told: Told::default(),
             started: now,
             work: HashMap::new(),
             queue: Queue::default(),
@@ -222,6 +226,7 @@ impl<R: Runtime> Generator<R> {
             self.follow_stream();
             self.settle_if_late();
             self.check_health();
+            self.tell_troubles();
             self.ask_for_reasons();
             self.start_inspections();
             self.start_retries();
@@ -275,6 +280,7 @@ impl<R: Runtime> Generator<R> {
             late,
             expiry,
             self.quarantine.next_retry(),
+            self.troubles_at(),
         ];
         // Nothing at all never happens: either the expiry is to come, or a look is in flight, or one is due.
         wakes
@@ -294,10 +300,15 @@ impl<R: Runtime> Generator<R> {
         let now = Instant::now();
         if self.unhealthy_since.is_none() && now >= self.expires() {
             self.unhealthy_since = Some(now);
-            let message = self.health.report().message;
-            tracing::error!("{message}");
-            self.recorder.transition(Turn::Unhealthy, None, Some(&message), None);
-            self.announce(EventType::PlegNotHealthy, &message);
+            self.told.unhealthy();
+            let report = self.health.report();
+            let message = &report.message;
+            tracing::error!("{}", report.short());
+            if let Some(first) = report.causes.first() {
+                tracing::debug!("{} {}", first.means, first.next);
+            }
+            self.recorder.transition(Turn::Unhealthy, None, Some(message), None);
+            self.announce(EventType::PlegNotHealthy, message);
             self.reset_period("unhealthy");
         }
     }
@@ -315,18 +326,8 @@ impl<R: Runtime> Generator<R> {
 
     fn announce(&mut self, kind: EventType, reason: &str) {
         self.publish([Event {
-            // Both are given by the feed.
-            seq: 0,
-            instance: InstanceId::default(),
-            time: Timestamp::now(),
-            kind,
-            pod: None,
-            subject: None,
-            exit_code: None,
             reason: Some(reason.into()),
-            initial: false,
-            source: Source::Relist,
-            lag: None,
+            ..Event::of_generator(kind)
         }]);
     }
 

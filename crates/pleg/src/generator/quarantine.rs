@@ -73,6 +73,10 @@ struct Held {
 }
 
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "few objects are held, and an answer waits only for a moment"
+)]
 enum Phase {
     /// Waits for the end of its back-off.
     Waiting { until: Instant },
@@ -529,7 +533,7 @@ impl<R: Runtime> Generator<R> {
             self.recorder
                 .transition(Turn::Quarantined, Some(pod), Some(&cause.message), None);
         }
-        self.health.quarantine(pod, id, Arc::clone(&cause));
+        self.health.quarantine(pod, &held.object, Arc::clone(&cause));
         // A runtime that is gone is reported once, not for each pod. One that lists, and says again and again that this pod cannot be
         // reached, is not gone.
         let gone = failure.kind.is_unreachable() && (held.attempts == 1 || looks_fail);
@@ -543,13 +547,19 @@ impl<R: Runtime> Generator<R> {
                 id: failure.subject.id.clone(),
                 sandbox: cause.sandbox.clone(),
                 shim: None,
+                about: None,
             };
             let advice = self.health.advice(cause.trouble, &who);
             tracing::warn!(
-                "pod {pod} is in quarantine: {}; other pods and containers are not affected; next attempt in {}. {advice}",
-                failure.text,
-                seconds(pause)
+                pod = %pod,
+                container = held.object.container_name().map(|name| &**name),
+                call = %failure.rpc,
+                error = %failure.kind,
+                retry_in = %seconds(pause),
+                "{} is in quarantine; others are not affected",
+                kind_of(&held.object)
             );
+            tracing::debug!("{advice}");
         }
     }
 
@@ -574,11 +584,13 @@ impl<R: Runtime> Generator<R> {
             }
         }
         if held.logged {
-            let lasted = seconds(held.since.elapsed());
-            match held.object.container_name() {
-                Some(name) => tracing::info!("container {name} of pod {pod} left quarantine after {lasted}"),
-                None => tracing::info!("the sandbox of pod {pod} left quarantine after {lasted}"),
-            }
+            tracing::info!(
+                pod = %pod,
+                container = held.object.container_name().map(|name| &**name),
+                lasted = %seconds(held.since.elapsed()),
+                "{} left quarantine",
+                kind_of(&held.object)
+            );
         }
         Some(held)
     }
@@ -620,5 +632,12 @@ impl<R: Runtime> Generator<R> {
         };
         let inspecting = self.is_being_asked(key);
         self.cache.stale(&uid, self.stale_parts(key), tried, inspecting);
+    }
+}
+
+fn kind_of(object: &ObjectRef) -> &'static str {
+    match object {
+        ObjectRef::Container(_) => "container",
+        ObjectRef::Sandbox { .. } => "sandbox",
     }
 }

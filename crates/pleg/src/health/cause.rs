@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pleg_cri::error::seconds;
-use pleg_cri::{Error, ErrorKind};
+use pleg_cri::{Error, ErrorKind, Rpc};
 use serde::Serialize;
 
+use crate::model::{ObjectRef, PodRef};
 use crate::shim::Shim;
 use crate::trouble::{About, Trouble};
 
@@ -44,6 +45,9 @@ pub struct Who {
     /// The process of the pod's shim, where it was looked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shim: Option<Shim>,
+    /// The pod with its UID, and the object, as events name them.
+    #[serde(skip)]
+    pub about: Option<(PodRef, ObjectRef)>,
 }
 
 impl std::fmt::Display for Who {
@@ -172,6 +176,12 @@ impl Cause {
     /// All of it in one line: what is seen, what that usually means, what to type next.
     pub fn full(&self) -> String {
         format!("{}. {} {}", self.text, self.means, self.next)
+    }
+
+    /// It is about a list, not about one object; who holds up the list may be named.
+    pub(crate) fn is_of_list(&self) -> bool {
+        let of_object = [Rpc::ContainerStatus.name(), Rpc::PodSandboxStatus.name()];
+        self.stage == Stage::List && !of_object.contains(&self.rpc)
     }
 
     /// Names somebody who has to do with it, and says so.

@@ -4,6 +4,7 @@
 //! quarantine makes the generator [`Level::Degraded`], which hurts nobody but that pod. Every level below healthy has a cause with names.
 
 mod cause;
+mod checks;
 mod ended;
 mod stuck;
 mod warning;
@@ -22,13 +23,14 @@ use tokio::time::Instant;
 use crate::cache::PodError;
 use crate::evented::ModeReport;
 use crate::evented::trust::Remembered;
-use crate::model::{PodRef, PodUid, SandboxId};
+use crate::model::{ObjectRef, PodRef, PodUid, SandboxId};
 use crate::shim::Shim;
 use crate::snapshot::Oddities;
 use crate::trouble::Trouble;
 pub(crate) use cause::of_inspection;
 pub use cause::{Cause, Stage, Who};
 use cause::{Seen, advice, of_list};
+pub use checks::Check;
 pub(crate) use ended::Alive;
 use ended::Ended;
 pub(crate) use stuck::StuckContainer;
@@ -39,7 +41,7 @@ pub use warning::Warning;
 /// The kubelet's threshold.
 pub const THRESHOLD: Duration = Duration::from_mins(3);
 /// A call in flight for longer than this is worth a word.
-const SLOW_CALL: Duration = Duration::from_secs(5);
+pub(crate) const SLOW_CALL: Duration = Duration::from_secs(5);
 /// Causes beyond this many are counted, not listed.
 const MOST_CAUSES: usize = 20;
 
@@ -89,12 +91,14 @@ fn is_zero(n: &usize) -> bool {
 
 #[derive(Debug, Default)]
 struct State {
+    /// Counts what may be a trouble, or the end of one.
+    changes: u64,
     looks: u64,
     last_complete: Option<Instant>,
     /// Looks that failed since the last complete one.
     failure: Option<ListFailure>,
     /// What does not answer, by pod and id.
-    quarantine: BTreeMap<(PodUid, Arc<str>), (PodRef, Arc<PodError>)>,
+    quarantine: BTreeMap<(PodUid, Arc<str>), Quarantined>,
     /// A list that takes longer than this hangs; zero before one has answered.
     list_patience: Duration,
     /// Who does not answer by id while a list hangs, and since when.
@@ -117,6 +121,14 @@ struct State {
     stream_lossy: Option<Remembered>,
 }
 
+/// What does not answer.
+#[derive(Debug)]
+struct Quarantined {
+    pod: PodRef,
+    object: ObjectRef,
+    error: Arc<PodError>,
+}
+
 /// A pod whose shim does not answer, while the runtime does.
 #[derive(Debug, Clone)]
 pub(crate) struct HungShim {
@@ -136,6 +148,12 @@ impl HungShim {
             id: Some(self.sandbox.shared()),
             sandbox: Some(self.sandbox.shared()),
             shim: self.shim,
+            about: Some((
+                self.pod.clone(),
+                ObjectRef::Sandbox {
+                    id: self.sandbox.clone(),
+                },
+            )),
         }
     }
 
@@ -206,6 +224,13 @@ impl Health {
 
     /// The health now.
     pub fn report(&self) -> Report {
+        let mut report = self.whole_report();
+        report.more_causes = checks::shorten(&mut report.causes, MOST_CAUSES);
+        report
+    }
+
+    /// The health now, with every cause.
+    pub(crate) fn whole_report(&self) -> Report {
         let state = self.shared.lock();
         let now = Instant::now();
         let age = |since: Instant| now.saturating_duration_since(since);
@@ -217,9 +242,12 @@ impl Health {
             None => self.causes(&state, now),
         };
         let (looks, odd_objects, load) = (state.looks, state.odd, state.load);
-        let mode = state.mode.clone();
-        let troubled = state.failure.is_some() || !state.quarantine.is_empty();
+        let mut mode = state.mode.clone();
         drop(state);
+        if ended.is_some() {
+            // What the event stream was like is nobody's concern any more.
+            mode.reason = "the generator has ended".into();
+        }
         // Of the same age, by name: the order does not depend on ids.
         causes.sort_by(|a, b| {
             let by = |cause: &Cause| (cause.stage, std::cmp::Reverse(cause.age_seconds));
@@ -231,19 +259,17 @@ impl Health {
             _ if ended.is_some() => Level::Unhealthy,
             None => Level::Unhealthy,
             Some(age) if age > self.threshold => Level::Unhealthy,
-            Some(_) if troubled || !causes.is_empty() => Level::Degraded,
+            Some(_) if !causes.is_empty() => Level::Degraded,
             Some(_) => Level::Healthy,
         };
         let headline = ended.map_or_else(|| self.headline(level, last_seen), Ended::headline);
         let message = message(&headline, &causes);
-        let more_causes = causes.len().saturating_sub(MOST_CAUSES);
-        causes.truncate(MOST_CAUSES);
         Report {
             level,
             headline,
             message,
             causes,
-            more_causes,
+            more_causes: 0,
             warnings: load.warnings(self.endpoint.as_deref()),
             last_seen_seconds: last_seen.map(|age| (age.as_secs_f64() * 1e3).round() / 1e3),
             threshold_seconds: self.threshold.as_secs(),
@@ -308,7 +334,7 @@ impl Health {
             let quarantined = |error: &PodError| error.id == call.subject.id && error.rpc == call.rpc.name();
             let suspect = |who: &Who| who.id.is_some() && who.id == call.subject.id;
             if causes.iter().any(known)
-                || state.quarantine.values().any(|(_, error)| quarantined(error))
+                || state.quarantine.values().any(|held| quarantined(&held.error))
                 || state.suspects.iter().any(|(who, _)| suspect(who))
                 || state.stuck.has(call.subject.id.as_ref())
             {
@@ -333,7 +359,7 @@ impl Health {
             causes.push(seen.waiting(endpoint));
         }
         self.name_suspects(state, &mut causes, now);
-        for (pod, error) in state.quarantine.values() {
+        for Quarantined { pod, object, error } in state.quarantine.values() {
             let hung = state.hung_shims.get(&pod.uid);
             let seen = Seen {
                 stage: Stage::Inspect,
@@ -345,6 +371,7 @@ impl Health {
                     id: error.id.clone(),
                     sandbox: error.sandbox.clone(),
                     shim: hung.and_then(|hung| hung.shim),
+                    about: Some((pod.clone(), object.clone())),
                 },
                 age: age(error.since),
             };
@@ -371,7 +398,7 @@ impl Health {
         causes
     }
 
-    /// What is wrong with the event stream. It matters only while the runtime answers otherwise.
+    /// What is wrong with the event stream.
     fn stream_cause(&self, state: &State, now: Instant) -> Option<Cause> {
         let seen = |trouble: Trouble, since: Instant| Seen {
             stage: Stage::Stream,
@@ -380,9 +407,6 @@ impl Health {
             who: Who::default(),
             age: now.saturating_duration_since(since),
         };
-        if state.failure.is_some() {
-            return None;
-        }
         let (seen, text) = if let Some((error, since)) = &state.stream_down {
             let seen = seen(Trouble::StreamDown, *since);
             let text = format!("no events from the runtime for {}: {error}", seen.for_long());
@@ -439,10 +463,9 @@ impl Health {
         let mut state = self.shared.lock();
         state.looks += 1;
         state.last_complete = Some(Instant::now());
-        state
-            .failure
-            .take()
-            .map(|failure| (failure.since.elapsed(), failure.attempts))
+        let failure = state.failure.take();
+        state.changes += u64::from(failure.is_some());
+        failure.map(|failure| (failure.since.elapsed(), failure.attempts))
     }
 
     /// A full look that `started` then failed; `alone`: the other list was answered. Returns whether it is the first to fail.
@@ -453,6 +476,7 @@ impl Health {
             (failure.error, failure.alone) = (error, alone);
             return false;
         }
+        state.changes += 1;
         state.failure = Some(ListFailure {
             since: started,
             attempts: 1,
@@ -468,19 +492,13 @@ impl Health {
         Duration::try_from_secs_f64(seconds).unwrap_or_default()
     }
 
-    /// How changes are found now.
-    pub(crate) fn mode(&self, mode: ModeReport) {
-        self.shared.lock().mode = mode;
-    }
-
-    /// The event stream is down, for this reason and since then; or it is not.
-    pub(crate) fn stream_down(&self, why: Option<(Arc<str>, Instant)>) {
-        self.shared.lock().stream_down = why;
-    }
-
-    /// The event stream keeps missing changes; or it does not, or there is none.
-    pub(crate) fn stream_lossy(&self, missed: Option<Remembered>) {
-        self.shared.lock().stream_lossy = missed;
+    /// How changes are found now; why and since when the event stream is down, if it is; and what it missed, if it is lossy. Written
+    /// together, so that no reader finds a stream that is down beside no cause for it.
+    pub(crate) fn stream(&self, mode: ModeReport, down: Option<(Arc<str>, Instant)>, lossy: Option<Remembered>) {
+        let mut state = self.shared.lock();
+        let before = (state.stream_down.is_some(), state.stream_lossy.is_some());
+        state.changes += u64::from(before != (down.is_some(), lossy.is_some()));
+        (state.mode, state.stream_down, state.stream_lossy) = (mode, down, lossy);
     }
 
     /// How much there was in a complete look.
@@ -491,16 +509,24 @@ impl Health {
     /// Who does not answer by id while a list hangs, and whether others do.
     pub(crate) fn suspects(&self, suspects: Vec<(Who, Instant)>, others_answer: bool) {
         let mut state = self.shared.lock();
+        let ids = |suspects: &[(Who, Instant)]| suspects.iter().map(|(who, _)| who.id.clone()).collect::<Vec<_>>();
+        let same = ids(&state.suspects) == ids(&suspects) && state.others_answer == others_answer;
+        state.changes += u64::from(!same);
         (state.suspects, state.others_answer) = (suspects, others_answer);
     }
 
     pub(crate) fn shim_hangs(&self, hung: HungShim) {
-        self.shared.lock().hung_shims.insert(hung.pod.uid.clone(), hung);
+        let mut state = self.shared.lock();
+        state.changes += 1;
+        state.hung_shims.insert(hung.pod.uid.clone(), hung);
     }
 
     /// The pod's shim answers, or the pod is gone. Returns since when it did not.
     pub(crate) fn shim_answers(&self, uid: &PodUid) -> Option<Instant> {
-        self.shared.lock().hung_shims.remove(uid).map(|hung| hung.since)
+        let mut state = self.shared.lock();
+        let hung = state.hung_shims.remove(uid)?;
+        state.changes += 1;
+        Some(hung.since)
     }
 
     /// What a trouble usually means and what to type next: the words that the report has, for the log.
@@ -524,14 +550,33 @@ impl Health {
     }
 
     /// A container or sandbox of the pod does not answer.
-    pub(crate) fn quarantine(&self, pod: &PodRef, id: &Arc<str>, error: Arc<PodError>) {
-        let key = (pod.uid.clone(), Arc::clone(id));
-        self.shared.lock().quarantine.insert(key, (pod.clone(), error));
+    pub(crate) fn quarantine(&self, pod: &PodRef, object: &ObjectRef, error: Arc<PodError>) {
+        let key = (pod.uid.clone(), Arc::clone(object.id()));
+        let held = Quarantined {
+            pod: pod.clone(),
+            object: object.clone(),
+            error,
+        };
+        let mut state = self.shared.lock();
+        let before = state.quarantine.insert(key, held);
+        state.changes += u64::from(before.is_none());
     }
 
     /// It answers, or is gone.
     pub(crate) fn release(&self, uid: &PodUid, id: &Arc<str>) {
-        self.shared.lock().quarantine.remove(&(uid.clone(), Arc::clone(id)));
+        let mut state = self.shared.lock();
+        let before = state.quarantine.remove(&(uid.clone(), Arc::clone(id)));
+        state.changes += u64::from(before.is_some());
+    }
+
+    /// A number that is another one whenever a trouble may have begun or ended, other than by calls that are late.
+    pub(crate) fn changes(&self) -> u64 {
+        self.shared.lock().changes
+    }
+
+    /// When the oldest call by which the generator looks was sent.
+    pub(crate) fn oldest_look(&self) -> Option<Instant> {
+        self.inflight.oldest(is_look)
     }
 
     /// A list that takes longer than this hangs.

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::Health;
 use super::cause::{Cause, Seen, Stage, Who};
-use crate::model::{ContainerId, ContainerRef, PodRef, SandboxId};
+use crate::model::{ContainerId, ContainerRef, ObjectRef, PodRef, SandboxId};
 use crate::trouble::Trouble;
 
 /// A container whose status is not answered, while those of its sandbox and of most other containers are.
@@ -34,6 +34,7 @@ impl StuckContainer {
             id: Some(self.container.id.shared()),
             sandbox: Some(self.sandbox.shared()),
             shim: None,
+            about: Some((self.pod.clone(), ObjectRef::Container(self.container.clone()))),
         }
     }
 
@@ -88,12 +89,17 @@ impl StuckContainers {
 impl Health {
     pub(crate) fn container_stuck(&self, stuck: StuckContainer) {
         let id = stuck.container.id.clone();
-        self.shared.lock().stuck.named.insert(id, stuck);
+        let mut state = self.shared.lock();
+        state.changes += 1;
+        state.stuck.named.insert(id, stuck);
     }
 
     /// The container answers, or is gone. Returns it if it was stuck.
     pub(crate) fn container_answers(&self, id: &ContainerId) -> Option<StuckContainer> {
-        self.shared.lock().stuck.named.remove(id)
+        let mut state = self.shared.lock();
+        let stuck = state.stuck.named.remove(id)?;
+        state.changes += 1;
+        Some(stuck)
     }
 
     /// Most containers do not answer, while sandboxes do. Returns that in words.
@@ -103,12 +109,18 @@ impl Health {
             seconds(waited)
         )
         .into();
-        self.shared.lock().stuck.most = Some((since, Arc::clone(&text)));
+        let mut state = self.shared.lock();
+        state.changes += 1;
+        state.stuck.most = Some((since, Arc::clone(&text)));
+        drop(state);
         text
     }
 
     /// Returns since when they did not.
     pub(crate) fn containers_answer(&self) -> Option<Instant> {
-        self.shared.lock().stuck.most.take().map(|(since, _)| since)
+        let mut state = self.shared.lock();
+        let (since, _) = state.stuck.most.take()?;
+        state.changes += 1;
+        Some(since)
     }
 }

@@ -6,7 +6,7 @@ use super::table::Item;
 use super::{Pod, PodKey, Records};
 use crate::evented::Reached;
 use crate::inspect::Inspected;
-use crate::model::{ContainerRef, ContainerState, PodRef, SandboxId, SandboxState};
+use crate::model::{ContainerRef, ContainerState, ObjectRef, PodRef, SandboxId, SandboxState};
 use crate::status::{ContainerStatus, SandboxStatus};
 
 /// A container or sandbox that may still change: one to ask for by id when lists do not answer.
@@ -19,6 +19,16 @@ pub(crate) struct Alive {
 }
 
 impl Alive {
+    /// What it is about.
+    pub(crate) fn object(&self) -> ObjectRef {
+        match &self.container {
+            Some(container) => ObjectRef::Container(container.clone()),
+            None => ObjectRef::Sandbox {
+                id: self.sandbox.clone(),
+            },
+        }
+    }
+
     /// The id to ask for.
     pub(crate) fn id(&self) -> Arc<str> {
         match &self.container {

@@ -20,8 +20,8 @@ use pleg::runtime::{
 use pleg::snapshot::{ContainerList, SandboxList};
 use pleg::status::Resources;
 use pleg::{
-    Config, ContainerId, ContainerRef, ContainerState, ContainerStatus, Event, Generator, Item, Metrics, Overflow,
-    Pleg, PodUid, Reached, SandboxId, SandboxState, SandboxStatus, Start, Subscriber,
+    Config, ContainerId, ContainerRef, ContainerState, ContainerStatus, Event, EventType, Generator, Item, Metrics,
+    Overflow, Pleg, PodUid, Reached, SandboxId, SandboxState, SandboxStatus, Start, Subscriber,
 };
 use pleg_cri::{ContainerItem, Endpoint, InFlight, Rpc, SandboxItem};
 use tokio::sync::mpsc;
@@ -682,17 +682,25 @@ impl Rig {
         }
     }
 
-    /// The events since the last call, in one line each.
+    /// The events since the last call, in one line each; but for those of troubles, which `tests/troubles.rs` is about.
     pub fn drain(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
         while let Some(item) = self.events.try_next() {
             lines.push(match item {
+                Item::Event(event) if is_of_trouble(&event) => continue,
                 Item::Event(event) => line(&event),
                 Item::Gap(gap) => format!("Gap {}-{}", gap.from, gap.to),
             });
         }
         lines
     }
+}
+
+/// It is about a trouble, or about the generator being degraded.
+pub fn is_of_trouble(event: &Event) -> bool {
+    let was_degraded = |reason: &Arc<str>| reason.contains("it was degraded");
+    let recovery = event.kind == EventType::PlegHealthy && event.reason.as_ref().is_some_and(was_degraded);
+    event.kind.is_trouble() || event.kind == EventType::PlegDegraded || recovery
 }
 
 /// `Type pod subject[=exit]`.

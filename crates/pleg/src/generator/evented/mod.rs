@@ -55,6 +55,8 @@ pub(super) struct Evented {
     /// The runtime whose stream was last connected.
     runtime: Option<Arc<str>>,
     reason: Arc<str>,
+    /// Why and since when the stream is down, if it is.
+    error: Option<(Arc<str>, Instant)>,
     /// Since when the stream is down, and whether that was told.
     down: Option<(Instant, bool)>,
     /// What lists are wanted for.
@@ -89,6 +91,7 @@ impl Evented {
             standing: Standing::Disconnected,
             runtime: None,
             reason: Arc::default(),
+            error: None,
             down: None,
             wanted: Wanted::default(),
             not_before: Instant::now(),
@@ -265,7 +268,7 @@ impl<R: Runtime> Generator<R> {
             }
             StreamState::Asking => {}
         }
-        self.health.stream_down(trouble);
+        self.evented.error = trouble;
         self.reset_period("the stream changed");
         self.tell_mode();
     }
@@ -279,23 +282,19 @@ impl<R: Runtime> Generator<R> {
         };
         *told = true;
         let advice = self.health.advice(Trouble::StreamDown, &Who::default());
-        tracing::warn!(
-            "{}; looking every {} meanwhile. {advice}",
-            self.evented.reason,
-            seconds(self.config.period)
-        );
+        tracing::warn!(relist_every = %seconds(self.config.period), "{}", self.evented.reason);
+        tracing::debug!("{advice}");
     }
 
     fn tell_mode(&self) {
         let report = self.evented.report();
         self.metrics.mode(&report);
-        self.health.mode(report);
         // Without a stream its misses are nobody's trouble.
         let lossy = self
             .evented
             .trust
             .lossy()
             .filter(|_| self.evented.standing.is_connected());
-        self.health.stream_lossy(lossy.copied());
+        self.health.stream(report, self.evented.error.clone(), lossy.copied());
     }
 }

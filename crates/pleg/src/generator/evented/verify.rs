@@ -133,10 +133,11 @@ impl<R: Runtime> Generator<R> {
             Some(remembered) if becomes_lossy => {
                 let advice = self.health.advice(Trouble::LossyStream, &Who::default());
                 tracing::warn!(
-                    "{text}; {}. Relisting every {} at least. {advice}",
-                    remembered.text(now),
-                    seconds(LOSSY_PERIOD.max(self.config.period))
+                    missed = remembered.changes,
+                    relist_every = %seconds(LOSSY_PERIOD.max(self.config.period)),
+                    "event stream is lossy: {text}"
                 );
+                tracing::debug!("{advice}");
             }
             // Said once: health has the count.
             Some(_) => tracing::debug!("{text}"),

@@ -22,6 +22,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
+use pleg_cri::Rpc;
 use pleg_cri::error::seconds;
 use tokio::time::Instant;
 
@@ -31,6 +32,7 @@ use crate::model::{ContainerRef, PodRef, PodUid, SandboxId};
 use crate::recorder::line::Turn;
 use crate::records::PodKey;
 use crate::runtime::Runtime;
+use crate::shim::Shim;
 use crate::trouble::Trouble;
 use ask::{Answers, ContainerVerdict, How, ShimVerdict, Target, ask};
 use isolated::Isolated;
@@ -351,7 +353,15 @@ impl<R: Runtime> Generator<R> {
                 };
                 let text = hung.text();
                 let advice = self.health.advice(Trouble::HungShim, &hung.who());
-                tracing::warn!("{text}; other pods are not affected. {advice}");
+                tracing::warn!(
+                    pod = %pod,
+                    call = %Rpc::PodSandboxStatus,
+                    took = %seconds(took[0]),
+                    process = shim.map(|shim| shim.pid),
+                    state = shim.map(Shim::word),
+                    "shim hangs; other pods are not affected"
+                );
+                tracing::debug!("{advice}");
                 self.recorder.transition(Turn::ShimHangs, Some(&pod), Some(&text), None);
                 self.health.shim_hangs(hung);
                 self.metrics.hung_shims(self.prober.hung.len());
@@ -366,10 +376,7 @@ impl<R: Runtime> Generator<R> {
         if let Some(since) = self.health.shim_answers(uid) {
             let pod = self.records.key(uid).and_then(|key| self.records.pod(key));
             let name = pod.map_or_else(|| uid.to_string().into(), PodRef::full_name);
-            tracing::info!(
-                "the shim of pod {name} hangs no more, after {}",
-                seconds(since.elapsed())
-            );
+            tracing::info!(pod = &*name, lasted = %seconds(since.elapsed()), "shim answers again");
             self.recorder
                 .transition(Turn::ShimAnswers, pod, None, Some(since.elapsed()));
         }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use hashbrown::HashMap;
+use pleg_cri::Rpc;
 use pleg_cri::error::seconds;
 use tokio::time::Instant;
 
@@ -169,7 +170,14 @@ impl<R: Runtime> Generator<R> {
                 };
                 let text = stuck.text();
                 let advice = self.health.advice(Trouble::StuckInspection, &stuck.who());
-                tracing::warn!("{text}; other containers are not affected. {advice}");
+                tracing::warn!(
+                    pod = %stuck.pod,
+                    container = &*stuck.container.name,
+                    call = %Rpc::ContainerStatus,
+                    waited = %seconds(stuck.slow),
+                    "container does not answer; others are not affected"
+                );
+                tracing::debug!("{advice}");
                 self.recorder
                     .transition(Turn::StatusHangs, Some(&target.pod), Some(&text), None);
                 self.health.container_stuck(stuck);
@@ -184,7 +192,12 @@ impl<R: Runtime> Generator<R> {
             return;
         };
         let lasted = stuck.since.elapsed();
-        tracing::info!("{} is not stuck any more, after {}", stuck.who(), seconds(lasted));
+        tracing::info!(
+            pod = %stuck.pod,
+            container = &*stuck.container.name,
+            lasted = %seconds(lasted),
+            "container answers again, or is gone"
+        );
         self.recorder
             .transition(Turn::StatusAnswers, Some(&stuck.pod), None, Some(lasted));
     }
@@ -198,7 +211,12 @@ impl<R: Runtime> Generator<R> {
             .health
             .no_container_answers(now.checked_sub(waited).unwrap_or(now), waited);
         let advice = self.health.advice(Trouble::StalledStorage, &Who::default());
-        tracing::warn!("{text}. {advice}");
+        tracing::warn!(
+            call = %Rpc::ContainerStatus,
+            waited = %seconds(waited),
+            "most containers do not answer, while their sandboxes do"
+        );
+        tracing::debug!("{advice}");
         self.recorder.transition(Turn::StatusHangs, None, Some(&text), None);
     }
 
@@ -208,10 +226,7 @@ impl<R: Runtime> Generator<R> {
         }
         if let Some(since) = self.health.containers_answer() {
             let lasted = since.elapsed();
-            tracing::info!(
-                "the runtime answers for its containers again, after {}",
-                seconds(lasted)
-            );
+            tracing::info!(lasted = %seconds(lasted), "containers answer again");
             self.recorder.transition(Turn::StatusAnswers, None, None, Some(lasted));
         }
     }

@@ -1,0 +1,232 @@
+//! Publishes what goes wrong, and when it is over: `TroubleStarted`, `TroubleEnded` and `PlegDegraded`.
+//!
+//! There is one source, the health report: its causes are compared with those that were told. So the feed says what `health` says, and
+//! no part of the generator has to remember to announce its own trouble. A healthy generator compares nothing: [`Health`] counts what
+//! may be a trouble, and as long as that number stays and no call is late there is no report to make.
+//!
+//! [`Health`]: crate::Health
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pleg_cri::error::seconds;
+use tokio::time::Instant;
+
+use super::Generator;
+use crate::event::{Event, EventType, Subject};
+use crate::health::{Cause, Level, Report, SLOW_CALL, Stage};
+use crate::model::{ObjectRef, PodRef};
+use crate::runtime::Runtime;
+use crate::trouble::Trouble;
+
+/// Comparisons are at least this far apart, so that a storm costs few of them.
+const PAUSE: Duration = Duration::from_millis(250);
+/// While something is wrong, what only time can show is looked for this often.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Troubles of containers and sandboxes that are told one by one; what is beyond is told as one.
+const MOST: usize = 32;
+
+/// Which trouble it is, while it lasts. What usually lies behind it may become clearer meanwhile.
+type Key = (Stage, Option<Arc<str>>);
+
+/// A trouble that was told.
+#[derive(Debug)]
+struct Open {
+    trouble: Trouble,
+    about: Option<(PodRef, ObjectRef)>,
+    since: Instant,
+}
+
+/// What readers of the feed know of troubles.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    /// What [`crate::Health`] had counted at the last comparison, and when that was.
+    changes: u64,
+    compared: Option<Instant>,
+    open: BTreeMap<Key, Open>,
+    /// There are more than [`MOST`].
+    more: Option<Open>,
+    degraded_since: Option<Instant>,
+}
+
+impl Told {
+    fn is_quiet(&self) -> bool {
+        self.open.is_empty() && self.more.is_none() && self.degraded_since.is_none()
+    }
+
+    /// The generator is unhealthy, which is more than degraded.
+    pub(super) fn unhealthy(&mut self) {
+        self.degraded_since = None;
+    }
+
+    /// Compares the causes with what was told. Returns the events that tell the difference.
+    fn compare(&mut self, causes: &[&Cause], now: Instant) -> Vec<Event> {
+        let current: BTreeMap<Key, &Cause> = causes.iter().map(|cause| (key(cause), *cause)).collect();
+        let mut events = Vec::new();
+        self.open.retain(|key, open| {
+            // A trouble that has been given a name is told once more, under that name.
+            let lasts = current
+                .get(key)
+                .is_some_and(|cause| open.about.is_some() || cause.who.about.is_none());
+            if !lasts {
+                events.push(open.ended(now));
+            }
+            lasts
+        });
+        let mut room = MOST.saturating_sub(self.open.keys().filter(|key| is_of_object(key)).count());
+        let mut left_out = Vec::new();
+        for (key, cause) in current {
+            if self.open.contains_key(&key) {
+                continue;
+            }
+            if is_of_object(&key) {
+                if room == 0 {
+                    left_out.push(cause);
+                    continue;
+                }
+                room -= 1;
+            }
+            events.push(started(cause.trouble, cause.who.about.clone(), &cause.text));
+            self.open.insert(key, Open::of(cause, now));
+        }
+        match (&self.more, left_out.first()) {
+            (None, Some(first)) => {
+                let text = format!(
+                    "{} more containers or sandboxes are in trouble; they are told one by one when there are fewer than {MOST}",
+                    left_out.len()
+                );
+                events.push(started(first.trouble, None, &text));
+                self.more = Some(Open {
+                    about: None,
+                    ..Open::of(first, now)
+                });
+            }
+            (Some(more), None) => {
+                events.push(more.ended(now));
+                self.more = None;
+            }
+            _ => {}
+        }
+        events
+    }
+
+    /// What the level says beyond the troubles, if that is news.
+    fn level(&mut self, report: &Report, now: Instant) -> Option<Event> {
+        match (report.level, self.degraded_since) {
+            (Level::Degraded, None) => {
+                self.degraded_since = Some(now);
+                let mut event = Event::of_generator(EventType::PlegDegraded);
+                event.reason = Some(report.short().into());
+                Some(event)
+            }
+            (Level::Healthy, Some(since)) => {
+                self.degraded_since = None;
+                let mut event = Event::of_generator(EventType::PlegHealthy);
+                let lasted = whole(now - since);
+                event.reason = Some(format!("PLEG is healthy again: it was degraded for {}", seconds(lasted)).into());
+                Some(event)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Open {
+    fn of(cause: &Cause, now: Instant) -> Self {
+        let age = Duration::from_secs(cause.age_seconds);
+        Self {
+            trouble: cause.trouble,
+            about: cause.who.about.clone(),
+            since: now.checked_sub(age).unwrap_or(now),
+        }
+    }
+
+    fn ended(&self, now: Instant) -> Event {
+        Event {
+            lasted: Some(now.saturating_duration_since(self.since)),
+            ..trouble(EventType::TroubleEnded, self.trouble, self.about.clone())
+        }
+    }
+}
+
+fn started(what: Trouble, about: Option<(PodRef, ObjectRef)>, text: &str) -> Event {
+    Event {
+        reason: Some(text.into()),
+        ..trouble(EventType::TroubleStarted, what, about)
+    }
+}
+
+fn trouble(kind: EventType, what: Trouble, about: Option<(PodRef, ObjectRef)>) -> Event {
+    let (pod, object) = about.unzip();
+    Event {
+        trouble: Some(what),
+        pod,
+        subject: object.map(|object| match object {
+            ObjectRef::Container(container) => Subject::Container(container),
+            ObjectRef::Sandbox { id } => Subject::Sandbox { id, state: None },
+        }),
+        ..Event::of_generator(kind)
+    }
+}
+
+/// The lists are one trouble, whoever holds them up; whatever is about one object is that object's.
+fn key(cause: &Cause) -> Key {
+    let id = cause.who.id.clone().filter(|_| !cause.is_of_list());
+    (cause.stage, id)
+}
+
+fn is_of_object((stage, id): &Key) -> bool {
+    matches!(stage, Stage::Inspect | Stage::Probe) && id.is_some()
+}
+
+fn whole(duration: Duration) -> Duration {
+    Duration::from_secs(duration.as_secs())
+}
+
+impl<R: Runtime> Generator<R> {
+    /// When troubles are next to be compared with what was told; none while all is well and no call is in flight.
+    pub(super) fn troubles_at(&self) -> Option<Instant> {
+        let told = &self.told;
+        let after = |pause: Duration| told.compared.map_or(self.started, |compared| compared + pause);
+        if self.health.changes() != told.changes {
+            Some(after(PAUSE))
+        } else if told.is_quiet() {
+            let late = self.health.oldest_look()? + SLOW_CALL;
+            Some(late.max(after(AGAIN)))
+        } else {
+            Some(after(AGAIN))
+        }
+    }
+
+    /// Tells readers of the feed what has gone wrong, and what is over.
+    pub(super) fn tell_troubles(&mut self) {
+        let now = Instant::now();
+        if self.troubles_at().is_none_or(|at| now < at) {
+            return;
+        }
+        // Before the report: what changes after it is found by the next comparison.
+        self.told.changes = self.health.changes();
+        self.told.compared = Some(now);
+        let report = self.health.whole_report();
+        let hang_told = self.by_id.is_told();
+        let worth_telling = |cause: &&Cause| match cause.stage {
+            // A list that hangs is told with who holds it up, as soon as that is known, or known not to be found.
+            Stage::List => cause.attempts > 0 || hang_told,
+            // A status call that is late answers, or its object is in quarantine soon.
+            Stage::Inspect => cause.attempts > 0,
+            Stage::Generator | Stage::Probe | Stage::Stream => true,
+        };
+        let causes: Vec<&Cause> = report.causes.iter().filter(worth_telling).collect();
+        let mut events = self.told.compare(&causes, now);
+        if self.unhealthy_since.is_none() {
+            events.extend(self.told.level(&report, now));
+        }
+        if !events.is_empty() {
+            self.publish(events);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,44 @@
+//! Everything that is said about the node at one moment: the generator's report, and the Ready condition that follows from it.
+//!
+//! `health`, `/readyz`, the node conditions and the metrics are all made from one [`NodeHealth`], so that they cannot contradict each
+//! other, not even around the moment in which the threshold passes.
+
+use crate::health::{Check, Report};
+use crate::readiness::{NodeCondition, RuntimeChecks};
+
+/// The health of the node at one moment.
+#[derive(Debug, Clone)]
+pub struct NodeHealth {
+    /// The generator's.
+    pub report: Report,
+    /// What a kubelet would post. Its PLEG check fails if and only if the level of `report` is
+    /// [`Level::Unhealthy`](crate::Level::Unhealthy).
+    pub ready: NodeCondition,
+    /// What the runtime says of itself.
+    pub runtime: RuntimeChecks,
+}
+
+impl NodeHealth {
+    /// The checks of `/readyz?verbose`. The node is ready if and only if the first four pass: `pleg`, `runtime-status`, `runtime-ready`
+    /// and `network-ready`.
+    pub fn checks(&self) -> Vec<Check> {
+        let RuntimeChecks {
+            status,
+            runtime,
+            network,
+            ..
+        } = self.runtime.clone();
+        let of_runtime = [
+            ("runtime-status", status),
+            ("runtime-ready", runtime),
+            ("network-ready", network),
+        ];
+        let mut checks = self.report.checks();
+        // After `pleg`, which is the first.
+        checks.splice(1..1, of_runtime.map(|(name, failed)| Check { name, failed }));
+        checks
+    }
+}
+
+#[cfg(test)]
+mod tests;
