@@ -2,12 +2,16 @@
 
 #![expect(clippy::doc_markdown, reason = "these comments are what --help prints")]
 
+mod pods;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use pleg::{EventType, Mode};
 use pleg_cri::Endpoint;
+
+pub(crate) use pods::{Containers, Inspect, ListFormat, Pods, SortBy};
 
 use crate::Usage;
 use crate::address::DaemonAddress;
@@ -106,6 +110,9 @@ pub(crate) enum Command {
     Pods(Pods),
     /// Show everything known about one pod
     Inspect(Inspect),
+    /// List containers
+    #[command(visible_alias = "ps")]
+    Containers(Containers),
     /// Is everything seen? If not: which call, which pod, which container
     Health(Health),
     /// Collect what a bug report needs, and look at what was collected
@@ -314,43 +321,6 @@ pub(crate) fn one_namespace(pod: &PodName, namespace: Option<&str>) -> Result<()
         ))),
         _ => Ok(()),
     }
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  pleg pods
-  pleg pods -n kube-system -o wide
-  pleg pods -o json | jq '.[].pod.name'")]
-pub(crate) struct Pods {
-    #[command(flatten)]
-    pub(crate) observe: Observe,
-    /// Only this namespace
-    #[arg(short, long, value_name = "NAMESPACE")]
-    pub(crate) namespace: Option<String>,
-    /// How to print
-    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
-    pub(crate) output: Format,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  pleg inspect web
-  pleg inspect kube-system/coredns-76f75df574-abcde
-  pleg inspect 8f3c1c1e-6a0e-4a6c-9f0a-2b7f5d0c9a11 -o yaml")]
-pub(crate) struct Inspect {
-    #[command(flatten)]
-    pub(crate) observe: Observe,
-    /// The pod's name, with or without its namespace, or its UID
-    #[arg(value_name = "POD")]
-    pub(crate) pod: String,
-    /// The pod's namespace
-    #[arg(short, long, value_name = "NAMESPACE")]
-    pub(crate) namespace: Option<String>,
-    /// How to print
-    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
-    pub(crate) output: TextFormat,
 }
 
 #[derive(Debug, Args)]

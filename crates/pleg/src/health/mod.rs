@@ -5,6 +5,7 @@
 
 mod cause;
 mod ended;
+mod pods;
 mod stuck;
 mod warning;
 
@@ -31,6 +32,7 @@ pub use cause::{Cause, Stage, Who};
 use cause::{Seen, advice, of_list};
 pub(crate) use ended::Alive;
 use ended::Ended;
+pub use pods::CausesByPod;
 pub(crate) use stuck::StuckContainer;
 use stuck::StuckContainers;
 pub(crate) use warning::Load;
@@ -206,6 +208,14 @@ impl Health {
 
     /// The health now.
     pub fn report(&self) -> Report {
+        let mut report = self.report_in_full();
+        report.more_causes = report.causes.len().saturating_sub(MOST_CAUSES);
+        report.causes.truncate(MOST_CAUSES);
+        report
+    }
+
+    /// The same with every cause, however many there are: for those who look for the causes of single pods.
+    pub fn report_in_full(&self) -> Report {
         let state = self.shared.lock();
         let now = Instant::now();
         let age = |since: Instant| now.saturating_duration_since(since);
@@ -231,14 +241,12 @@ impl Health {
         };
         let headline = ended.map_or_else(|| self.headline(level, last_seen), Ended::headline);
         let message = message(&headline, &causes);
-        let more_causes = causes.len().saturating_sub(MOST_CAUSES);
-        causes.truncate(MOST_CAUSES);
         Report {
             level,
             headline,
             message,
             causes,
-            more_causes,
+            more_causes: 0,
             warnings: load.warnings(self.endpoint.as_deref()),
             last_seen_seconds: last_seen.map(|age| (age.as_secs_f64() * 1e3).round() / 1e3),
             threshold_seconds: self.threshold.as_secs(),
