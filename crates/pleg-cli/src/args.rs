@@ -78,6 +78,9 @@ pub(crate) struct Global {
     /// How to log
     #[arg(long, global = true, help_heading = GLOBAL, value_name = "FORMAT", default_value = "text")]
     pub(crate) log_format: LogFormat,
+    /// Times in UTC, not in the local zone
+    #[arg(long, global = true, help_heading = GLOBAL)]
+    pub(crate) utc: bool,
     /// No colours, also on a terminal; as does setting $NO_COLOR
     #[arg(long, global = true, help_heading = GLOBAL)]
     pub(crate) no_color: bool,
@@ -253,6 +256,7 @@ Examples:
   pleg watch -n kube-system -o json | jq .        One JSON object a line
   pleg watch -o kubelet                           What a kubelet would have seen, to compare with its log
   pleg watch --pod default/web --for 1m
+  pleg watch --since 10m                          From a daemon: the last ten minutes, then what is new
   pleg watch --since 5f0c2a9be1d34c77-1200        From a daemon: what came after this event
 
 A daemon is asked for new events only, unless --since says otherwise. A cursor is INSTANCE-SEQ, from the fields
@@ -274,9 +278,9 @@ pub(crate) struct Watch {
     /// End after this time
     #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) duration: Option<Duration>,
-    /// Begin after the event of this cursor, INSTANCE-SEQ; 0 for the oldest that is still held (daemon only). A number alone is taken
-    /// for one of the running daemon, which is wrong if it has restarted
-    #[arg(long, value_name = "CURSOR", conflicts_with = "runtime_endpoint")]
+    /// Begin this long ago (10m), at this time (2026-11-16T18:00), or after the event of this cursor, INSTANCE-SEQ; 0 for the oldest
+    /// that is still held (daemon only). A number alone is taken for one of the running daemon, which is wrong if it has restarted
+    #[arg(long, value_name = "WHEN", conflicts_with = "runtime_endpoint")]
     pub(crate) since: Option<Since>,
     /// Leave out what was there before we came
     #[arg(long)]

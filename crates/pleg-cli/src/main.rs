@@ -67,6 +67,9 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => error.exit(),
     };
+    if cli.global.utc {
+        text::use_utc();
+    }
     if cli.global.no_color {
         anstream::ColorChoice::Never.write_global();
     }

@@ -262,7 +262,6 @@ pub(crate) struct Shim {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::time::Duration;
 
     use pleg::event::Subject as EventSubject;

@@ -39,6 +39,7 @@ Examples:
   pleg pods --not-ready --sort-by age
   pleg pods -w                                       The table, then a row for each pod that changes
   pleg pods -o json | jq '.[].pod.name'")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub(crate) struct Pods {
     #[command(flatten)]
     pub(crate) observe: Observe,

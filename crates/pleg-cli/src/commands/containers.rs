@@ -64,10 +64,11 @@ pub(crate) async fn run(global: &Global, args: Containers) -> anyhow::Result<Exi
         ListFormat::Json => output::print_json(&listed())?,
         ListFormat::Yaml => output::print_yaml(&listed())?,
         ListFormat::Name => {
-            let ids: String = shown
-                .iter()
-                .map(|(_, container)| format!("{}\n", container.id))
-                .collect();
+            let mut ids = String::new();
+            for (_, container) in &shown {
+                ids.push_str(&container.id);
+                ids.push('\n');
+            }
             output::print(&ids)?;
         }
     }

@@ -1,5 +1,6 @@
 //! `pleg inspect`: everything known about one pod, found by its name, its UID or an id.
 
+use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use jiff::Timestamp;
@@ -111,7 +112,7 @@ async fn last_events(daemon: &Daemon, pod: &wire::PodRef) -> anyhow::Result<Stri
     let last = &events[events.len().saturating_sub(EVENTS)..];
     let mut text = format!("Events (the last {} of {} held):\n", last.len(), events.len());
     for line in std::iter::once(table.head()).chain(last.iter().map(|event| table.row(event))) {
-        text += &format!("  {}\n", line.trim_end());
+        let _ = writeln!(text, "  {}", line.trim_end());
     }
     Ok(text)
 }

@@ -24,10 +24,7 @@ pub(crate) async fn run(global: &Global, args: Pods) -> anyhow::Result<ExitCode>
     if !nothing(&args, &pods.chosen) || !absent.is_empty() {
         print(&pods.chosen, &args)?;
     }
-    if let [first, more @ ..] = &*absent {
-        let others: String = more.iter().map(|name| format!(", {name}")).collect();
-        anyhow::bail!("no pod {first}{others}");
-    }
+    anyhow::ensure!(absent.is_empty(), "no pod {}", absent.join(", "));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -63,26 +60,27 @@ async fn find(observed: &Observed, args: &Pods) -> anyhow::Result<Found> {
     let mut chosen = observed
         .pods(|namespace, name, _| is_named(args, namespace, name))
         .await?;
-    fn names<P: Choosable>(pods: &[P]) -> Vec<(String, String)> {
-        let owned = |pod: &P| {
-            let [namespace, name, _] = pod.names();
-            (namespace.to_owned(), name.to_owned())
-        };
-        pods.iter().map(owned).collect()
-    }
     let named = match &mut chosen {
         connect::Pods::Runtime(pods) => {
-            let named = names(pods);
+            let named = namespaces_and_names(pods);
             choose(pods, args);
             named
         }
         connect::Pods::Node(pods) => {
-            let named = names(pods);
+            let named = namespaces_and_names(pods);
             choose(pods, args);
             named
         }
     };
     Ok(Found { named, chosen })
+}
+
+fn namespaces_and_names<P: Choosable>(pods: &[P]) -> Vec<(String, String)> {
+    let owned = |pod: &P| {
+        let [namespace, name, _] = pod.names();
+        (namespace.to_owned(), name.to_owned())
+    };
+    pods.iter().map(owned).collect()
 }
 
 /// Names that no pod has.

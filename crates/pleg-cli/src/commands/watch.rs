@@ -176,7 +176,7 @@ impl<'a> Events<'a> {
                     skip,
                     cursor: match since {
                         Since::Cursor(cursor) => Some(cursor),
-                        Since::Now | Since::Seq(_) => None,
+                        Since::Now | Since::Seq(_) | Since::Time(_) => None,
                     },
                 })
             }

@@ -9,7 +9,7 @@ use super::pod::{Style, dash};
 use super::table::Cell;
 use super::{BOLD, GREEN, PLAIN, RED, YELLOW};
 use crate::kube::{Container, Pod, State, View};
-use crate::text::{age, clean};
+use crate::text::{self, age, clean};
 
 fn colour(word: &str) -> &'static str {
     match word {
@@ -98,7 +98,7 @@ impl Lines {
 pub(crate) fn describe(pod: &Pod, now: Timestamp) -> String {
     let (view, mut lines) = (&pod.view, Lines::default());
     let (metadata, status) = (&view.metadata, &view.status);
-    let when = |at: Option<Timestamp>| at.map_or(String::new(), |at| format!("{at} ({} ago)", age(Some(at), now)));
+    let when = |at: Option<Timestamp>| text::when(at, now);
     lines.field(0, "Name", &metadata.name);
     lines.field(0, "Namespace", &metadata.namespace);
     lines.field(0, "UID", &metadata.uid);

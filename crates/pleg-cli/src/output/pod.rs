@@ -8,7 +8,7 @@ use pleg_cri::error::seconds;
 
 use super::table::{Cell, Table};
 use super::{BOLD, GREEN, PLAIN, RED, YELLOW};
-use crate::text::{age, clean, count, short_ids};
+use crate::text::{self, age, clean, count, short_ids};
 use crate::wire::{Container, Pod};
 
 /// How a table is printed.
@@ -217,7 +217,7 @@ pub(crate) fn describe(pod: &Pod, now: Timestamp) -> String {
             told.push(&cause.next);
         }
     }
-    let when = |at: Option<Timestamp>| at.map_or(String::new(), |at| format!("{at} ({} ago)", age(Some(at), now)));
+    let when = |at: Option<Timestamp>| text::when(at, now);
     lines.field(0, "Name", &pod.pod.name);
     lines.field(0, "Namespace", &pod.pod.namespace);
     lines.field(0, "UID", &pod.pod.uid);

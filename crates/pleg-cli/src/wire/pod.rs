@@ -242,6 +242,38 @@ mod tests {
 
     use super::*;
 
+    /// A list hangs, and a container of the pod is to blame.
+    fn report() -> pleg::Report {
+        let cause = pleg::health::Cause {
+            stage: pleg::health::Stage::List,
+            trouble: pleg::Trouble::LockedContainer,
+            text: "t".to_owned(),
+            means: "m",
+            next: "n".to_owned(),
+            rpc: "ListContainers",
+            who: pleg::health::Who {
+                id: Some("c".into()),
+                ..pleg::health::Who::default()
+            },
+            age_seconds: 3,
+            attempts: 1,
+            last_error: Some("e".into()),
+        };
+        pleg::Report {
+            level: pleg::Level::Degraded,
+            headline: String::new(),
+            message: String::new(),
+            causes: vec![cause],
+            more_causes: 0,
+            warnings: Vec::new(),
+            last_seen_seconds: Some(3.0),
+            threshold_seconds: 180,
+            mode: pleg::ModeReport::default(),
+            looks: 1,
+            odd_objects: pleg::snapshot::Oddities::default(),
+        }
+    }
+
     #[test]
     fn pods_come_back_as_they_went_out() {
         let at = Timestamp::from_second(1_700_000_000).unwrap();
@@ -314,34 +346,7 @@ mod tests {
             error: Some(error),
             stale: [part].into(),
         };
-        let cause = pleg::health::Cause {
-            stage: pleg::health::Stage::List,
-            trouble: pleg::Trouble::LockedContainer,
-            text: "t".to_owned(),
-            means: "m",
-            next: "n".to_owned(),
-            rpc: "ListContainers",
-            who: pleg::health::Who {
-                id: Some("c".into()),
-                ..pleg::health::Who::default()
-            },
-            age_seconds: 3,
-            attempts: 1,
-            last_error: Some("e".into()),
-        };
-        let report = pleg::Report {
-            level: pleg::Level::Degraded,
-            headline: String::new(),
-            message: String::new(),
-            causes: vec![cause],
-            more_causes: 0,
-            warnings: Vec::new(),
-            last_seen_seconds: Some(3.0),
-            threshold_seconds: 180,
-            mode: pleg::ModeReport::default(),
-            looks: 1,
-            odd_objects: pleg::snapshot::Oddities::default(),
-        };
+        let report = report();
         let text = serde_json::to_string(&PodJson::new(&entry, &PodHealth::of(&report, at))).unwrap();
         let read: Pod = serde_json::from_str(&text).unwrap();
         assert_eq!(serde_json::to_string(&read).unwrap(), text);

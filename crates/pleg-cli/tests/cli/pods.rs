@@ -255,6 +255,32 @@ fn containers_as_crictl_lists_them() {
         .stderr("No running containers found; -a shows all.\n");
 }
 
+/// The daemon chooses by the time of the event.
+#[test]
+fn events_from_a_time_on() {
+    let node = Node::with_pods(1);
+    let daemon = node.daemon(&[]);
+    inspected(&daemon, 1);
+    let count = |since: &str| daemon.get(&format!("/api/v1/events?since={since}")).1.lines().count();
+    assert_eq!(
+        (
+            count("10m"),
+            count("2000-01-01T00:00:00Z"),
+            count("2100-01-01T00:00:00Z")
+        ),
+        (3, 3, 0)
+    );
+    let events = ask(&daemon, &["watch", "--since", "10m", "--count", "3", "-o", "json"]);
+    assert_eq!(events.lines().count(), 3);
+    let clock = |args: &[&str]| {
+        let text = ask(&daemon, &[&["watch", "--since", "0", "--count", "1"], args].concat());
+        text.lines().nth(1).unwrap().split(' ').next().unwrap().len()
+    };
+    // The local zone is UTC here, so that there is nothing to add.
+    assert_eq!((clock(&[]), clock(&["--utc"])), (8, 8));
+    pleg(&["watch", "--since", "soon"]).assert().code(2);
+}
+
 /// First the table, then a row for each change.
 #[test]
 fn pods_are_watched() {

@@ -168,13 +168,17 @@ fn print_more(pods: &connect::Pods, args: &Pods, rows: &mut Rows) -> anyhow::Res
     let text = match (pods, args.output) {
         (connect::Pods::Runtime(pods), ListFormat::Json) => {
             let lines: Result<Vec<_>, _> = pods.iter().map(serde_json::to_string).collect();
-            lines?.iter().map(|line| format!("{line}\n")).collect()
+            lines_of(lines?)
         }
-        (connect::Pods::Node(pods), ListFormat::Json) => pods.iter().map(|pod| format!("{}\n", pod.raw)).collect(),
+        (connect::Pods::Node(pods), ListFormat::Json) => lines_of(pods.iter().map(|pod| pod.raw.to_string())),
         (connect::Pods::Runtime(pods), ListFormat::Name) => names(pods),
         (connect::Pods::Node(pods), ListFormat::Name) => names(pods),
         (connect::Pods::Runtime(pods), _) => output::pod::rows(pods, style, now).render_under(&mut rows.widths),
         (connect::Pods::Node(pods), _) => output::kube::table(pods, args.namespace.is_none(), style, now),
     };
     output::print(&text)
+}
+
+fn lines_of(lines: impl IntoIterator<Item = String>) -> String {
+    lines.into_iter().flat_map(|line| [line, "\n".to_owned()]).collect()
 }
