@@ -2,12 +2,16 @@
 
 #![expect(clippy::doc_markdown, reason = "these comments are what --help prints")]
 
+mod pods;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use pleg::{EventType, Mode};
 use pleg_cri::Endpoint;
+
+pub(crate) use pods::{Containers, Inspect, ListFormat, Pods, SortBy};
 
 use crate::Usage;
 use crate::address::DaemonAddress;
@@ -74,6 +78,9 @@ pub(crate) struct Global {
     /// How to log
     #[arg(long, global = true, help_heading = GLOBAL, value_name = "FORMAT", default_value = "text")]
     pub(crate) log_format: LogFormat,
+    /// Times in UTC, not in the local zone
+    #[arg(long, global = true, help_heading = GLOBAL)]
+    pub(crate) utc: bool,
     /// No colours, also on a terminal; as does setting $NO_COLOR
     #[arg(long, global = true, help_heading = GLOBAL)]
     pub(crate) no_color: bool,
@@ -106,6 +113,9 @@ pub(crate) enum Command {
     Pods(Pods),
     /// Show everything known about one pod
     Inspect(Inspect),
+    /// List containers
+    #[command(visible_alias = "ps")]
+    Containers(Containers),
     /// Is everything seen? If not: which call, which pod, which container
     Health(Health),
     /// Collect what a bug report needs, and look at what was collected
@@ -246,6 +256,7 @@ Examples:
   pleg watch -n kube-system -o json | jq .        One JSON object a line
   pleg watch -o kubelet                           What a kubelet would have seen, to compare with its log
   pleg watch --pod default/web --for 1m
+  pleg watch --since 10m                          From a daemon: the last ten minutes, then what is new
   pleg watch --since 5f0c2a9be1d34c77-1200        From a daemon: what came after this event
 
 A daemon is asked for new events only, unless --since says otherwise. A cursor is INSTANCE-SEQ, from the fields
@@ -272,9 +283,9 @@ pub(crate) struct Watch {
     /// End after this time
     #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) duration: Option<Duration>,
-    /// Begin after the event of this cursor, INSTANCE-SEQ; 0 for the oldest that is still held (daemon only). A number alone is taken
-    /// for one of the running daemon, which is wrong if it has restarted
-    #[arg(long, value_name = "CURSOR", conflicts_with = "runtime_endpoint")]
+    /// Begin this long ago (10m), at this time (2026-11-16T18:00), or after the event of this cursor, INSTANCE-SEQ; 0 for the oldest
+    /// that is still held (daemon only). A number alone is taken for one of the running daemon, which is wrong if it has restarted
+    #[arg(long, value_name = "WHEN", conflicts_with = "runtime_endpoint")]
     pub(crate) since: Option<Since>,
     /// Leave out what was there before we came
     #[arg(long)]
@@ -319,43 +330,6 @@ pub(crate) fn one_namespace(pod: &PodName, namespace: Option<&str>) -> Result<()
         ))),
         _ => Ok(()),
     }
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  pleg pods
-  pleg pods -n kube-system -o wide
-  pleg pods -o json | jq '.[].pod.name'")]
-pub(crate) struct Pods {
-    #[command(flatten)]
-    pub(crate) observe: Observe,
-    /// Only this namespace
-    #[arg(short, long, value_name = "NAMESPACE")]
-    pub(crate) namespace: Option<String>,
-    /// How to print
-    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
-    pub(crate) output: Format,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  pleg inspect web
-  pleg inspect kube-system/coredns-76f75df574-abcde
-  pleg inspect 8f3c1c1e-6a0e-4a6c-9f0a-2b7f5d0c9a11 -o yaml")]
-pub(crate) struct Inspect {
-    #[command(flatten)]
-    pub(crate) observe: Observe,
-    /// The pod's name, with or without its namespace, or its UID
-    #[arg(value_name = "POD")]
-    pub(crate) pod: String,
-    /// The pod's namespace
-    #[arg(short, long, value_name = "NAMESPACE")]
-    pub(crate) namespace: Option<String>,
-    /// How to print
-    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
-    pub(crate) output: TextFormat,
 }
 
 #[derive(Debug, Args)]

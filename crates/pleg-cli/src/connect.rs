@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use pleg::{CriRuntime, Generator, Metrics, Mode};
+use jiff::Timestamp;
+use pleg::{CriRuntime, Generator, Metrics, Mode, PodEntry};
 use pleg_cri::endpoint::{CRICTL_CONFIG, CrictlConfig, DiscoverError, Discovery};
 use pleg_cri::{Client, Deadlines, Endpoint, InFlight};
 use serde::Deserialize;
@@ -34,6 +35,15 @@ pub(crate) enum Pods {
     Runtime(Vec<wire::Pod>),
     /// What a node wants and has.
     Node(Vec<kube::Pod>),
+}
+
+impl Pods {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Runtime(pods) => pods.len(),
+            Self::Node(pods) => pods.len(),
+        }
+    }
 }
 
 /// What a daemon says of its pods: `pleg run` a list, `pleg node` a `PodList`.
@@ -85,34 +95,41 @@ impl Observed {
 
     /// The pods whose names `wanted` takes, in order of namespace and name.
     pub(crate) async fn pods(&self, wanted: impl Fn(&str, &str, &str) -> bool) -> anyhow::Result<Pods> {
-        let mut pods: Vec<wire::Pod> = match self {
-            Self::Daemon(daemon) => match daemon.get_json("/api/v1/pods").await? {
-                Answer::Runtime(mut pods) => {
-                    pods.retain(|pod| wanted(&pod.pod.namespace, &pod.pod.name, &pod.pod.uid));
-                    pods
-                }
-                Answer::Node { items } => {
-                    let pods = items.into_iter().map(kube::Pod::read).collect::<Result<Vec<_>, _>>();
-                    let mut pods =
-                        pods.with_context(|| format!("the daemon at {} is another version", daemon.address()))?;
-                    pods.retain(|pod| {
-                        let metadata = &pod.view.metadata;
-                        wanted(&metadata.namespace, &metadata.name, &metadata.uid)
-                    });
-                    return Ok(Pods::Node(pods));
-                }
-            },
+        let mut pods = match self {
+            Self::Daemon(daemon) => of_daemon(daemon, &[]).await?,
             Self::Runtime(local) => {
                 let entries = local
                     .pods(|pod| wanted(&pod.namespace, &pod.name, pod.uid.as_str()))
                     .await?;
-                let read = |entry| serde_json::from_str(&serde_json::to_string(&wire::PodJson::from(entry))?);
-                entries.iter().map(read).collect::<Result<_, _>>()?
+                let mut pods = read(local, &entries)?;
+                pods.sort_by_cached_key(|pod| {
+                    let pod = &pod.pod;
+                    (pod.namespace.clone(), pod.name.clone(), pod.uid.clone())
+                });
+                Pods::Runtime(pods)
             }
         };
-        let key = |pod: &wire::Pod| (pod.pod.namespace.clone(), pod.pod.name.clone(), pod.pod.uid.clone());
-        pods.sort_by_cached_key(key);
-        Ok(Pods::Runtime(pods))
+        match &mut pods {
+            Pods::Runtime(pods) => pods.retain(|pod| wanted(&pod.pod.namespace, &pod.pod.name, &pod.pod.uid)),
+            Pods::Node(pods) => pods.retain(|pod| {
+                let metadata = &pod.view.metadata;
+                wanted(&metadata.namespace, &metadata.name, &metadata.uid)
+            }),
+        }
+        Ok(pods)
+    }
+
+    /// What the runtime has, also where a node is asked.
+    pub(crate) async fn runtime_pods(&self, wanted: impl Fn(&str, &str) -> bool) -> anyhow::Result<Vec<wire::Pod>> {
+        let mut pods = match self {
+            Self::Daemon(daemon) => daemon.get_json("/api/v1/runtime/pods").await?,
+            Self::Runtime(_) => match self.pods(|namespace, name, _| wanted(namespace, name)).await? {
+                Pods::Runtime(pods) => pods,
+                Pods::Node(_) => Vec::new(),
+            },
+        };
+        pods.retain(|pod: &wire::Pod| wanted(&pod.pod.namespace, &pod.pod.name));
+        Ok(pods)
     }
 
     pub(crate) async fn health(&self) -> anyhow::Result<wire::Report> {
@@ -126,6 +143,26 @@ impl Observed {
             }
         }
     }
+}
+
+/// The pods of a daemon, in order of namespace and name.
+pub(crate) async fn of_daemon(daemon: &Daemon, query: &[(&str, String)]) -> anyhow::Result<Pods> {
+    Ok(match daemon.query_json("/api/v1/pods", query).await? {
+        Answer::Runtime(pods) => Pods::Runtime(pods),
+        Answer::Node { items } => {
+            let pods = items.into_iter().map(kube::Pod::read).collect::<Result<_, _>>();
+            Pods::Node(pods.with_context(|| format!("the daemon at {} is another version", daemon.address()))?)
+        }
+    })
+}
+
+/// Pods as a daemon would send them.
+pub(crate) fn read(local: &Local, entries: &[PodEntry]) -> anyhow::Result<Vec<wire::Pod>> {
+    let report = local.pleg.health().report_in_full();
+    let health = wire::PodHealth::of(&report, Timestamp::now());
+    let read = |entry| serde_json::from_str(&serde_json::to_string(&wire::PodJson::new(entry, &health))?);
+    let pods: Result<_, serde_json::Error> = entries.iter().map(read).collect();
+    Ok(pods?)
 }
 
 /// Finds out who is to be asked, and connects.

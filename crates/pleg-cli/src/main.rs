@@ -16,6 +16,7 @@
 //! | [`wire`] | the JSON of the API, as a reader sees it |
 //! | [`kube`] | the same of a node's pods, which have the shape of Kubernetes |
 //! | [`filter`] | which events and pods are wanted |
+//! | [`selector`] | which labels are wanted |
 //! | [`signals`] | when to stop |
 //!
 //! It must not hold logic that a user of the library would want.
@@ -34,6 +35,7 @@ mod local;
 mod log;
 mod one_pod;
 mod output;
+mod selector;
 mod signals;
 mod since;
 mod text;
@@ -65,6 +67,9 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => error.exit(),
     };
+    if cli.global.utc {
+        text::use_utc();
+    }
     if cli.global.no_color {
         anstream::ColorChoice::Never.write_global();
     }

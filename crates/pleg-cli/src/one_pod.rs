@@ -1,19 +1,20 @@
 //! One pod, from a runtime without a daemon: two lists, and then only what the pod has.
 //!
-//! A generator would ask for every pod of the node before it could say anything about one. What answers is shown; the first call that
-//! does not is the pod's error.
+//! A generator would ask for every pod of the node before it could say anything about one. What does not answer is shown as the lists
+//! have it, with the error; the first such error is the pod's.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
 use jiff::Timestamp;
 use pleg::runtime::{Error, ErrorKind};
-use pleg::{ContainerId, ContainerStatus, CriRuntime, Runtime as _, SandboxId, SandboxState, SandboxStatus, Trouble};
+use pleg::{
+    ContainerRef, ContainerState, ContainerStatus, CriRuntime, PodRef, PodStatus, Runtime as _, SandboxState,
+    SandboxStatus, Trouble,
+};
 use pleg_cri::{Client, ListFilter, Subject};
-use serde_json::json;
 use tokio::time::Instant;
 
 use crate::{waiting, wire};
@@ -26,27 +27,26 @@ const AT_ONCE: usize = 32;
 struct Sandbox {
     id: String,
     pod: wire::PodRef,
+    /// What the list says of it.
+    status: SandboxStatus,
 }
 
 /// A container of the list. The labels name its pod where the sandbox is not listed.
 #[derive(Debug)]
 struct Container {
-    id: String,
     sandbox: String,
-    name: String,
     labelled: wire::PodRef,
+    /// What the list says of it.
+    status: ContainerStatus,
 }
 
-/// The pods that `wanted` takes, by namespace, name and UID. Every pod of the node is offered once.
-pub(crate) async fn pods(
-    client: &Client,
-    mut wanted: impl FnMut(&str, &str, &str) -> bool,
-) -> anyhow::Result<Vec<wire::Pod>> {
+/// The pods that `choose` leaves of those that are listed.
+pub(crate) async fn pods(client: &Client, choose: impl FnOnce(&mut Vec<Listed>)) -> anyhow::Result<Vec<wire::Pod>> {
     let inflight = client.inflight().clone();
     waiting::told(|| waiting::oldest_call(&inflight), async {
         let (sandboxes, containers) = lists(client).await?;
         let mut found = group(sandboxes, containers);
-        found.retain(|pod| wanted(&pod.pod.namespace, &pod.pod.name, &pod.pod.uid));
+        choose(&mut found);
         let runtime = CriRuntime::new(client.clone());
         let mut pods = Vec::new();
         for pod in found {
@@ -67,8 +67,11 @@ async fn lists(client: &Client) -> Result<(Vec<Sandbox>, Vec<Container>), Error>
             } else {
                 item.uid
             };
+            let id = text(item.id);
+            let state = SandboxState::from_wire(item.state);
             sandboxes.push(Sandbox {
-                id: text(item.id),
+                status: SandboxStatus::listed(&id.as_str().into(), state, item.attempt, item.created_at),
+                id,
                 pod: wire::PodRef {
                     uid: text(uid),
                     namespace: text(item.namespace),
@@ -77,10 +80,15 @@ async fn lists(client: &Client) -> Result<(Vec<Sandbox>, Vec<Container>), Error>
             });
         }),
         client.list_containers(&ListFilter::All, |item| {
+            let container = ContainerRef {
+                id: text(item.id).as_str().into(),
+                name: text(item.name).into(),
+                attempt: item.attempt,
+            };
+            let state = ContainerState::from_wire(item.state);
             containers.push(Container {
-                id: text(item.id),
+                status: ContainerStatus::listed(&container, state, item.created_at),
                 sandbox: text(item.pod_sandbox_id),
-                name: text(item.name),
                 labelled: wire::PodRef {
                     uid: text(item.pod_uid_label),
                     namespace: text(item.pod_namespace_label),
@@ -95,10 +103,18 @@ async fn lists(client: &Client) -> Result<(Vec<Sandbox>, Vec<Container>), Error>
 
 /// A pod, and what the lists have of it.
 #[derive(Debug)]
-struct Listed {
-    pod: wire::PodRef,
-    sandboxes: Vec<SandboxId>,
-    containers: Vec<(ContainerId, Arc<str>)>,
+pub(crate) struct Listed {
+    pub(crate) pod: wire::PodRef,
+    sandboxes: Vec<SandboxStatus>,
+    containers: Vec<ContainerStatus>,
+}
+
+impl Listed {
+    /// The ids of its sandboxes and containers.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = &str> {
+        let sandboxes = self.sandboxes.iter().map(|sandbox| sandbox.id.as_str());
+        sandboxes.chain(self.containers.iter().map(|container| container.id.as_str()))
+    }
 }
 
 /// The pods of the lists, by namespace and name.
@@ -117,17 +133,16 @@ fn group(sandboxes: Vec<Sandbox>, containers: Vec<Container>) -> Vec<Listed> {
         let entry = pods
             .entry(sandbox.pod.uid.clone())
             .or_insert_with(|| listed(sandbox.pod.clone()));
-        entry.sandboxes.push(sandbox.id.as_str().into());
+        entry.sandboxes.push(sandbox.status);
         of_sandbox.insert(sandbox.id, sandbox.pod);
     }
     for container in containers {
         let pod = of_sandbox.get(&container.sandbox).unwrap_or(&container.labelled);
-        if container.id.is_empty() || pod.uid.is_empty() {
+        if container.status.id.as_str().is_empty() || pod.uid.is_empty() {
             continue;
         }
         let entry = pods.entry(pod.uid.clone()).or_insert_with(|| listed(pod.clone()));
-        let id = (container.id.as_str().into(), container.name.as_str().into());
-        entry.containers.push(id);
+        entry.containers.push(container.status);
     }
     let mut pods: Vec<Listed> = pods.into_values().collect();
     pods.sort_by_cached_key(|listed| {
@@ -137,52 +152,84 @@ fn group(sandboxes: Vec<Sandbox>, containers: Vec<Container>) -> Vec<Listed> {
     pods
 }
 
-/// What went away meanwhile is left out; what does not answer is the error.
-fn answered<T>(answers: Vec<Result<T, Error>>, error: &mut Option<Error>) -> Vec<T> {
-    let mut found = Vec::new();
-    for answer in answers {
-        match answer {
-            Ok(status) => found.push(status),
-            Err(failed) if failed.kind.is_not_found() => {}
-            Err(failed) => {
-                error.get_or_insert(failed);
-            }
-        }
-    }
-    found
-}
-
 async fn inspect(runtime: &CriRuntime, listed: Listed) -> anyhow::Result<wire::Pod> {
     let began = Instant::now();
     let name: Arc<str> = listed.pod.full_name().into();
-    let sandboxes = stream::iter(&listed.sandboxes).map(|id| {
-        let subject = Subject::sandbox(Arc::clone(&name), id.shared());
-        async move { runtime.sandbox_status(&subject, id).await }
+    let sandboxes = stream::iter(listed.sandboxes).map(|listed| {
+        let subject = Subject::sandbox(Arc::clone(&name), listed.id.shared());
+        async move { (runtime.sandbox_status(&subject, &listed.id).await, listed) }
     });
-    let containers = stream::iter(&listed.containers).map(|(id, container)| {
-        let subject = Subject::container(Arc::clone(&name), Arc::clone(container), id.shared());
-        async move { runtime.container_status(&subject, id, container).await }
+    let containers = stream::iter(listed.containers).map(|listed| {
+        let subject = Subject::container(Arc::clone(&name), Arc::clone(&listed.name), listed.id.shared());
+        async move {
+            let status = runtime.container_status(&subject, &listed.id, &listed.name).await;
+            (status, listed)
+        }
     });
     let (sandboxes, containers): (Vec<_>, Vec<_>) = futures_util::future::join(
         sandboxes.buffered(AT_ONCE).collect(),
         containers.buffered(AT_ONCE).collect(),
     )
     .await;
-    let mut error = None;
-    let mut sandboxes: Vec<SandboxStatus> = answered(sandboxes, &mut error);
-    let mut containers: Vec<ContainerStatus> = answered(containers, &mut error);
+    let mut stale = Vec::new();
+    let waited = began.elapsed();
+    let mut sandboxes: Vec<SandboxStatus> = answered(sandboxes, &mut stale, |listed, error| wire::StalePart {
+        kind: "sandbox".to_owned(),
+        id: listed.id.as_str().to_owned(),
+        name: None,
+        attempt: None,
+        listed: Some(format!("{:?}", listed.state)),
+        error: Some(described(error, waited)),
+    });
+    let mut containers: Vec<ContainerStatus> = answered(containers, &mut stale, |listed, error| wire::StalePart {
+        kind: "container".to_owned(),
+        id: listed.id.as_str().to_owned(),
+        name: Some(listed.name.as_ref().to_owned()),
+        attempt: Some(listed.attempt),
+        listed: Some(format!("{:?}", listed.state)),
+        error: Some(described(error, waited)),
+    });
     sandboxes.sort_by_key(|sandbox| std::cmp::Reverse(sandbox.created_at));
     containers.sort_by_key(|container| container.created_at);
     let with_address = sandboxes
         .iter()
         .find(|sandbox| sandbox.state == SandboxState::Ready)
         .or(sandboxes.first());
-    let ips: &[IpAddr] = with_address.map_or(&[], |sandbox| &sandbox.ips);
-    let shape = json!({"pod": listed.pod, "ips": ips, "sandboxes": sandboxes, "containers": containers});
+    let status = PodStatus {
+        pod: PodRef {
+            uid: listed.pod.uid.as_str().into(),
+            namespace: listed.pod.namespace.into(),
+            name: listed.pod.name.into(),
+        },
+        ips: with_address.map_or_else(Default::default, |sandbox| sandbox.ips.clone()),
+        sandboxes: sandboxes.into(),
+        containers: containers.into(),
+    };
+    let shape = serde_json::to_value(wire::PodJson::asked(&status, Timestamp::now()))?;
     let mut pod: wire::Pod = serde_json::from_value(shape)?;
-    pod.inspected_at = Some(Timestamp::now());
-    pod.error = error.map(|error| described(&error, began.elapsed()));
+    pod.error = stale.first().and_then(|part| part.error.clone());
+    pod.stale = stale;
     Ok(pod)
+}
+
+/// What went away meanwhile is left out; what does not answer is what the list said of it, and stale.
+fn answered<T>(
+    answers: Vec<(Result<T, Error>, T)>,
+    stale: &mut Vec<wire::StalePart>,
+    part: impl Fn(&T, &Error) -> wire::StalePart,
+) -> Vec<T> {
+    let mut found = Vec::new();
+    for (answer, listed) in answers {
+        match answer {
+            Ok(status) => found.push(status),
+            Err(failed) if failed.kind.is_not_found() => {}
+            Err(failed) => {
+                stale.push(part(&listed, &failed));
+                found.push(listed);
+            }
+        }
+    }
+    found
 }
 
 fn described(error: &Error, waited: Duration) -> wire::PodError {
@@ -220,12 +267,19 @@ mod tests {
         let sandbox = |id: &str, uid: &str| Sandbox {
             id: id.to_owned(),
             pod: pod(uid),
+            status: SandboxStatus::listed(&id.into(), SandboxState::Ready, 0, 1),
         };
-        let container = |id: &str, sandbox: &str, uid: &str| Container {
-            id: id.to_owned(),
-            sandbox: sandbox.to_owned(),
-            name: id.to_owned(),
-            labelled: pod(uid),
+        let container = |id: &str, sandbox: &str, uid: &str| {
+            let container = ContainerRef {
+                id: id.into(),
+                name: id.into(),
+                attempt: 0,
+            };
+            Container {
+                sandbox: sandbox.to_owned(),
+                labelled: pod(uid),
+                status: ContainerStatus::listed(&container, ContainerState::Running, 1),
+            }
         };
         let pods = group(
             vec![

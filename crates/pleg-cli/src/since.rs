@@ -2,10 +2,20 @@
 
 use std::str::FromStr;
 
-use pleg::{Cursor, InstanceId, Start};
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use pleg::{Cursor, Gap, GapReason, InstanceId, Item, Start};
+
+use crate::text::{parse_duration, zone};
 
 /// What `--since` and `?since=` accept, for those who wrote something else.
-pub(crate) const ACCEPTED: [&str; 3] = ["a cursor, INSTANCE-SEQ", "a number from 0 on", "now"];
+pub(crate) const ACCEPTED: [&str; 5] = [
+    "a cursor, INSTANCE-SEQ",
+    "a number from 0 on",
+    "now",
+    "a duration, as in 10m",
+    "a time, as in 2026-11-16T18:00:00Z or 2026-11-16T18:00",
+];
 
 /// Where a reader begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,6 +26,8 @@ pub(crate) enum Since {
     Seq(u64),
     /// After this event of this instance.
     Cursor(Cursor),
+    /// With the first event from this time on, of those that are held.
+    Time(Timestamp),
 }
 
 impl Since {
@@ -25,8 +37,59 @@ impl Since {
             Self::Now => Start::Now,
             Self::Seq(seq) => Start::After(instance.at(seq)),
             Self::Cursor(cursor) => Start::After(cursor),
+            Self::Time(_) => Start::Oldest,
         }
     }
+
+    /// What leaves out the events from before the time, if one is meant.
+    pub(crate) fn beginning(self) -> Option<FromTime> {
+        match self {
+            Self::Time(since) => Some(FromTime { since, first: true }),
+            Self::Now | Self::Seq(_) | Self::Cursor(_) => None,
+        }
+    }
+}
+
+/// Leaves out events from before a time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FromTime {
+    since: Timestamp,
+    /// No event was offered yet.
+    first: bool,
+}
+
+impl FromTime {
+    /// Whether a reader gets this.
+    pub(crate) fn admits(&self, item: &Item) -> bool {
+        match item {
+            Item::Event(event) => event.time >= self.since,
+            Item::Gap(_) => true,
+        }
+    }
+
+    /// What is missing before the first event: if that one is of the time asked for, older ones may have been, and are no longer held.
+    pub(crate) fn missed(&mut self, item: &Item) -> Option<Gap> {
+        let Item::Event(event) = item else {
+            return None;
+        };
+        let first = std::mem::replace(&mut self.first, false);
+        (first && event.seq > 1 && event.time >= self.since).then(|| Gap {
+            from: 1,
+            to: event.seq - 1,
+            instance: event.instance,
+            reason: GapReason::Overflow,
+            after: None,
+        })
+    }
+}
+
+/// A time with its zone, or one of the zone that times are shown in.
+fn parse_time(text: &str) -> Option<Timestamp> {
+    if let Ok(time) = text.parse() {
+        return Some(time);
+    }
+    let local: DateTime = text.parse().ok()?;
+    local.to_zoned(zone()).ok().map(|zoned| zoned.timestamp())
 }
 
 impl FromStr for Since {
@@ -36,11 +99,16 @@ impl FromStr for Since {
         if text == "now" {
             return Ok(Self::Now);
         }
-        let cursor = text.parse().map(Self::Cursor);
-        let [cursors, numbers, now] = ACCEPTED;
-        cursor
-            .or_else(|_| text.parse().map(Self::Seq))
-            .map_err(|_| format!("expected {cursors}, {numbers}, or {now}"))
+        if let Ok(cursor) = text.parse() {
+            return Ok(Self::Cursor(cursor));
+        }
+        if let Ok(seq) = text.parse() {
+            return Ok(Self::Seq(seq));
+        }
+        let ago = parse_duration(text).ok();
+        let ago = ago.and_then(|ago| Timestamp::now().checked_sub(ago).ok());
+        let time = ago.or_else(|| parse_time(text)).map(Self::Time);
+        time.ok_or_else(|| format!("expected {}", ACCEPTED.join("; ")))
     }
 }
 
@@ -50,6 +118,7 @@ impl std::fmt::Display for Since {
             Self::Now => f.write_str("now"),
             Self::Seq(seq) => write!(f, "{seq}"),
             Self::Cursor(cursor) => write!(f, "{cursor}"),
+            Self::Time(time) => write!(f, "{time}"),
         }
     }
 }
@@ -75,8 +144,50 @@ mod tests {
             assert_eq!(since.to_string(), text);
             assert_eq!(since.start(running), start);
         }
+        let time = "2026-11-16T18:00:00Z".parse().unwrap();
+        assert_eq!("2026-11-16T18:00:00Z".parse(), Ok(Since::Time(time)));
+        assert_eq!("2026-11-16T19:00+01:00".parse(), Ok(Since::Time(time)));
+        assert_eq!(Since::Time(time).to_string(), "2026-11-16T18:00:00Z");
+        assert!(matches!("2026-11-16T18:00".parse(), Ok(Since::Time(_))));
+        assert!(matches!("2026-11-16 18:00:05".parse(), Ok(Since::Time(_))));
+        let Ok(Since::Time(ago)) = "10m".parse() else {
+            panic!("a duration")
+        };
+        let ago = Timestamp::now().duration_since(ago).as_secs();
+        assert!((600..610).contains(&ago), "{ago}");
         for text in ["", "Now", "-1", "99999999999999999999", "2-12", "0000000000000002-"] {
             assert!(text.parse::<Since>().is_err(), "{text:?}");
         }
+    }
+
+    #[test]
+    fn what_is_older_than_the_time_is_left_out() {
+        let time = |second| Timestamp::from_second(second).unwrap();
+        let event = |seq: u64, second| {
+            Item::Event(std::sync::Arc::new(pleg::Event {
+                seq,
+                instance: InstanceId::new(1),
+                time: time(second),
+                kind: pleg::EventType::PodSync,
+                pod: None,
+                subject: None,
+                exit_code: None,
+                reason: None,
+                initial: false,
+                source: pleg::Source::Relist,
+                trouble: None,
+                lasted: None,
+                lag: None,
+            }))
+        };
+        let mut from = Since::Time(time(100)).beginning().unwrap();
+        assert!(!from.admits(&event(7, 99)) && from.admits(&event(8, 100)));
+        // An older event is still held, so nothing is missing.
+        assert_eq!(from.missed(&event(7, 99)), None);
+        assert_eq!(from.missed(&event(8, 100)), None);
+        let missed = |seq| Since::Time(time(100)).beginning().unwrap().missed(&event(seq, 101));
+        assert_eq!(missed(1), None);
+        assert_eq!(missed(8).map(|gap| (gap.from, gap.to)), Some((1, 7)));
+        assert!(Since::Now.beginning().is_none());
     }
 }

@@ -1,7 +1,10 @@
 //! Durations and times as people write and read them.
 
+use std::collections::HashMap;
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
+use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 
 /// Nobody means more than this.
@@ -19,6 +22,42 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
         return Err("a year at most".to_owned());
     }
     Ok(duration)
+}
+
+/// The zone that times are shown in; the local one unless it was set.
+static ZONE: OnceLock<TimeZone> = OnceLock::new();
+
+/// Shows times in UTC from now on. Has to come before the first time is shown.
+pub(crate) fn use_utc() {
+    // A second call changes nothing, and there is none.
+    let _ = ZONE.set(TimeZone::UTC);
+}
+
+/// The zone that times are shown in.
+pub(crate) fn zone() -> TimeZone {
+    ZONE.get_or_init(TimeZone::system).clone()
+}
+
+/// A time as `18:04:05` if it is of today in the local zone, else with date and zone: `2026-11-15 18:04:05 +01:00`.
+pub(crate) fn clock(at: Timestamp, now: Timestamp, zone: &TimeZone, local: &TimeZone) -> String {
+    let shown = at.to_zoned(zone.clone());
+    let is_local = shown.offset() == local.to_offset(at);
+    if is_local && shown.date() == now.to_zoned(zone.clone()).date() {
+        return shown.strftime("%H:%M:%S").to_string();
+    }
+    if *zone == TimeZone::UTC {
+        return shown.strftime("%Y-%m-%d %H:%M:%SZ").to_string();
+    }
+    shown.strftime("%Y-%m-%d %H:%M:%S %:z").to_string()
+}
+
+/// A time with its age: `18:04:05 (3m10s ago)`. Nothing for none.
+pub(crate) fn when(at: Option<Timestamp>, now: Timestamp) -> String {
+    let Some(at) = at else {
+        return String::new();
+    };
+    let time = clock(at, now, &zone(), &TimeZone::system());
+    format!("{time} ({} ago)", age(Some(at), now))
 }
 
 /// An age as kubectl writes it: `45s`, `3m10s`, `25m`, `7h12m`, `3d4h`, `41d`.
@@ -118,6 +157,35 @@ pub(crate) fn shorten(text: &str, width: usize) -> String {
         .collect()
 }
 
+/// Remembers which names were cut to what, so that no two look the same.
+#[derive(Debug, Default)]
+pub(crate) struct ShortNames(Mutex<HashMap<String, String>>);
+
+/// Names that are remembered. What does not fit is not cut.
+const SHORT_NAMES: usize = 20_000;
+
+impl ShortNames {
+    /// Cut to `width` columns, unless another name already looks like that.
+    pub(crate) fn shorten(&self, name: &str, width: usize) -> String {
+        let short = shorten(name, width);
+        if short == name {
+            return short;
+        }
+        let Ok(mut known) = self.0.lock() else {
+            return name.to_owned();
+        };
+        match known.get(&short) {
+            Some(same) if same == name => short,
+            Some(_) => name.to_owned(),
+            None if known.len() >= SHORT_NAMES => name.to_owned(),
+            None => {
+                known.insert(short.clone(), name.to_owned());
+                short
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,6 +227,22 @@ mod tests {
     }
 
     #[test]
+    fn times_say_what_is_not_plain() {
+        let now = "2026-11-16T00:30:00Z".parse().unwrap();
+        let east = TimeZone::fixed(jiff::tz::offset(1));
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        for (time, zone, local, text) in [
+            ("2026-11-16T00:04:05.6Z", &east, &east, "01:04:05"),
+            ("2026-11-15T23:30:00Z", &east, &east, "00:30:00"),
+            ("2026-11-15T22:30:00Z", &east, &east, "2026-11-15 23:30:00 +01:00"),
+            ("2026-11-16T00:04:05Z", &TimeZone::UTC, &east, "2026-11-16 00:04:05Z"),
+            ("2026-11-16T00:04:05Z", &TimeZone::UTC, &TimeZone::UTC, "00:04:05"),
+        ] {
+            assert_eq!(clock(at(time), now, zone, local), text);
+        }
+    }
+
+    #[test]
     fn lags_have_five_columns_at_most() {
         for (seconds, text) in [
             (0.0001, "<1ms"),
@@ -184,6 +268,18 @@ mod tests {
         assert_eq!(shorten("default/web-7d4b9c-abcde", 12), "defaul…abcde");
         assert_eq!(shorten("short", 12), "short");
         assert_eq!(clean("a\x1b[2Jb"), "a\\u{1b}[2Jb");
+    }
+
+    #[test]
+    fn no_two_names_look_the_same() {
+        let names = ShortNames::default();
+        assert_eq!(names.shorten("default/web-7d4b9c-abcde", 12), "defaul…abcde");
+        assert_eq!(
+            names.shorten("default/web-111111-abcde", 12),
+            "default/web-111111-abcde"
+        );
+        assert_eq!(names.shorten("default/web-7d4b9c-abcde", 12), "defaul…abcde");
+        assert_eq!(names.shorten("short", 12), "short");
     }
 
     #[test]

@@ -3,11 +3,13 @@
 //! The library's types only write themselves; these read them back, so that what a daemon sends and what a generator in this
 //! process says are printed by the same code. The tests hold the two together.
 
-use std::net::IpAddr;
+mod pod;
 
 use jiff::Timestamp;
-use pleg::{Cursor, InstanceId, PodEntry, PodStatus};
+use pleg::{Cursor, InstanceId};
 use serde::{Deserialize, Serialize};
+
+pub(crate) use pod::{Container, Pod, PodError, PodHealth, PodJson, Sandbox, StalePart, StatusStale};
 
 /// A pod by all its names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -139,101 +141,6 @@ pub(crate) enum Subject {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         state: Option<String>,
     },
-}
-
-#[expect(clippy::struct_field_names, reason = "the names are the JSON's")]
-/// A pod of `/api/v1/pods`: a [`pleg::PodStatus`], when it was inspected, and why it could not be.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Pod {
-    pub(crate) pod: PodRef,
-    pub(crate) ips: Vec<IpAddr>,
-    pub(crate) sandboxes: Vec<Sandbox>,
-    pub(crate) containers: Vec<Container>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) inspected_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) error: Option<PodError>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) stale: Vec<StalePart>,
-}
-
-/// A [`pleg::StalePart`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct StalePart {
-    pub(crate) kind: String,
-    pub(crate) id: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) name: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) attempt: Option<u32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) listed: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) error: Option<PodError>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Sandbox {
-    pub(crate) id: String,
-    pub(crate) state: String,
-    pub(crate) attempt: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) created_at: Option<Timestamp>,
-    pub(crate) ips: Vec<IpAddr>,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub(crate) runtime_handler: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Container {
-    pub(crate) id: String,
-    pub(crate) name: String,
-    pub(crate) attempt: u32,
-    pub(crate) state: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) created_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) started_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) finished_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) exit_code: Option<i32>,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub(crate) reason: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub(crate) message: String,
-    pub(crate) image: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub(crate) image_ref: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub(crate) log_path: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) resources: Option<Resources>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Resources {
-    pub(crate) cpu_period: i64,
-    pub(crate) cpu_quota: i64,
-    pub(crate) cpu_shares: i64,
-    pub(crate) memory_limit_in_bytes: i64,
-    pub(crate) oom_score_adj: i64,
-}
-
-/// Why a pod is in quarantine.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct PodError {
-    pub(crate) message: String,
-    pub(crate) trouble: String,
-    pub(crate) rpc: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) container: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) id: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) sandbox: Option<String>,
-    pub(crate) attempts: u32,
-    pub(crate) age_seconds: u64,
 }
 
 /// A [`pleg::Report`].
@@ -385,69 +292,8 @@ pub(crate) struct Shim {
     pub(crate) state: char,
 }
 
-/// A pod, as the API writes it; [`Pod`] reads it.
-#[derive(Debug, Serialize)]
-pub(crate) struct PodJson<'a> {
-    #[serde(flatten)]
-    status: &'a PodStatus,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    inspected_at: Option<Timestamp>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<PodErrorJson<'a>>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    stale: Vec<StalePartJson<'a>>,
-}
-
-#[derive(Debug, Serialize)]
-struct StalePartJson<'a> {
-    #[serde(flatten)]
-    object: &'a pleg::model::ObjectRef,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    listed: Option<pleg::model::ObjectState>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<PodErrorJson<'a>>,
-}
-
-#[derive(Debug, Serialize)]
-struct PodErrorJson<'a> {
-    #[serde(flatten)]
-    error: &'a pleg::cache::PodError,
-    age_seconds: u64,
-}
-
-impl<'a> From<&'a PodEntry> for PodJson<'a> {
-    fn from(entry: &'a PodEntry) -> Self {
-        Self {
-            status: &entry.status,
-            inspected_at: entry.inspected_at,
-            error: entry.error.as_deref().map(PodErrorJson::from),
-            stale: entry.stale.iter().map(StalePartJson::from).collect(),
-        }
-    }
-}
-
-impl<'a> From<&'a pleg::StalePart> for StalePartJson<'a> {
-    fn from(part: &'a pleg::StalePart) -> Self {
-        Self {
-            object: &part.object,
-            listed: part.listed,
-            error: part.error.as_deref().map(PodErrorJson::from),
-        }
-    }
-}
-
-impl<'a> From<&'a pleg::cache::PodError> for PodErrorJson<'a> {
-    fn from(error: &'a pleg::cache::PodError) -> Self {
-        Self {
-            error,
-            age_seconds: error.since.elapsed().as_secs(),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::time::Duration;
 
     use pleg::event::Subject as EventSubject;
@@ -569,76 +415,5 @@ mod tests {
         let event: Line = serde_json::from_str(event).unwrap();
         assert!(matches!(&event, Line::Event(event) if event.seq == 1));
         assert_eq!((gap.cursor(), event.cursor()), (None, None));
-    }
-
-    #[test]
-    fn pods_come_back_as_they_went_out() {
-        let at = Timestamp::from_second(1_700_000_000).unwrap();
-        let sandbox = pleg::SandboxStatus {
-            id: "s".into(),
-            state: pleg::SandboxState::Ready,
-            attempt: 1,
-            created_at: Some(at),
-            ips: [IpAddr::from([10, 0, 0, 7])].into(),
-            runtime_handler: "runc".into(),
-        };
-        let container = pleg::ContainerStatus {
-            id: "c".into(),
-            name: "app".into(),
-            attempt: 2,
-            state: pleg::ContainerState::Exited,
-            created_at: Some(at),
-            started_at: Some(at),
-            finished_at: Some(at),
-            exit_code: Some(137),
-            reason: "OOMKilled".into(),
-            message: "m".into(),
-            image: "i".into(),
-            image_ref: "r".into(),
-            log_path: "/l".into(),
-            resources: Some(Box::new(pleg::status::Resources {
-                cpu_period: 1,
-                cpu_quota: 2,
-                cpu_shares: 3,
-                memory_limit_in_bytes: 4,
-                oom_score_adj: 5,
-            })),
-        };
-        let error = Arc::new(pleg::cache::PodError {
-            trouble: pleg::Trouble::StuckInspection,
-            message: "m".into(),
-            rpc: "ContainerStatus",
-            container: Some("app".into()),
-            id: Some("c".into()),
-            sandbox: Some("s".into()),
-            attempts: 2,
-            since: tokio::time::Instant::now(),
-        });
-        let part = pleg::StalePart {
-            object: pleg::model::ObjectRef::Container(pleg::ContainerRef {
-                id: "c".into(),
-                name: "app".into(),
-                attempt: 2,
-            }),
-            listed: Some(pleg::model::ObjectState::Container(pleg::ContainerState::Exited)),
-            error: Some(Arc::clone(&error)),
-        };
-        let entry = PodEntry {
-            status: Arc::new(PodStatus {
-                ips: [IpAddr::from([10, 0, 0, 7])].into(),
-                sandboxes: [sandbox].into(),
-                containers: [container].into(),
-                ..PodStatus::empty(pod())
-            }),
-            observed: pleg::Token::default(),
-            fresh: pleg::Token::default(),
-            inspected: pleg::Token::default(),
-            inspected_at: Some(at),
-            error: Some(error),
-            stale: [part].into(),
-        };
-        let text = serde_json::to_string(&PodJson::from(&entry)).unwrap();
-        let read: Pod = serde_json::from_str(&text).unwrap();
-        assert_eq!(serde_json::to_string(&read).unwrap(), text);
     }
 }

@@ -8,8 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleg::health::{Cause, Stage};
-use pleg::{Item, Level, Overflow, Pleg, PodRef, PodUid, Start};
+use pleg::{Item, Overflow, Pleg, PodRef, PodUid, Start};
 use pleg_cri::{Client, v1};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -247,8 +246,8 @@ impl NodeLoop {
         // How long nothing was heard of the runtime, neither by a look nor by the monitor's heartbeat.
         let answered = pleg.readiness().last_answer().map(|at| at.elapsed());
         let quiet = answered.into_iter().chain(last_look).min();
-        let cause = report.causes.iter().find(|cause| cause.stage == Stage::List);
-        let bad = report.level == Level::Unhealthy || cause.is_some();
+        let why = report.why_stale();
+        let bad = why.is_some();
         let metrics = &self.crew.shared.metrics;
         metrics.stale(bad);
         if bad {
@@ -264,7 +263,7 @@ impl NodeLoop {
                 Arc::new(Stale {
                     // Before the first look nothing is known, whoever answers.
                     as_of: last_look.and(quiet).and_then(|quiet| now.saturating_sub(quiet).ok()),
-                    why: cause.map_or_else(|| report.headline.clone(), why),
+                    why: why.unwrap_or_default(),
                 })
             });
             if !bad {
@@ -272,14 +271,5 @@ impl NodeLoop {
             }
             true
         });
-    }
-}
-
-/// Why nothing new is seen, without its age: the text stays while the age grows, and `as_of` tells it.
-fn why(cause: &Cause) -> String {
-    match (&cause.last_error, &cause.who.pod) {
-        (Some(error), _) => error.to_string(),
-        (None, Some(_)) => format!("{} is not answered, and neither is {} by its id", cause.rpc, cause.who),
-        (None, None) => format!("{} is not answered", cause.rpc),
     }
 }

@@ -73,6 +73,8 @@ impl Case {
             created_at: Some(at(created)),
             ips: Box::new(["10.0.0.7".parse().unwrap()]),
             runtime_handler: Box::default(),
+            labels: pleg::status::Pairs::default(),
+            annotations: pleg::status::Pairs::default(),
         };
         let mut all = self.status.sandboxes.into_vec();
         all.insert(0, sandbox);

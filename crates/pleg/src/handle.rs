@@ -121,7 +121,7 @@ impl Pleg {
             .waiters(self.cache.waits().iter().map(|wait| wait.waiters).sum());
         self.metrics.node_ready(self.readiness.ready().status);
         // With every cause: a gauge that stops at the length of a list would be wrong.
-        self.metrics.troubles(&self.health.whole_report());
+        self.metrics.troubles(&self.health.report_in_full());
         self.metrics.render(self.health.inflight())
     }
 }

@@ -1,5 +1,8 @@
 //! What inspection returned: the part of CRI's statuses that people and sync loops ask for.
 
+mod pairs;
+mod summary;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -7,6 +10,9 @@ use hashbrown::HashMap;
 use jiff::Timestamp;
 use pleg_cri::v1;
 use serde::Serialize;
+
+pub use pairs::Pairs;
+pub use summary::Summary;
 
 use crate::model::{ContainerId, ContainerRef, ContainerState, PodRef, SandboxId, SandboxState};
 
@@ -83,6 +89,12 @@ pub struct SandboxStatus {
     /// The handler that runs it, such as `runc`; empty for the default.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub runtime_handler: Box<str>,
+    /// The pod's labels.
+    #[serde(skip_serializing_if = "Pairs::is_empty")]
+    pub labels: Pairs,
+    /// The pod's annotations.
+    #[serde(skip_serializing_if = "Pairs::is_empty")]
+    pub annotations: Pairs,
 }
 
 /// A container.
@@ -140,7 +152,7 @@ pub struct Resources {
 
 impl SandboxStatus {
     /// What the list says of a sandbox that has not been inspected.
-    pub(crate) fn listed(id: &SandboxId, state: SandboxState, attempt: u32, created_at: i64) -> Self {
+    pub fn listed(id: &SandboxId, state: SandboxState, attempt: u32, created_at: i64) -> Self {
         Self {
             id: id.clone(),
             state,
@@ -148,6 +160,8 @@ impl SandboxStatus {
             created_at: timestamp(created_at),
             ips: Box::default(),
             runtime_handler: Box::default(),
+            labels: Pairs::default(),
+            annotations: Pairs::default(),
         }
     }
 
@@ -165,13 +179,15 @@ impl SandboxStatus {
             // An address the runtime garbled is no address.
             ips: ips.filter_map(|ip| ip.parse().ok()).take(IP_LIMIT).collect(),
             runtime_handler: text(&status.runtime_handler).into(),
+            labels: Pairs::new(&status.labels),
+            annotations: Pairs::new(&status.annotations),
         }
     }
 }
 
 impl ContainerStatus {
     /// What the list says of a container that has not been inspected.
-    pub(crate) fn listed(container: &ContainerRef, state: ContainerState, created_at: i64) -> Self {
+    pub fn listed(container: &ContainerRef, state: ContainerState, created_at: i64) -> Self {
         Self {
             id: container.id.clone(),
             name: Arc::clone(&container.name),

@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 mod completions;
+mod containers;
 mod debug;
 mod demo;
 mod doctor;
@@ -37,12 +38,14 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         }) => bench::node::run(&global, args, shutdown).await,
         Command::Watch(args) => Box::pin(watch::run(&global, args, shutdown)).await,
         Command::Demo(args) => demo::run(args, shutdown).await,
+        Command::Pods(args) if args.watch => Box::pin(pods::watch(&global, args, shutdown)).await,
         Command::Sim(args) => sim::run(args).await,
         command => {
             let once = async {
                 match command {
                     Command::Pods(args) => pods::run(&global, args).await,
                     Command::Inspect(args) => inspect::run(&global, args).await,
+                    Command::Containers(args) => containers::run(&global, args).await,
                     Command::Health(args) => health::run(&global, args).await,
                     Command::Doctor(args) => doctor::run(&global, args).await,
                     Command::Bench(args) => bench::run(&global, args).await,

@@ -1,64 +1,153 @@
 //! `pleg pods`: the pods of the node.
 
+mod choose;
+mod watch;
+
 use std::process::ExitCode;
 
 use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
 
-use crate::args::{Format, Global, Pods};
+use crate::args::{Global, ListFormat, Pods};
 use crate::connect::{self, Observed, Stay};
+use crate::output::pod::Style;
 use crate::text::clean;
-use crate::{kube, output};
+use crate::{Usage, kube, output, signals};
+use choose::{Choosable, choose, is_named};
 
+/// Answers once.
 pub(crate) async fn run(global: &Global, args: Pods) -> anyhow::Result<ExitCode> {
+    check(&args)?;
     let observed = Observed::find(global, &args.observe, Stay::Once).await?;
-    let wanted = args.namespace.as_deref();
-    let pods = observed
-        .pods(|namespace, _, _| wanted.is_none_or(|wanted| wanted == namespace))
-        .await?;
-    let pods = match pods {
-        connect::Pods::Runtime(pods) => pods,
-        connect::Pods::Node(pods) => return of_node(&pods, &args),
-    };
-    if nothing(&args, pods.len()) {
-        return Ok(ExitCode::SUCCESS);
+    let pods = find(&observed, &args).await?;
+    let absent = absent(&pods, &args);
+    if !nothing(&args, &pods.chosen) || !absent.is_empty() {
+        print(&pods.chosen, &args)?;
     }
-    match args.output {
-        Format::Table => output::print(&output::pod::table(&pods, false, Timestamp::now()))?,
-        Format::Wide => output::print(&output::pod::table(&pods, true, Timestamp::now()))?,
-        Format::Json => output::print_json(&pods)?,
-        Format::Yaml => output::print_yaml(&pods)?,
-    }
+    anyhow::ensure!(absent.is_empty(), "no pod {}", absent.join(", "));
     Ok(ExitCode::SUCCESS)
 }
 
+/// Answers, and stays.
+pub(crate) async fn watch(global: &Global, args: Pods, shutdown: CancellationToken) -> anyhow::Result<ExitCode> {
+    check(&args)?;
+    if args.output == ListFormat::Yaml {
+        return Err(Usage("-w prints line by line: choose -o table, wide, json or name".to_owned()).into());
+    }
+    tokio::select! {
+        biased;
+        () = shutdown.cancelled() => Ok(ExitCode::SUCCESS),
+        () = signals::stdout_closed() => Ok(ExitCode::SUCCESS),
+        ended = watch::follow(global, &args) => ended.map(|()| ExitCode::SUCCESS),
+    }
+}
+
+fn check(args: &Pods) -> Result<(), Usage> {
+    for name in &args.names {
+        crate::args::one_namespace(name, args.namespace.as_deref())?;
+    }
+    Ok(())
+}
+
+/// Pods that have the right names, and those of them that are asked for.
+struct Found {
+    /// Namespace and name of each.
+    named: Vec<(String, String)>,
+    chosen: connect::Pods,
+}
+
+async fn find(observed: &Observed, args: &Pods) -> anyhow::Result<Found> {
+    let mut chosen = observed
+        .pods(|namespace, name, _| is_named(args, namespace, name))
+        .await?;
+    let named = match &mut chosen {
+        connect::Pods::Runtime(pods) => {
+            let named = namespaces_and_names(pods);
+            choose(pods, args);
+            named
+        }
+        connect::Pods::Node(pods) => {
+            let named = namespaces_and_names(pods);
+            choose(pods, args);
+            named
+        }
+    };
+    Ok(Found { named, chosen })
+}
+
+fn namespaces_and_names<P: Choosable>(pods: &[P]) -> Vec<(String, String)> {
+    let owned = |pod: &P| {
+        let [namespace, name, _] = pod.names();
+        (namespace.to_owned(), name.to_owned())
+    };
+    pods.iter().map(owned).collect()
+}
+
+/// Names that no pod has.
+fn absent(found: &Found, args: &Pods) -> Vec<String> {
+    let is_there = |wanted: &crate::filter::PodName| {
+        let mut named = found.named.iter();
+        named.any(|(namespace, name)| wanted.matches(namespace, name))
+    };
+    let absent = args.names.iter().filter(|name| !is_there(name));
+    absent.map(ToString::to_string).collect()
+}
+
 /// Whether there is no table to print. Says so beside the answer, as kubectl does: a head without rows may be taken for a mistake.
-fn nothing(args: &Pods, pods: usize) -> bool {
-    let is_table = matches!(args.output, Format::Table | Format::Wide);
-    if pods > 0 || !is_table {
+fn nothing(args: &Pods, pods: &connect::Pods) -> bool {
+    let is_table = matches!(args.output, ListFormat::Table | ListFormat::Wide);
+    if pods.len() > 0 || !is_table {
         return false;
     }
-    match &args.namespace {
-        Some(namespace) => connect::tell(&format!("No pods found in namespace {}.", clean(namespace))),
-        None => connect::tell("No pods found."),
+    if !args.names.is_empty() {
+        // The error names them.
+    } else if let Some(namespace) = &args.namespace {
+        connect::tell(&format!("No pods found in namespace {}.", clean(namespace)));
+    } else {
+        connect::tell("No pods found.");
     }
     true
 }
 
+fn style(args: &Pods) -> Style {
+    Style {
+        wide: args.output == ListFormat::Wide,
+        no_headers: args.no_headers,
+    }
+}
+
+fn print(pods: &connect::Pods, args: &Pods) -> anyhow::Result<()> {
+    let now = Timestamp::now();
+    match pods {
+        connect::Pods::Runtime(pods) => match args.output {
+            ListFormat::Table | ListFormat::Wide => output::print(&output::pod::table(pods, style(args), now)),
+            ListFormat::Json => output::print_json(pods),
+            ListFormat::Yaml => output::print_yaml(pods),
+            ListFormat::Name => output::print(&names(pods)),
+        },
+        connect::Pods::Node(pods) => match args.output {
+            ListFormat::Table | ListFormat::Wide => {
+                let table = output::kube::table(pods, args.namespace.is_none(), style(args), now);
+                output::print(&table)
+            }
+            ListFormat::Json => output::print_json(&list(pods)),
+            ListFormat::Yaml => output::print_yaml(&list(pods)),
+            ListFormat::Name => output::print(&names(pods)),
+        },
+    }
+}
+
 /// As kubectl prints them.
-fn of_node(pods: &[kube::Pod], args: &Pods) -> anyhow::Result<ExitCode> {
-    if nothing(args, pods.len()) {
-        return Ok(ExitCode::SUCCESS);
-    }
-    let table = |wide| output::kube::table(pods, args.namespace.is_none(), wide, Timestamp::now());
-    let list = || {
-        let items: Vec<_> = pods.iter().map(|pod| &pod.raw).collect();
-        serde_json::json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": items})
+fn list(pods: &[kube::Pod]) -> serde_json::Value {
+    let items: Vec<_> = pods.iter().map(|pod| &pod.raw).collect();
+    serde_json::json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": items})
+}
+
+/// Names as `pleg inspect` takes them.
+fn names<P: Choosable>(pods: &[P]) -> String {
+    let line = |pod: &P| {
+        let [namespace, name, _] = pod.names().map(clean);
+        format!("{namespace}/{name}\n")
     };
-    match args.output {
-        Format::Table => output::print(&table(false))?,
-        Format::Wide => output::print(&table(true))?,
-        Format::Json => output::print_json(&list())?,
-        Format::Yaml => output::print_yaml(&list())?,
-    }
-    Ok(ExitCode::SUCCESS)
+    pods.iter().map(line).collect()
 }

@@ -74,6 +74,21 @@ impl Daemon {
             .with_context(|| format!("the daemon at {} is another version: {path}", self.address))
     }
 
+    /// Asks for an object, with a query.
+    pub(crate) async fn query_json<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &[(&str, String)],
+    ) -> anyhow::Result<T> {
+        self.get_json(&uri(path, query)).await
+    }
+
+    /// Asks for a text, with a query.
+    pub(crate) async fn query_text(&self, path: &str, query: &[(&str, String)]) -> anyhow::Result<String> {
+        let bytes = self.get_bytes(&uri(path, query)).await?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
     /// Asks for a whole answer, as it is.
     pub(crate) async fn get_bytes(&self, path: &str) -> anyhow::Result<Bytes> {
         let answer = async {
@@ -89,15 +104,8 @@ impl Daemon {
 
     /// Asks for a stream of lines.
     pub(crate) async fn lines(&self, path: &str, query: &[(&str, String)]) -> anyhow::Result<Lines> {
-        let mut uri = path.to_owned();
-        for (n, (name, value)) in query.iter().enumerate() {
-            uri.push(if n == 0 { '?' } else { '&' });
-            uri.push_str(name);
-            uri.push('=');
-            encode(value, &mut uri);
-        }
         Ok(Lines {
-            body: self.get(&uri).await?.into_body(),
+            body: self.get(&uri(path, query)).await?.into_body(),
             read: BytesMut::new(),
         })
     }
@@ -201,6 +209,17 @@ impl Lines {
             }
         }
     }
+}
+
+fn uri(path: &str, query: &[(&str, String)]) -> String {
+    let mut uri = path.to_owned();
+    for (n, (name, value)) in query.iter().enumerate() {
+        uri.push(if n == 0 { '?' } else { '&' });
+        uri.push_str(name);
+        uri.push('=');
+        encode(value, &mut uri);
+    }
+    uri
 }
 
 /// Everything but the plainest characters as `%XX`.

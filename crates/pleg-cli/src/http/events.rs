@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::query::{Bad, Fields, read_since};
 use super::routes::{App, error};
 use crate::filter::Filter;
-use crate::since::Since;
+use crate::since::{FromTime, Since};
 use crate::wire::Heartbeat;
 
 /// Events that are there are sent together, up to this many bytes.
@@ -84,6 +84,7 @@ pub(super) fn answer(app: &App, request: Request) -> Response {
         // Those who do not follow get what is there now, however fast more comes.
         until: (!request.follow).then(|| feed.newest()),
         subscriber: feed.subscribe(start, Overflow::Gap),
+        from: request.since.and_then(Since::beginning),
         filter: request.filter,
         format: request.format,
         heartbeat: request.heartbeat.then(Instant::now),
@@ -100,6 +101,7 @@ pub(super) fn answer(app: &App, request: Request) -> Response {
 
 struct Reader {
     subscriber: Subscriber,
+    from: Option<FromTime>,
     until: Option<u64>,
     filter: Filter,
     format: Format,
@@ -148,6 +150,12 @@ impl Reader {
             };
             if self.until.is_some_and(|until| first > until) {
                 return (!chunk.is_empty()).then(|| chunk.into());
+            }
+            if let Some(gap) = self.from.as_mut().and_then(|from| from.missed(&item)) {
+                self.write(&Item::Gap(gap), &mut chunk);
+            }
+            if self.from.is_some_and(|from| !from.admits(&item)) {
+                continue;
             }
             self.write(&item, &mut chunk);
             if chunk.len() >= CHUNK {

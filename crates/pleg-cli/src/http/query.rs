@@ -170,7 +170,7 @@ where
 /// Reads after which event to begin.
 pub(super) fn read_since(field: &str, text: &str) -> Result<Since, Bad> {
     text.parse()
-        .map_err(|_| Bad::new(field, "not the cursor or number of an event", &ACCEPTED))
+        .map_err(|_| Bad::new(field, "neither an event nor a time", &ACCEPTED))
 }
 
 #[cfg(test)]

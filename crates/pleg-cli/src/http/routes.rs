@@ -8,6 +8,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, StatusCode};
+use jiff::Timestamp;
 use pleg::{Pleg, PodEntry};
 use pleg_node::Board;
 use serde_json::json;
@@ -17,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::query::{Bad, Fields, Names, NoQuery};
 use super::{debug, events, node, process, ready};
 use crate::about::Setup;
-use crate::wire::{Conditions, PodJson, ReportJson};
+use crate::wire::{Conditions, PodHealth, PodJson, ReportJson};
 
 /// Readers of the event stream at once.
 const FOLLOWERS: usize = 64;
@@ -128,7 +129,9 @@ async fn pods(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<
     let mut entries = app.pleg.cache().entries();
     entries.retain(|entry| filter.matches_pod(&entry.status.pod));
     entries.sort_by(|a, b| key(a).cmp(&key(b)));
-    let list: Vec<_> = entries.iter().map(PodJson::from).collect();
+    let report = app.pleg.health().report_in_full();
+    let health = PodHealth::of(&report, Timestamp::now());
+    let list: Vec<_> = entries.iter().map(|entry| PodJson::new(entry, &health)).collect();
     Ok(Json(list).into_response())
 }
 
@@ -152,7 +155,11 @@ async fn pod(State(app): State<Arc<App>>, Names((namespace, name)): Names<(Strin
                 .max()
         });
     match newest {
-        Some(entry) => Json(PodJson::from(entry)).into_response(),
+        Some(entry) => {
+            let report = app.pleg.health().report_in_full();
+            let health = PodHealth::of(&report, Timestamp::now());
+            Json(PodJson::new(entry, &health)).into_response()
+        }
         None => error(StatusCode::NOT_FOUND, &format!("no pod {namespace}/{name}")),
     }
 }

@@ -1,13 +1,15 @@
 //! Events as lines of a table. The widths are fixed: nobody knows the names that are still to come.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use pleg_cri::error::seconds;
 
 use super::{CYAN, DIM, GREEN, PLAIN, RED, YELLOW};
-use crate::text::{clean, lag, shorten};
+use crate::text::{ShortNames, clean, clock, lag, shorten, zone};
 use crate::wire::{Event, Gap, Line, Subject};
 
 const TIME: usize = 8;
@@ -30,6 +32,9 @@ pub(crate) struct EventTable {
     cut: bool,
     wide: bool,
     zone: TimeZone,
+    pods: Arc<ShortNames>,
+    /// Times that are not of today or not of this zone have both with them.
+    dated: bool,
 }
 
 impl EventTable {
@@ -50,6 +55,8 @@ impl EventTable {
             cut: columns.is_some() && !wide,
             wide,
             zone,
+            pods: Arc::default(),
+            dated: false,
         }
     }
 
@@ -57,7 +64,10 @@ impl EventTable {
     pub(crate) fn for_stdout(wide: bool) -> Self {
         let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
         let columns = size.map(|size| usize::from(size.ws_col)).filter(|&columns| columns > 0);
-        Self::new(columns, wide, TimeZone::system())
+        Self {
+            dated: true,
+            ..Self::new(columns, wide, zone())
+        }
     }
 
     pub(crate) fn head(&self) -> String {
@@ -141,8 +151,11 @@ impl EventTable {
     }
 
     fn time(&self, event: &Event) -> String {
-        let time = event.time.to_zoned(self.zone.clone());
-        let time = time.strftime("%H:%M:%S");
+        let time = if self.dated {
+            clock(event.time, Timestamp::now(), &self.zone, &TimeZone::system())
+        } else {
+            event.time.to_zoned(self.zone.clone()).strftime("%H:%M:%S").to_string()
+        };
         format!("{time:<TIME$}")
     }
 
@@ -162,7 +175,12 @@ impl EventTable {
         ];
         let mut line = String::new();
         for (n, (cell, width)) in cells.iter().zip(widths).enumerate() {
-            let cell = if self.cut { shorten(cell, width) } else { cell.clone() };
+            let cell = match n {
+                _ if !self.cut => cell.clone(),
+                // A pod that looks like another one helps nobody.
+                2 => self.pods.shorten(cell, width),
+                _ => shorten(cell, width),
+            };
             if n > 0 {
                 line.push(' ');
             }

@@ -5,10 +5,11 @@ use std::fmt::Write as _;
 
 use jiff::Timestamp;
 
-use super::table::{Cell, Table};
+use super::pod::{Style, dash};
+use super::table::Cell;
 use super::{BOLD, GREEN, PLAIN, RED, YELLOW};
 use crate::kube::{Container, Pod, State, View};
-use crate::text::{age, clean};
+use crate::text::{self, age, clean};
 
 fn colour(word: &str) -> &'static str {
     match word {
@@ -19,20 +20,16 @@ fn colour(word: &str) -> &'static str {
     }
 }
 
-fn dash(text: String) -> String {
-    if text.is_empty() { "-".to_owned() } else { text }
-}
-
 /// The table of pods; with their namespaces unless one was asked for. What is old is told below it.
-pub(crate) fn table(pods: &[Pod], namespaces: bool, wide: bool, now: Timestamp) -> String {
+pub(crate) fn table(pods: &[Pod], namespaces: bool, style: Style, now: Timestamp) -> String {
     let mut head = vec!["NAME", "READY", "STATUS", "RESTARTS", "AGE"];
     if namespaces {
         head.insert(0, "NAMESPACE");
     }
-    if wide {
+    if style.wide {
         head.extend(["IP", "UID"]);
     }
-    let mut table = Table::new(&head);
+    let mut table = style.table(&head);
     for pod in pods {
         let view = &pod.view;
         let ((ready, total), (restarts, last), word) = (view.ready(), view.restarts(), view.word());
@@ -50,7 +47,7 @@ pub(crate) fn table(pods: &[Pod], namespaces: bool, wide: bool, now: Timestamp) 
         if namespaces {
             row.insert(0, clean(&view.metadata.namespace).into());
         }
-        if wide {
+        if style.wide {
             row.push(dash(ips(view)).into());
             row.push(clean(&view.metadata.uid).into());
         }
@@ -79,7 +76,12 @@ struct Lines(String);
 impl Lines {
     fn field(&mut self, indent: usize, name: &str, value: &str) {
         if !value.is_empty() {
-            let name = format!("{name}:");
+            // What goes on below a name has none of its own.
+            let name = if name.is_empty() {
+                String::new()
+            } else {
+                format!("{name}:")
+            };
             let width = 18_usize.saturating_sub(indent);
             let _ = writeln!(self.0, "{:indent$}{BOLD}{name:<width$}{PLAIN} {}", "", clean(value));
         }
@@ -87,7 +89,7 @@ impl Lines {
 
     fn pairs(&mut self, name: &str, pairs: &BTreeMap<String, String>) {
         for (n, (key, value)) in pairs.iter().enumerate() {
-            self.field(0, if n == 0 { name } else { " " }, &format!("{key}={value}"));
+            self.field(0, if n == 0 { name } else { "" }, &format!("{key}={value}"));
         }
     }
 }
@@ -96,7 +98,7 @@ impl Lines {
 pub(crate) fn describe(pod: &Pod, now: Timestamp) -> String {
     let (view, mut lines) = (&pod.view, Lines::default());
     let (metadata, status) = (&view.metadata, &view.status);
-    let when = |at: Option<Timestamp>| at.map_or(String::new(), |at| format!("{at} ({} ago)", age(Some(at), now)));
+    let when = |at: Option<Timestamp>| text::when(at, now);
     lines.field(0, "Name", &metadata.name);
     lines.field(0, "Namespace", &metadata.namespace);
     lines.field(0, "UID", &metadata.uid);

@@ -2,6 +2,7 @@
 //!
 //! Colours go where the terminal takes them (anstream), and a reader who leaves is the end, not an error.
 
+pub(crate) mod container;
 pub(crate) mod event;
 pub(crate) mod health;
 pub(crate) mod kube;

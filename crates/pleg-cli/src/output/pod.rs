@@ -1,6 +1,5 @@
-//! Pods as a table, and one pod in full.
+//! Pods of a runtime as a table, and one pod in full.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -9,166 +8,293 @@ use pleg_cri::error::seconds;
 
 use super::table::{Cell, Table};
 use super::{BOLD, GREEN, PLAIN, RED, YELLOW};
-use crate::text::{age, clean, count, short_ids};
+use crate::text::{self, age, clean, count, short_ids};
 use crate::wire::{Container, Pod};
 
-/// What a row says of a pod.
-struct Summary {
-    running: usize,
-    total: usize,
-    restarts: u64,
+/// How a table is printed.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Style {
+    pub(crate) wide: bool,
+    pub(crate) no_headers: bool,
 }
 
-/// Counts each container once, by its newest attempt.
-fn summary(pod: &Pod) -> Summary {
-    let mut newest: BTreeMap<&str, &Container> = BTreeMap::new();
-    for container in &pod.containers {
-        let known = newest.entry(&container.name).or_insert(container);
-        if (container.attempt, container.created_at) >= (known.attempt, known.created_at) {
-            *known = container;
+impl Style {
+    /// A table with this head, or without one.
+    pub(crate) fn table(self, head: &[&str]) -> Table {
+        if self.no_headers {
+            Table::without_head()
+        } else {
+            Table::new(head)
         }
     }
-    Summary {
-        running: newest.values().filter(|container| container.state == "Running").count(),
-        total: newest.len(),
-        restarts: newest.values().map(|container| u64::from(container.attempt)).sum(),
+}
+
+/// What STATE says of a pod: that its status is old, else what is wrong with seeing it, else what it does.
+pub(crate) fn state(pod: &Pod) -> String {
+    if pod.status_stale.is_some() {
+        return pleg_node::status::STALE.to_owned();
+    }
+    if pod.error.is_some() {
+        return "Quarantined".to_owned();
+    }
+    match pod.causes.first() {
+        Some(cause) => camel_case(&cause.trouble),
+        None => pod.state.clone(),
     }
 }
 
-fn state(pod: &Pod) -> (&str, &'static str) {
-    match (&pod.error, pod.sandboxes.first()) {
-        (Some(_), _) => ("Quarantined", RED),
-        (None, Some(sandbox)) if sandbox.state == "Ready" => ("Ready", GREEN),
-        (None, Some(sandbox)) => (&sandbox.state, YELLOW),
-        (None, None) => ("NoSandbox", YELLOW),
+/// `hung-shim` as a word among others of Kubernetes: `HungShim`.
+fn camel_case(trouble: &str) -> String {
+    let capital = |part: &str| {
+        let mut chars = part.chars();
+        let first = chars.next().map(|c| c.to_ascii_uppercase());
+        first.into_iter().chain(chars).collect::<String>()
+    };
+    trouble.split('-').map(capital).collect()
+}
+
+fn colour(state: &str) -> &'static str {
+    match state {
+        "Running" | "Completed" => GREEN,
+        "Created" | "Exited" | "NoContainers" | "NotReady" => YELLOW,
+        _ => RED,
     }
 }
 
-fn created(pod: &Pod) -> Option<Timestamp> {
+/// When the pod was made: its oldest sandbox that is left.
+pub(crate) fn created(pod: &Pod) -> Option<Timestamp> {
     pod.sandboxes.iter().filter_map(|sandbox| sandbox.created_at).min()
 }
 
-/// The table of pods. What cannot be inspected is told below it.
-pub(crate) fn table(pods: &[Pod], wide: bool, now: Timestamp) -> String {
+pub(super) fn dash(text: String) -> String {
+    if text.is_empty() { "-".to_owned() } else { text }
+}
+
+/// The table of pods. What is wrong with seeing them stands below it.
+pub(crate) fn table(pods: &[Pod], style: Style, now: Timestamp) -> String {
+    rows(pods, style, now).render() + &troubles(pods, now)
+}
+
+/// The table alone.
+pub(crate) fn rows(pods: &[Pod], style: Style, now: Timestamp) -> Table {
     let mut head = vec!["NAMESPACE", "NAME", "READY", "STATE", "RESTARTS", "IP", "AGE"];
-    if wide {
-        head.extend(["INSPECTED", "SANDBOX", "UID"]);
+    if style.wide {
+        head.extend(["INSPECTED", "SANDBOX", "HANDLER", "IMAGES", "SANDBOX ID", "UID"]);
     }
-    let mut table = Table::new(&head);
+    let mut table = style.table(&head);
     for pod in pods {
-        let sum = summary(pod);
-        let (state, colour) = state(pod);
-        let dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+        let state = state(pod);
         let ips: Vec<_> = pod.ips.iter().map(ToString::to_string).collect();
+        let ips = if style.wide {
+            ips.join(",")
+        } else {
+            ips.first().cloned().unwrap_or_default()
+        };
         let mut row: Vec<Cell> = vec![
             dash(clean(&pod.pod.namespace)).into(),
             dash(clean(&pod.pod.name)).into(),
-            format!("{}/{}", sum.running, sum.total).into(),
-            Cell::coloured(clean(state), colour),
-            sum.restarts.to_string().into(),
-            dash(if wide {
-                ips.join(",")
-            } else {
-                ips.first().cloned().unwrap_or_default()
-            })
-            .into(),
+            format!("{}/{}", pod.running, pod.total).into(),
+            Cell::coloured(clean(&state), colour(&state)),
+            pod.restarts.to_string().into(),
+            dash(ips).into(),
             age(created(pod), now).into(),
         ];
-        if wide {
-            row.push(
-                pod.inspected_at
-                    .map_or("never".to_owned(), |at| format!("{} ago", age(Some(at), now)))
-                    .into(),
-            );
-            row.push(dash(clean(pod.sandboxes.first().map_or("", |sandbox| &sandbox.id))).into());
-            row.push(clean(&pod.pod.uid).into());
+        if style.wide {
+            let sandbox = |of: fn(&crate::wire::Sandbox) -> &str| dash(clean(pod.sandboxes.first().map_or("", of)));
+            let inspected = pod.inspected_at;
+            row.extend([
+                Cell::from(inspected.map_or("never".to_owned(), |at| format!("{} ago", age(Some(at), now)))),
+                sandbox(|sandbox| &sandbox.state).into(),
+                sandbox(|sandbox| &sandbox.runtime_handler).into(),
+                dash(clean(&images(pod).join(","))).into(),
+                sandbox(|sandbox| &sandbox.id).into(),
+                clean(&pod.pod.uid).into(),
+            ]);
         }
         table.row(row);
     }
-    let mut text = table.render();
+    table
+}
+
+/// The images of a pod, each once, in the order of its containers.
+fn images(pod: &Pod) -> Vec<&str> {
+    let mut images: Vec<&str> = Vec::new();
+    for container in &pod.containers {
+        if !container.image.is_empty() && !images.contains(&container.image.as_str()) {
+            images.push(&container.image);
+        }
+    }
+    images
+}
+
+/// What is wrong with seeing these pods, a line each: first that nothing new is seen of any, then what is wrong with single ones.
+pub(crate) fn troubles(pods: &[Pod], now: Timestamp) -> String {
+    let mut text = String::new();
+    if let Some(stale) = pods.iter().find_map(|pod| pod.status_stale.as_ref()) {
+        let _ = writeln!(text, "{RED}{}{PLAIN}", stale_line(stale, now));
+    }
     for pod in pods {
-        if let Some(error) = &pod.error {
-            let lasted = seconds(Duration::from_secs(error.age_seconds));
-            let (name, message) = (clean(&pod.pod.full_name()), short_ids(&clean(&error.message)));
-            let _ = writeln!(text, "{RED}{name} in quarantine for {lasted}: {message}{PLAIN}");
+        let name = clean(&pod.pod.full_name());
+        for line in trouble_lines(pod) {
+            let _ = writeln!(text, "{RED}{name}: {}{PLAIN}", short_ids(&clean(&line)));
         }
     }
     text
 }
 
-/// One pod in full, as `kubectl describe` would.
-pub(crate) fn describe(pod: &Pod, now: Timestamp) -> String {
-    let mut text = String::new();
-    let mut field = |indent: usize, name: &str, value: &str| {
-        if !value.is_empty() {
-            let name = format!("{name}:");
-            let width = 16_usize.saturating_sub(indent);
-            let _ = writeln!(text, "{:indent$}{BOLD}{name:<width$}{PLAIN} {}", "", clean(value));
-        }
-    };
-    let when = |at: Option<Timestamp>| at.map_or(String::new(), |at| format!("{at} ({} ago)", age(Some(at), now)));
-    let sum = summary(pod);
-    field(0, "Name", &pod.pod.name);
-    field(0, "Namespace", &pod.pod.namespace);
-    field(0, "UID", &pod.pod.uid);
-    field(0, "State", state(pod).0);
-    field(
-        0,
-        "Running",
-        &format!("{} of {}, {}", sum.running, sum.total, count(sum.restarts, "restart")),
-    );
-    let ips: Vec<_> = pod.ips.iter().map(ToString::to_string).collect();
-    field(0, "IPs", &ips.join(", "));
-    field(
-        0,
-        "Inspected",
-        &pod.inspected_at.map_or("never".to_owned(), |at| when(Some(at))),
-    );
-    if let Some(error) = &pod.error {
+fn stale_line(stale: &crate::wire::StatusStale, now: Timestamp) -> String {
+    let why = short_ids(&clean(&stale.why));
+    match stale.as_of {
+        Some(at) => format!("Nothing new has been seen of any pod for {}: {why}", age(Some(at), now)),
+        None => format!("Nothing has been seen of any pod yet: {why}"),
+    }
+}
+
+/// What is wrong with a pod, a sentence each.
+fn trouble_lines(pod: &Pod) -> Vec<String> {
+    let mut lines = Vec::new();
+    let parts = pod.stale.iter().filter_map(|part| part.error.as_ref());
+    // An older daemon tells only the first.
+    let errors = parts.chain(pod.error.as_ref().filter(|_| pod.stale.is_empty()));
+    for error in errors {
         let lasted = seconds(Duration::from_secs(error.age_seconds));
         let tries = count(error.attempts, "attempt");
-        field(0, "Quarantine", &format!("for {lasted}, {tries}: {}", error.message));
+        lines.push(format!("in quarantine for {lasted}, {tries}: {}", error.message));
     }
-    for sandbox in &pod.sandboxes {
-        field(0, "Sandbox", &sandbox.id);
-        field(2, "State", &sandbox.state);
-        field(2, "Attempt", &sandbox.attempt.to_string());
-        field(2, "Created", &when(sandbox.created_at));
-        field(2, "Handler", &sandbox.runtime_handler);
-    }
-    for container in &pod.containers {
-        field(0, "Container", &container.name);
-        field(2, "ID", &container.id);
-        field(2, "State", &container.state);
-        field(2, "Attempt", &container.attempt.to_string());
-        field(2, "Image", &container.image);
-        field(2, "Image ref", &container.image_ref);
-        field(2, "Created", &when(container.created_at));
-        field(2, "Started", &when(container.started_at));
-        field(2, "Finished", &when(container.finished_at));
-        field(
-            2,
-            "Exit code",
-            &container.exit_code.map(|code| code.to_string()).unwrap_or_default(),
-        );
-        field(2, "Reason", &container.reason);
-        field(2, "Message", &container.message);
-        field(2, "Log", &container.log_path);
-        if let Some(limits) = &container.resources {
-            let memory = match limits.memory_limit_in_bytes {
-                0 => "no limit".to_owned(),
-                bytes => format!("{} MiB", bytes / (1 << 20)),
+    let known = |id: &Option<String>| {
+        pod.stale
+            .iter()
+            .any(|part| part.error.is_some() && Some(&part.id) == id.as_ref())
+    };
+    let causes = pod.causes.iter().filter(|cause| !known(&cause.id));
+    lines.extend(causes.map(|cause| cause.text.clone()));
+    lines
+}
+
+/// Lines of names and values.
+#[derive(Default)]
+struct Lines(String);
+
+impl Lines {
+    fn field(&mut self, indent: usize, name: &str, value: &str) {
+        if !value.is_empty() {
+            // What goes on below a name has none of its own.
+            let name = if name.is_empty() {
+                String::new()
+            } else {
+                format!("{name}:")
             };
-            let cpu = match (limits.cpu_quota, limits.cpu_period) {
-                (quota @ 1.., period @ 1..) => format!("{:.2} cores", quota as f64 / period as f64),
-                _ => "no limit".to_owned(),
-            };
-            field(
-                2,
-                "Limits",
-                &format!("cpu {cpu}, shares {}, memory {memory}", limits.cpu_shares),
-            );
+            let width = 16_usize.saturating_sub(indent);
+            let _ = writeln!(self.0, "{:indent$}{BOLD}{name:<width$}{PLAIN} {}", "", clean(value));
         }
     }
-    text
+
+    fn pairs(&mut self, name: &str, pairs: &std::collections::BTreeMap<String, String>) {
+        for (n, (key, value)) in pairs.iter().enumerate() {
+            self.field(0, if n == 0 { name } else { "" }, &format!("{key}={value}"));
+        }
+    }
+}
+
+/// One pod in full, as `kubectl describe` would. What is wrong comes first.
+pub(crate) fn describe(pod: &Pod, now: Timestamp) -> String {
+    let mut lines = Lines::default();
+    if let Some(stale) = &pod.status_stale {
+        let _ = writeln!(lines.0, "{RED}{}{PLAIN}", stale_line(stale, now));
+    }
+    for line in trouble_lines(pod) {
+        let _ = writeln!(lines.0, "{RED}Trouble: {}{PLAIN}", clean(&line));
+    }
+    let mut told = Vec::new();
+    for cause in &pod.causes {
+        if !told.contains(&&cause.next) {
+            let _ = writeln!(
+                lines.0,
+                "Usually: {}\nNext: {}",
+                clean(&cause.means),
+                clean(&cause.next)
+            );
+            told.push(&cause.next);
+        }
+    }
+    let when = |at: Option<Timestamp>| text::when(at, now);
+    lines.field(0, "Name", &pod.pod.name);
+    lines.field(0, "Namespace", &pod.pod.namespace);
+    lines.field(0, "UID", &pod.pod.uid);
+    if let Some(sandbox) = pod.sandboxes.first() {
+        lines.pairs("Labels", &sandbox.labels);
+        lines.pairs("Annotations", &sandbox.annotations);
+    }
+    lines.field(0, "State", &state(pod));
+    lines.field(
+        0,
+        "Running",
+        &format!("{} of {}, {}", pod.running, pod.total, count(pod.restarts, "restart")),
+    );
+    let ips: Vec<_> = pod.ips.iter().map(ToString::to_string).collect();
+    lines.field(0, "IPs", &ips.join(", "));
+    let inspected = pod.inspected_at;
+    lines.field(
+        0,
+        "Inspected",
+        &inspected.map_or("never".to_owned(), |at| when(Some(at))),
+    );
+    for sandbox in &pod.sandboxes {
+        lines.field(0, "Sandbox", &sandbox.id);
+        lines.field(2, "State", &sandbox.state);
+        lines.field(2, "Attempt", &sandbox.attempt.to_string());
+        lines.field(2, "Created", &when(sandbox.created_at));
+        lines.field(2, "Handler", &sandbox.runtime_handler);
+    }
+    for container in &pod.containers {
+        lines.field(0, "Container", &container.name);
+        let stale = pod.stale.iter().any(|part| part.id == container.id);
+        describe_container(&mut lines, container, stale, &when);
+    }
+    lines.0
+}
+
+fn describe_container(
+    lines: &mut Lines,
+    container: &Container,
+    stale: bool,
+    when: &dyn Fn(Option<Timestamp>) -> String,
+) {
+    lines.field(2, "ID", &container.id);
+    let old = if stale { " (not inspected since it changed)" } else { "" };
+    lines.field(2, "State", &format!("{}{old}", container.state));
+    lines.field(2, "Attempt", &container.attempt.to_string());
+    lines.field(2, "Image", &container.image);
+    lines.field(2, "Image ref", &container.image_ref);
+    lines.field(2, "Created", &when(container.created_at));
+    lines.field(2, "Started", &when(container.started_at));
+    lines.field(2, "Finished", &when(container.finished_at));
+    let code = container.exit_code;
+    lines.field(2, "Exit code", &code.map(|code| code.to_string()).unwrap_or_default());
+    lines.field(2, "Reason", &container.reason);
+    lines.field(2, "Message", &container.message);
+    lines.field(2, "Log", &container.log_path);
+    if let Some(limits) = &container.resources {
+        let memory = match limits.memory_limit_in_bytes {
+            0 => "no limit".to_owned(),
+            bytes => format!("{} MiB", bytes / (1 << 20)),
+        };
+        let cpu = match (limits.cpu_quota, limits.cpu_period) {
+            (quota @ 1.., period @ 1..) => format!("{:.2} cores", quota as f64 / period as f64),
+            _ => "no limit".to_owned(),
+        };
+        let limits = format!("cpu {cpu}, shares {}, memory {memory}", limits.cpu_shares);
+        lines.field(2, "Limits", &limits);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn troubles_are_words_of_kubernetes() {
+        assert_eq!(camel_case("hung-shim"), "HungShim");
+        assert_eq!(camel_case(""), "");
+    }
 }

@@ -27,7 +27,7 @@ impl<T: Into<String>> From<T> for Cell {
 }
 
 /// Rows under a head; each column is as wide as its widest cell.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Table {
     rows: Vec<Vec<Cell>>,
 }
@@ -39,17 +39,27 @@ impl Table {
         }
     }
 
+    /// Rows alone, for programs that read columns.
+    pub(crate) fn without_head() -> Self {
+        Self::default()
+    }
+
     pub(crate) fn row(&mut self, cells: Vec<Cell>) {
         self.rows.push(cells);
     }
 
     pub(crate) fn render(&self) -> String {
-        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let width = |column: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(column));
-            cells.map(|cell| cell.text.chars().count()).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..columns).map(width).collect();
+        self.render_under(&mut Vec::new())
+    }
+
+    /// The same, below other rows whose columns had these widths. They grow where a cell needs more.
+    pub(crate) fn render_under(&self, widths: &mut Vec<usize>) -> String {
+        for row in &self.rows {
+            widths.resize(widths.len().max(row.len()), 0);
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.text.chars().count());
+            }
+        }
         let mut text = String::new();
         for row in &self.rows {
             for (n, cell) in row.iter().enumerate() {

@@ -71,7 +71,7 @@ fn a_name_that_is_not_there_gets_an_offer() {
         .assert()
         .code(1)
         .stdout("")
-        .stderr("Error: no pod wbe-1. Did you mean default/web-1, default/web-0?\n");
+        .stderr("Error: no pod, container or sandbox wbe-1. Did you mean default/web-1, default/web-0?\n");
 }
 
 // One bad pod takes down a kubelet: kubernetes/kubernetes#94829, #98044.

@@ -21,6 +21,7 @@ mod metrics;
 mod mode;
 mod node;
 mod operation;
+mod pods;
 mod problems;
 mod proxy;
 mod selection;

@@ -220,6 +220,7 @@ pub(crate) fn settings() -> insta::Settings {
     for (pattern, to) in [
         (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "[uid]"),
         (r"sha256:[0-9a-f]{64}", "[image]"),
+        (r#"(config\.seen"?[=:] ?"?)\d+"#, "${1}[ns]"),
         (r"[0-9a-f]{64}|\([0-9a-f]{13}\)", "[id]"),
         (r#""instance":"[0-9a-f]{16}""#, r#""instance":"[instance]""#),
         (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "[time]"),

@@ -87,7 +87,7 @@ fn one_pod_that_hangs_shows_the_rest_of_it() {
         .clone();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(
-        text.contains("Quarantine:      for 1s, 1 attempt: ContainerStatus of container app"),
+        text.starts_with("Trouble: in quarantine for 1s, 1 attempt: ContainerStatus of container app"),
         "{text}"
     );
     assert!(text.contains("Container:       sidecar\n"), "{text}");

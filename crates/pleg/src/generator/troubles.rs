@@ -208,7 +208,7 @@ impl<R: Runtime> Generator<R> {
         // Before the report: what changes after it is found by the next comparison.
         self.told.changes = self.health.changes();
         self.told.compared = Some(now);
-        let report = self.health.whole_report();
+        let report = self.health.report_in_full();
         let hang_told = self.by_id.is_told();
         let worth_telling = |cause: &&Cause| match cause.stage {
             // A list that hangs is told with who holds it up, as soon as that is known, or known not to be found.

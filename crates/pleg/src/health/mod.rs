@@ -6,6 +6,7 @@
 mod cause;
 mod checks;
 mod ended;
+mod pods;
 mod stuck;
 mod warning;
 
@@ -33,6 +34,7 @@ use cause::{Seen, advice, of_list};
 pub use checks::Check;
 pub(crate) use ended::Alive;
 use ended::Ended;
+pub use pods::CausesByPod;
 pub(crate) use stuck::StuckContainer;
 use stuck::StuckContainers;
 pub(crate) use warning::Load;
@@ -224,13 +226,13 @@ impl Health {
 
     /// The health now.
     pub fn report(&self) -> Report {
-        let mut report = self.whole_report();
+        let mut report = self.report_in_full();
         report.more_causes = checks::shorten(&mut report.causes, MOST_CAUSES);
         report
     }
 
-    /// The health now, with every cause.
-    pub(crate) fn whole_report(&self) -> Report {
+    /// The same with every cause, however many there are: for callers that look for the causes of single pods.
+    pub fn report_in_full(&self) -> Report {
         let state = self.shared.lock();
         let now = Instant::now();
         let age = |since: Instant| now.saturating_duration_since(since);

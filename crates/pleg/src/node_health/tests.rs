@@ -268,7 +268,7 @@ impl Node {
         prop_assert_eq!(failed("pleg"), unhealthy.then(|| report.message.clone()));
 
         // A check of the report fails if and only if there is a cause of it, also among those that are not listed.
-        let all = self.health.whole_report();
+        let all = self.health.report_in_full();
         prop_assert_eq!(all.causes.len(), report.causes.len() + report.more_causes);
         let names = |checks: Vec<crate::health::Check>| -> Vec<_> {
             let failed = checks.into_iter().filter(|check| check.failed.is_some());

@@ -130,8 +130,9 @@ impl Trouble {
                  answers nothing."
             }
             Self::LockedContainer => {
-                "One container's lock is held inside the runtime, usually by a call into a hung shim, and every list \
-                 of containers waits for it; the statuses of all others still answer by id."
+                "One container's lock is held inside the runtime, by a call into a hung shim or, if every shim answers, \
+                 into storage that does not, and every list of containers waits for it; the statuses of all others \
+                 still answer by id."
             }
             Self::StalledStorage => {
                 "No shim hangs, so the runtime itself waits: for a full, frozen or failing disk, or for network \

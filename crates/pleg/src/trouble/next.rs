@@ -73,11 +73,12 @@ impl Trouble {
                 node.dead()
             ),
             Self::ManyDeadContainers => format!("{} Then end the crash loop that makes them.", node.dead()),
-            Self::LongRelist => {
-                "What changes so often? `pleg watch --no-initial`. How long a look takes: `pleg bench`. Fewer pods \
-                 on this node help, and so do fewer dead containers."
-                    .to_owned()
-            }
+            Self::LongRelist => format!(
+                "What changes so often? {}. How long a look takes: {}. Fewer pods on this node help, and so do \
+                 fewer dead containers.",
+                node.pleg("watch --no-initial"),
+                node.pleg("bench")
+            ),
             Self::RuntimeSlow => format!(
                 "What is short? `head /proc/pressure/*`, `top -b -n 1 | head -n 15`, `iostat -x 1 3`; who asks: `ss \
                  -xp | grep {}`.",
@@ -92,8 +93,9 @@ impl Trouble {
                 node.crictl
             ),
             Self::StreamDown => format!(
-                "Why it ended: `journalctl -u {} -n 50`. How polling does: `pleg health`.",
-                node.unit
+                "Why it ended: `journalctl -u {} -n 50`. How polling does: {}.",
+                node.unit,
+                node.pleg("health")
             ),
             Self::LossyStream => format!(
                 "Who else subscribes: `ss -xp | grep {}`; what the runtime says: `journalctl -u {} -n 100`. `--mode \
@@ -133,6 +135,7 @@ impl Trouble {
 struct Node<'a> {
     /// `crictl`, with the endpoint where it is known.
     crictl: String,
+    endpoint: Option<&'a str>,
     socket: Option<&'a str>,
     unit: &'static str,
     process: &'static str,
@@ -160,6 +163,7 @@ impl<'a> Node<'a> {
         };
         Self {
             crictl: endpoint.map_or_else(|| "crictl".to_owned(), |endpoint| format!("crictl -r {endpoint}")),
+            endpoint,
             socket: endpoint.map(|endpoint| endpoint.strip_prefix("unix://").unwrap_or(endpoint)),
             unit,
             process,
@@ -169,6 +173,14 @@ impl<'a> Node<'a> {
             id: about.id.filter(|text| is_word(text)),
             sandbox: about.sandbox.filter(|text| is_word(text)),
             shim_pid: about.shim_pid,
+        }
+    }
+
+    /// A command of our own, about the runtime that is meant: whoever pastes it may have another one by default.
+    fn pleg(&self, command: &str) -> String {
+        match self.endpoint {
+            Some(endpoint) => format!("`pleg {command} -r {endpoint}`"),
+            None => format!("`pleg {command}`"),
         }
     }
 
@@ -189,7 +201,7 @@ impl<'a> Node<'a> {
     fn known(&self) -> String {
         let pod = self
             .pod
-            .map(|pod| format!(" What we know of the pod: `pleg inspect {pod}`."));
+            .map(|pod| format!(" What we know of the pod: {}.", self.pleg(&format!("inspect {pod}"))));
         pod.unwrap_or_default()
     }
 
@@ -326,6 +338,22 @@ mod tests {
         };
         assert!(Trouble::HungShim.next(&crio).contains("'conmon.*5a9db0'"));
         assert!(Trouble::RuntimeDown.next(&crio).contains("systemctl status crio"));
+    }
+
+    /// A command asks the runtime that the trouble is about, whatever the default is where it is pasted.
+    #[test]
+    fn every_command_names_its_runtime() {
+        for trouble in Trouble::ALL {
+            let next = trouble.next(&FULL);
+            for command in next.split('`').skip(1).step_by(2) {
+                for part in command.split(['|', '(', ')']) {
+                    let mut words = part.split_whitespace();
+                    if matches!(words.next(), Some("crictl" | "pleg")) {
+                        assert!(words.any(|word| word == "-r"), "{trouble}: {command}");
+                    }
+                }
+            }
+        }
     }
 
     /// Whoever pastes the first command has changed nothing.

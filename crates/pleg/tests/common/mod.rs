@@ -528,6 +528,8 @@ impl Runtime for Fake {
             created_at: None,
             ips: sandbox.ip.iter().map(|ip| ip.parse().unwrap()).collect(),
             runtime_handler: Box::default(),
+            labels: pleg::status::Pairs::default(),
+            annotations: pleg::status::Pairs::default(),
         })
     }
 

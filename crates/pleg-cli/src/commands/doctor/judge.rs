@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pleg::Trouble;
+use pleg::trouble::About;
 use pleg_cri::error::seconds;
 
 use super::facts::{Answer, Events, Facts, KUBELET_LIMIT, Object, SHIM_ANSWERS, SLOW, Sample, Silence};
@@ -186,11 +187,22 @@ impl Judge<'_> {
                 Vec::new()
             }
         };
-        self.find(Severity::Critical, Trouble::LockedContainer, evidence, culprits);
         let asked = self.facts.samples.iter().filter(|sample| sample.verbose).count();
-        if hung.is_empty() && asked > 0 {
-            let evidence = format!("all {asked} shims answer, so none of them holds the lock");
-            self.find(Severity::Warning, Trouble::StalledStorage, evidence, Vec::new());
+        let shims_answer = hung.is_empty() && asked > 0;
+        if shims_answer {
+            let shims = match asked {
+                1 => "the shim answers".to_owned(),
+                n => format!("all {n} shims answer"),
+            };
+            evidence = format!("{evidence}; {shims}, so the runtime waits for something else, such as storage");
+        }
+        self.find(Severity::Critical, Trouble::LockedContainer, evidence, culprits);
+        // The usual next step is to look at a shim.
+        if let (true, Some(finding)) = (shims_answer, self.findings.last_mut()) {
+            finding.next = Trouble::StalledStorage.next(&About {
+                endpoint: Some(&self.facts.endpoint),
+                ..About::default()
+            });
         }
     }
 

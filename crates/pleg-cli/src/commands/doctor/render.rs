@@ -52,6 +52,15 @@ fn head(report: &Report) -> String {
     let (colour, verdict) = match report.severity {
         Some(Severity::Critical) => (RED, counts.join(", ")),
         Some(Severity::Warning) => (YELLOW, counts.join(", ")),
+        _ if idle(report) => {
+            let containers = report.counts.as_ref().and_then(|counts| counts.containers).unwrap_or(0);
+            let mut parts = vec![format!(
+                "it answers, but none of {} runs",
+                counted(containers, "container")
+            )];
+            parts.extend(counts);
+            (YELLOW, parts.join(", "))
+        }
         Some(Severity::Info) => (GREEN, format!("well, {}", counts.join(", "))),
         None => (GREEN, "well".to_owned()),
     };
@@ -65,6 +74,12 @@ fn head(report: &Report) -> String {
         let _ = writeln!(text, "{YELLOW}Not examined{PLAIN}, for lack of time ({budget}): {what}");
     }
     text
+}
+
+/// There are containers, and none of them runs: whatever the cause, that is not well.
+fn idle(report: &Report) -> bool {
+    let counts = report.counts.as_ref();
+    counts.is_some_and(|counts| counts.running == 0 && counts.containers.is_some_and(|containers| containers > 0))
 }
 
 fn finding(text: &mut String, finding: &Finding, wide: bool) {

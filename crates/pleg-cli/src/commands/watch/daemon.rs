@@ -55,7 +55,7 @@ impl<'a> DaemonEvents<'a> {
             since,
             cursor: match since {
                 Since::Cursor(cursor) => Some(cursor),
-                Since::Now | Since::Seq(_) => None,
+                Since::Now | Since::Seq(_) | Since::Time(_) => None,
             },
             heartbeats: true,
             lines: None,

@@ -37,7 +37,7 @@ fn quarantine(health: &Health, n: usize) {
 }
 
 fn compare(told: &mut Told, health: &Health) -> Vec<Event> {
-    let report = health.whole_report();
+    let report = health.report_in_full();
     let causes: Vec<&Cause> = report.causes.iter().collect();
     let mut events = told.compare(&causes, Instant::now());
     events.extend(told.level(&report, Instant::now()));

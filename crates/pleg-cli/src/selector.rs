@@ -1,0 +1,146 @@
+//! Label selectors, as kubectl's `-l` takes them.
+
+/// What has to be true of labels: all of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LabelSelector(Vec<Requirement>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Requirement {
+    key: String,
+    holds: Holds,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Holds {
+    Exists,
+    Absent,
+    In(Vec<String>),
+    /// Also true of pods that have no such label.
+    NotIn(Vec<String>),
+}
+
+impl LabelSelector {
+    /// Reads `a=b,c!=d,e in (f, g),h notin (i),j,!k`.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let mut requirements = Vec::new();
+        let mut rest = text;
+        loop {
+            let end = end_of_first(rest)?;
+            requirements.push(Requirement::parse(rest[..end].trim())?);
+            match rest.get(end + 1..) {
+                Some(after) => rest = after,
+                None => return Ok(Self(requirements)),
+            }
+        }
+    }
+
+    /// Whether labels, asked for by name, are as wanted.
+    pub(crate) fn matches<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
+        self.0.iter().all(|requirement| {
+            let value = label(&requirement.key);
+            let among = |values: &[String]| value.is_some_and(|value| values.iter().any(|one| one == value));
+            match &requirement.holds {
+                Holds::Exists => value.is_some(),
+                Holds::Absent => value.is_none(),
+                Holds::In(values) => among(values),
+                Holds::NotIn(values) => !among(values),
+            }
+        })
+    }
+}
+
+/// Where the first requirement ends: at a comma that is not between brackets.
+fn end_of_first(text: &str) -> Result<usize, String> {
+    let mut inside = false;
+    for (at, c) in text.char_indices() {
+        match c {
+            '(' if inside => return Err(wrong(text)),
+            '(' => inside = true,
+            ')' if !inside => return Err(wrong(text)),
+            ')' => inside = false,
+            ',' if !inside => return Ok(at),
+            _ => {}
+        }
+    }
+    if inside { Err(wrong(text)) } else { Ok(text.len()) }
+}
+
+fn wrong(text: &str) -> String {
+    format!("cannot read {text:?}; expected a=b, a!=b, a in (b, c), a notin (b, c), a or !a, with commas between them")
+}
+
+impl Requirement {
+    fn parse(text: &str) -> Result<Self, String> {
+        let (key, holds) = if let Some((key, value)) = text.split_once("!=") {
+            (key, Holds::NotIn(vec![value.trim().to_owned()]))
+        } else if let Some((key, value)) = text.split_once("==").or_else(|| text.split_once('=')) {
+            (key, Holds::In(vec![value.trim().to_owned()]))
+        } else if let Some(key) = text.strip_prefix('!') {
+            (key, Holds::Absent)
+        } else if let Some((before, values)) = text.split_once('(') {
+            let values = values.trim_end().strip_suffix(')').ok_or_else(|| wrong(text))?;
+            let values = values.split(',').map(|value| value.trim().to_owned()).collect();
+            let before = before.trim_end();
+            match before.rsplit_once(char::is_whitespace) {
+                Some((key, "in")) => (key, Holds::In(values)),
+                Some((key, "notin")) => (key, Holds::NotIn(values)),
+                _ => return Err(wrong(text)),
+            }
+        } else {
+            (text, Holds::Exists)
+        };
+        let key = key.trim();
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
+        let values_fit = match &holds {
+            Holds::In(values) | Holds::NotIn(values) => values.iter().all(|value| value.chars().all(plain)),
+            Holds::Exists | Holds::Absent => true,
+        };
+        if key.is_empty() || !key.chars().all(plain) || !values_fit {
+            return Err(wrong(text));
+        }
+        Ok(Self {
+            key: key.to_owned(),
+            holds,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selectors_are_kubectls() {
+        let labels = [("app", "web"), ("tier", "front"), ("empty", "")];
+        let label = |name: &str| labels.iter().find(|(key, _)| *key == name).map(|(_, value)| *value);
+        for (text, is) in [
+            ("app=web", true),
+            ("app==web", true),
+            ("app = web", true),
+            ("app=db", false),
+            ("app!=db", true),
+            ("other!=db", true),
+            ("app!=web", false),
+            ("app", true),
+            ("other", false),
+            ("!other", true),
+            ("! app", false),
+            ("empty=", true),
+            ("app in (db, web)", true),
+            ("app in (db)", false),
+            ("app notin (db)", true),
+            ("other notin (db)", true),
+            ("app notin (web,db)", false),
+            ("app=web,tier in (front,back),!canary", true),
+            ("app=web,tier=back", false),
+        ] {
+            let selector = LabelSelector::parse(text).unwrap();
+            assert_eq!(selector.matches(label), is, "{text}");
+        }
+        for bad in [
+            "", ",", "app=web,", "a in b", "a in (b", "a in b)", "in (b)", "=b", "a b", "a=b=c", "a=(b)", "((a))",
+        ] {
+            assert!(LabelSelector::parse(bad).is_err(), "{bad}");
+        }
+    }
+}
