@@ -12,13 +12,13 @@ use crate::runtime::CriRuntime;
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// Two settings contradict each other. Nothing was asked of the runtime.
-    #[error("the settings contradict each other: {0}")]
+    #[error("invalid configuration: {0}")]
     Config(#[from] ConfigError),
     /// Nothing at the endpoint speaks CRI. The message names the endpoint, the cause and what to try.
     #[error(transparent)]
     Runtime(#[from] pleg_cri::ConnectError),
     /// The metrics cannot be made: a bug of ours.
-    #[error("cannot make the metrics")]
+    #[error("cannot register the metrics")]
     Metrics(#[from] prometheus::Error),
 }
 
