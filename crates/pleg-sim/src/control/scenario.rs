@@ -38,7 +38,7 @@ pub enum ScenarioError {
         source: std::io::Error,
     },
     /// It is too large.
-    #[error("{}: {size} bytes is too large for a scenario", path.display())]
+    #[error("{}: the scenario is too large ({size} bytes)", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
@@ -46,7 +46,7 @@ pub enum ScenarioError {
         size: u64,
     },
     /// It is no scenario; the text says where and why.
-    #[error("not a scenario: {0}")]
+    #[error("invalid scenario: {0}")]
     Invalid(String),
 }
 
@@ -166,8 +166,8 @@ impl StepFile {
         let mut commands = commands.into_iter().flatten();
         match (commands.next(), commands.next()) {
             (Some(command), None) => Ok(command),
-            (None, _) => Err("a step needs a verb beside `at`, as in `storm: {}`"),
-            (Some(_), Some(_)) => Err("a step has one verb: write two steps with the same `at`"),
+            (None, _) => Err("a step needs a verb in addition to `at`, as in `storm: {}`"),
+            (Some(_), Some(_)) => Err("a step can have only one verb; write two steps with the same `at`"),
         }
     }
 }
