@@ -50,7 +50,7 @@ impl Failed {
     pub(crate) fn cancelled() -> Self {
         Self {
             reason: Self::CANCELLED,
-            message: "the pod is to end".to_owned(),
+            message: "the pod is terminating".to_owned(),
         }
     }
 
@@ -369,7 +369,7 @@ impl Hands {
                     &answer.stderr
                 };
                 let said: String = String::from_utf8_lossy(said).trim().chars().take(MOST_SAID).collect();
-                Err(format!("{command:?} ended with {}: {said}", answer.exit_code))
+                Err(format!("{command:?} exited with {}: {said}", answer.exit_code))
             }
             Err(error) => Err(error.to_string()),
         }

@@ -82,7 +82,7 @@ const CLOCKS_AGREE: SignedDuration = SignedDuration::from_mins(1);
 const LOST: (i32, &str, &str) = (
     137,
     "ContainerStatusUnknown",
-    "The container could not be located any more. It used to be there",
+    "The container could not be located; it existed before",
 );
 
 impl Ending {

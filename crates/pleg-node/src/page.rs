@@ -19,7 +19,7 @@ pub(crate) fn place(host: Option<&str>, ip: Option<IpAddr>) -> Result<String, St
     match (host, ip) {
         (Some(host), _) => Ok(host.to_owned()),
         (None, Some(ip)) => Ok(ip.to_string()),
-        (None, None) => Err("the pod has no address".to_owned()),
+        (None, None) => Err("the pod has no IP address".to_owned()),
     }
 }
 

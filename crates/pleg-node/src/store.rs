@@ -41,7 +41,7 @@ const REST: Duration = Duration::from_millis(50);
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Another one of us has it.
-    #[error("{} is in use: does another pleg node run on this machine?", .0.display())]
+    #[error("{} is in use: is another pleg node running on this machine?", .0.display())]
     InUse(PathBuf),
     /// It cannot be made or opened.
     #[error("cannot open {}", .path.display())]

@@ -41,7 +41,7 @@ impl Tls {
         if found.certs.is_empty() {
             let why: Vec<String> = found.errors.iter().map(ToString::to_string).collect();
             return Err(format!(
-                "this machine trusts nobody: no certificates are installed. {}",
+                "no trusted CA certificates are installed on this machine. {}",
                 why.join("; ")
             ));
         }

@@ -22,7 +22,7 @@ pub enum Change {
     },
     /// Nobody wants this pod any more.
     Remove(Arc<Pod>),
-    /// The same pod, from another place: worth a look, and nothing to do.
+    /// The same pod, from another place: no action is needed.
     Reconcile(Offer),
 }
 
@@ -96,7 +96,7 @@ impl Desired {
                 conflicts.push(Complaint {
                     origin: other.origin.clone(),
                     what: format!(
-                        "pod {name} is refused: {} has a pod of that name already, which stays. Rename one, or remove one",
+                        "pod {name} is refused: {} already defines a pod of this name. Rename or remove one of them",
                         chosen.origin
                     ),
                 });
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(words(&merged), [""; 0]);
         assert_eq!(
             merged.new_conflicts[0].to_string(),
-            "a: pod default/web-n is refused: b has a pod of that name already, which stays. Rename one, or remove one"
+            "a: pod default/web-n is refused: b already defines a pod of this name. Rename or remove one of them"
         );
         // Said once.
         let merged = desired.apply(snapshot("dir", &both), |_| false);

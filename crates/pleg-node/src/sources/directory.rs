@@ -29,7 +29,7 @@ const RESCAN_UNTOLD: Duration = Duration::from_secs(1);
 const GONE: Duration = Duration::from_millis(100);
 
 /// What is wrong with a directory among the manifests.
-pub(super) const SUBDIRECTORY: &str = "is a directory: only the files right in the directory of manifests are read";
+pub(super) const SUBDIRECTORY: &str = "is a directory: subdirectories are not read";
 
 /// Reads a directory of manifests.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ impl DirectorySource {
                 let mut watched: Option<(Watch, Option<(u64, u64)>)> = None;
                 let (mut done, mut sent) = (BTreeSet::new(), None);
                 loop {
-                    // The watch comes before the look: what happens between them is told.
+                    // The watch is set up before the scan, so changes in between are reported.
                     let place = self.place().await;
                     if watched.as_ref().is_none_or(|(_, of)| *of != place) {
                         watched = Watch::new(&self.directory).ok().map(|watch| (watch, place));
@@ -199,7 +199,7 @@ impl Files {
         }
     }
 
-    /// Takes in what a look found. Returns when to look again, if that is soon.
+    /// Processes the result of a scan. Returns when to scan again, if that is soon.
     fn take(&mut self, found: BTreeMap<OsString, Found>, now: Instant) -> Option<Duration> {
         if !std::mem::replace(&mut self.listed, true) {
             self.changes += 1;
@@ -303,7 +303,7 @@ impl Files {
         let refused = there.flat_map(|known| &known.refused);
         let own = self.trouble.iter().map(|what| Complaint {
             origin: source.clone(),
-            what: format!("{what}; pods stay as they are"),
+            what: format!("{what}; existing pods are kept"),
         });
         Snapshot {
             source: source.clone(),
@@ -353,8 +353,8 @@ fn stay<'a>(pods: impl Iterator<Item = &'a Arc<Pod>>) -> String {
     let names: Vec<String> = pods.map(|pod| pod.id.to_string()).collect();
     match &names[..] {
         [] => String::new(),
-        [name] => format!(". Pod {name} stays as it was"),
-        names => format!(". Pods {} stay as they were", names.join(", ")),
+        [name] => format!(". Pod {name} is kept as it was"),
+        names => format!(". Pods {} are kept as they were", names.join(", ")),
     }
 }
 

@@ -80,14 +80,14 @@ pub(super) fn scan(
             Found::Unusable(
                 None,
                 format!(
-                    "is left out: {} has more than {MOST_FILES} manifests",
+                    "is skipped: {} has more than {MOST_FILES} manifests",
                     directory.display()
                 ),
             )
         } else if room == 0 {
             Found::Unusable(
                 None,
-                format!("is left out: the manifests before it have {} MiB", MOST_BYTES >> 20),
+                format!("is skipped: the manifests before it add up to {} MiB", MOST_BYTES >> 20),
             )
         } else {
             look(&directory.join(&name), known.get(&name), done.contains(&name), now)
@@ -147,7 +147,7 @@ fn read(path: &Path) -> io::Result<(Fingerprint, Vec<u8>, Fingerprint)> {
     let mut file: File = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
     }
     let mut text = Vec::new();
     // It may grow while we read. One byte more than is accepted: whoever reads the text says that it is too large.
@@ -158,7 +158,7 @@ fn read(path: &Path) -> io::Result<(Fingerprint, Vec<u8>, Fingerprint)> {
 
 fn unreadable(error: &io::Error) -> String {
     let hint = match error.kind() {
-        io::ErrorKind::NotFound => " (a link that leads nowhere?)",
+        io::ErrorKind::NotFound => " (a broken symbolic link?)",
         _ => "",
     };
     format!("cannot be read: {error}{hint}")
@@ -245,7 +245,7 @@ mod tests {
         };
         assert_eq!(found[OsStr::new("more")], Found::Directory);
         assert_eq!(found[OsStr::new("loop.yaml")], Found::Directory);
-        assert!(told("gone.yaml").contains("a link that leads nowhere?"));
+        assert!(told("gone.yaml").contains("a broken symbolic link?"));
         assert!(matches!(&found[OsStr::new("link.yaml")], Found::Text(_, text) if text == b"x"));
     }
 
@@ -269,7 +269,7 @@ mod tests {
         let Found::Unusable(_, what) = &found[OsStr::new("pipe.yaml")] else {
             panic!("{found:?}");
         };
-        assert_eq!(what, "cannot be read: it is no regular file");
+        assert_eq!(what, "cannot be read: it is not a regular file");
         let Found::Unusable(_, what) = &found[OsStr::new("giant.yaml")] else {
             panic!("{found:?}");
         };
