@@ -94,7 +94,7 @@ impl Observed {
                 Answer::Node { items } => {
                     let pods = items.into_iter().map(kube::Pod::read).collect::<Result<Vec<_>, _>>();
                     let mut pods =
-                        pods.with_context(|| format!("the daemon at {} is another version", daemon.address()))?;
+                        pods.with_context(|| format!("the daemon at {} has another version", daemon.address()))?;
                     pods.retain(|pod| {
                         let metadata = &pod.view.metadata;
                         wanted(&metadata.namespace, &metadata.name, &metadata.uid)
@@ -203,7 +203,7 @@ pub(crate) fn endpoint(global: &Global) -> anyhow::Result<(Endpoint, String)> {
         DiscoverError::Invalid { .. } => Usage(error.to_string()).into(),
         DiscoverError::Config { .. } => anyhow::anyhow!("{error}"),
         DiscoverError::Nowhere { .. } => {
-            anyhow::anyhow!("{error}. Name a socket with --runtime-endpoint, or see a simulated node with: pleg demo")
+            anyhow::anyhow!("{error}. Name a socket with --runtime-endpoint, or try a simulated node with: pleg demo")
         }
     })
 }
