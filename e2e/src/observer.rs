@@ -56,7 +56,7 @@ impl Observer {
 
     /// Starts a generator that only polls, this often.
     pub fn with_period(containerd: &Containerd, period: Duration) -> Result<Self> {
-        // As an operator would who wants to know soon: a hang ends a look, not a scenario.
+        // As an operator would who wants to know soon: a hang ends a relist, not a scenario.
         let deadlines = Deadlines {
             list: Duration::from_secs(2),
             inspect: Duration::from_secs(2),
@@ -158,7 +158,7 @@ impl Observer {
         Ok(())
     }
 
-    /// Waits until a look at everything that starts now is complete, with all that it found changed.
+    /// Waits until a relist of everything that starts now is complete, with all that it found changed.
     pub async fn looks(&mut self) -> Result<()> {
         let token = self.pleg.request_all();
         let cache = self.pleg.cache().clone();

@@ -30,8 +30,8 @@ use crate::worker::Shared;
 
 /// How often health is looked at, so that statuses say when nothing new is seen.
 const HEALTH_TICK: Duration = Duration::from_secs(1);
-/// How often the runtime is asked whether it is there at all, while full looks are rarer: [`pleg::RuntimeMonitor::with_heartbeat`]. A
-/// runtime that freezes right after a look would else be taken for a quiet one until the next, a minute later.
+/// How often the runtime is asked whether it is there at all, while full relists are rarer: [`pleg::RuntimeMonitor::with_heartbeat`]. A
+/// runtime that freezes right after a relist would else be taken for a quiet one until the next, a minute later.
 pub const HEARTBEAT: Duration = Duration::from_secs(2);
 /// How often pods are looked for that nobody wants.
 const ORPHAN_TICK: Duration = Duration::from_mins(1);
@@ -131,7 +131,7 @@ impl NodeLoop {
         let logs = tokio::spawn(logs);
         let pleg = self.crew.shared.pleg.clone();
         let mut feed = pleg.subscribe(Start::Now, Overflow::PodSync);
-        // Which of two pods with one name runs can be told only after a look at everything, and which of them are ours only after a
+        // Which of two pods with one name runs can be told only after a relist of everything, and which of them are ours only after a
         // list by our label. This UID is nobody's.
         let (first, nobody) = (pleg.request_all(), PodUid::from("pleg-node"));
         let (cache, mut seen, mut found) = (pleg.cache().clone(), false, false);
@@ -242,7 +242,7 @@ impl NodeLoop {
         let report = pleg.health().report();
         let last_look = report.last_seen_seconds;
         let last_look = last_look.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-        // How long nothing was heard of the runtime, neither by a look nor by the monitor's heartbeat.
+        // How long nothing was heard of the runtime, neither by a relist nor by the monitor's heartbeat.
         let answered = pleg.readiness().last_answer().map(|at| at.elapsed());
         let quiet = answered.into_iter().chain(last_look).min();
         let cause = report.causes.iter().find(|cause| cause.stage == Stage::List);
@@ -260,7 +260,7 @@ impl NodeLoop {
                 let now = self.crew.shared.clock.now();
                 warn!("nothing new is seen of any pod, so nothing is done: {}", report.message);
                 Arc::new(Stale {
-                    // Before the first look nothing is known, whoever answers.
+                    // Before the first relist nothing is known, whoever answers.
                     as_of: last_look.and(quiet).and_then(|quiet| now.saturating_sub(quiet).ok()),
                     why: cause.map_or_else(|| report.headline.clone(), why),
                 })

@@ -468,7 +468,7 @@ pub(crate) enum Ended {
 #[derive(Debug, Clone, Copy)]
 struct Wake {
     at: Instant,
-    /// Something is to be done then, so a look is worth its cost.
+    /// Something is to be done then, so a relist is worth its cost.
     due: bool,
 }
 

@@ -15,7 +15,7 @@ const TEXT_LIMIT: usize = 1024;
 /// Room that a reused buffer may keep without use.
 const SPARE: usize = 1 << 20;
 
-/// Things in the runtime that make no sense to us. They never stop a look; they are counted and shown.
+/// Things in the runtime that make no sense to us. They never stop a relist; they are counted and shown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Oddities {
     /// Objects without an id.
@@ -57,7 +57,7 @@ impl Oddities {
     }
 }
 
-/// Both lists of one look.
+/// Both lists of one relist.
 #[derive(Debug, Default)]
 pub struct Snapshot {
     /// What `ListPodSandbox` said.

@@ -40,7 +40,7 @@ impl Step<'_> {
         for sandbox in &self.it.status.sandboxes {
             self.act(Action::RemoveSandbox(sandbox.id.clone()));
         }
-        // A container whose sandbox is gone cannot be: a runtime that shows one will show it gone with the next look.
+        // A container whose sandbox is gone cannot be: a runtime that shows one will show it gone with the next relist.
         if self.it.status.sandboxes.is_empty() && self.it.busy.containers.is_empty() {
             self.decision.stage = Stage::Gone;
         }

@@ -11,7 +11,7 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Names that are remembered between two looks; beyond that the look takes its time with each file instead.
+/// Names that are remembered between two scans; beyond that the scan reads every file instead.
 const MOST_NAMES: usize = 4096;
 
 /// What was heard.

@@ -176,7 +176,7 @@ pub struct Look {
     pub changes: u32,
 }
 
-/// What a look covers.
+/// What a relist covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
@@ -317,7 +317,7 @@ pub enum Turn {
     RuntimeLost,
     /// They are complete again.
     RuntimeBack,
-    /// No complete look within the threshold.
+    /// No complete relist within the threshold.
     Unhealthy,
     /// There is one again.
     Healthy,
@@ -331,11 +331,11 @@ pub enum Turn {
     StatusAnswers,
     /// Changes are found by the runtime's events.
     Evented,
-    /// They are found by full looks only; the message says why.
+    /// They are found by full relists only; the message says why.
     Generic,
-    /// A full look found what the events should have told.
+    /// A full relist found what the events should have told.
     Missed,
-    /// The pause between full looks changed; the message says to what.
+    /// The pause between full relists changed; the message says to what.
     Period,
     /// What only a newer version knows.
     #[serde(other)]

@@ -86,7 +86,7 @@ impl<R: Runtime> Generator<R> {
         }
     }
 
-    /// Events asked for a look at this pod.
+    /// Events asked for a relist of this pod.
     pub(in crate::generator) fn is_told(&self, key: PodKey, told: &Wanted) -> bool {
         self.records
             .pod(key)
@@ -196,7 +196,7 @@ impl<R: Runtime> Generator<R> {
         self.evented.period.now()
     }
 
-    /// Full looks come as often as in generic mode again.
+    /// Full relists come as often as in generic mode again.
     pub(in crate::generator) fn reset_period(&mut self, why: &str) {
         if self.evented.period.reset() {
             self.next_full = self.next_full.min(Instant::now() + self.evented.period.now());

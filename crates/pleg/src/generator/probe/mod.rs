@@ -61,18 +61,18 @@ impl Default for ProbeConfig {
 const MOST_PROBES: usize = 4;
 /// Suspects that wait for their probe. More than this are found in the round.
 const MOST_SUSPECTS: usize = 64;
-/// While events tell of changes and full looks are rare, the probes of a round come together: so many in flight at once.
+/// Most probes in flight while relists are rare: the probes of a round are then sent together.
 const MOST_TOGETHER: usize = 32;
-/// And so many in a round: a node of the usual size is through in one; on a larger one probes would be most of what rest costs.
+/// Most probes per round while relists are rare; larger nodes need several rounds. More would dominate the cost of an idle node.
 const MOST_AT_REST: usize = 110;
 /// From one probe of a shim that hangs to the next.
 const AGAIN: Duration = Duration::from_secs(10);
 /// Containers that a slow one is compared with.
 const MOST_WITNESSES: u32 = 3;
-/// Hung shims that are followed. More than this at once is no matter of shims.
+/// Most hung shims that are tracked. If more hang at once, shims are not the cause.
 const MOST_HUNG: usize = 256;
 
-/// Pods that somebody has a reason to suspect. Clones share it.
+/// Pods that are suspected, by the generator or a caller. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Suspects {
     shared: Arc<Mutex<VecDeque<PodUid>>>,
