@@ -1,8 +1,8 @@
-//! A generator that looks at one runtime, and what it reports, to compare with.
+//! A generator that observes one runtime, and what it reports, for comparison.
 //!
 //! Events are compared as short lines, such as `ContainerDied app#0 137 OOMKilled`, in the order of the feed, pod by pod: that is the
 //! order a generator promises. [`Observer::sees`] waits for the next lines of a pod and takes no other; [`Observer::agrees`] ends a
-//! scenario: after one more look at everything nothing was reported that nobody waited for, and the cache is the [`Truth`].
+//! scenario: after one more full relist, no unexpected event was reported, and the cache equals the [`Truth`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::{Containerd, Pod};
 /// Often enough that no scenario waits for it, seldom enough to leave the machine to the runtime.
 pub const PERIOD: Duration = Duration::from_millis(100);
 
-/// Takes no events from anybody.
+/// Does not subscribe to events.
 const POLLS: EventedConfig = EventedConfig {
     alone: false,
     mode: Mode::Generic,
@@ -182,7 +182,7 @@ impl Observer {
         .await
     }
 
-    /// Nothing was reported that nobody waited for, the cache is what the runtime says, and the generator is healthy.
+    /// No unexpected event was reported, the cache equals the runtime, and the generator is healthy.
     pub async fn agrees(&mut self) -> Result<()> {
         self.looks().await?;
         while let Some(item) = self.feed.try_next() {
@@ -236,7 +236,7 @@ impl Observer {
         .await
     }
 
-    /// Lines of a pod that came so far and that nobody waited for.
+    /// Lines of a pod that arrived so far and were not expected.
     pub fn unseen(&mut self, pod: &Pod) -> Result<Vec<String>> {
         while let Some(item) = self.feed.try_next() {
             self.take(item)?;

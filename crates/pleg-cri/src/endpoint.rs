@@ -139,7 +139,7 @@ pub enum DiscoverError {
     /// A flag, the variable or the file holds something that is no endpoint.
     #[error("{from}: {error}")]
     Invalid {
-        /// Who said so.
+        /// Where the endpoint was configured.
         from: String,
         /// What is wrong with it.
         #[source]
@@ -153,7 +153,7 @@ pub enum DiscoverError {
         /// What is wrong with it.
         detail: String,
     },
-    /// Nothing was said, and nothing is where it usually is.
+    /// Nothing is configured, and none of the usual sockets exists.
     #[error("no container runtime found: tried ${ENVIRONMENT}, {CRICTL_CONFIG} and {}", looked.join(", "))]
     Nowhere {
         /// The sockets that are not there.
@@ -161,7 +161,7 @@ pub enum DiscoverError {
     },
 }
 
-/// What to look at when no endpoint is given; the default is what a command on a node wants.
+/// Where to search when no endpoint is given; the default suits a command on a node.
 #[derive(Debug, Clone)]
 pub struct Discovery {
     /// The value of `CONTAINER_RUNTIME_ENDPOINT`, if set.
@@ -183,7 +183,7 @@ impl Default for Discovery {
 }
 
 impl Discovery {
-    /// The endpoint, and who named it.
+    /// The endpoint, and where it was configured.
     pub fn find(&self) -> Result<(Endpoint, String), DiscoverError> {
         let named = |text: &str, from: String| match Endpoint::parse(text) {
             Ok(endpoint) => Ok((endpoint, from)),

@@ -128,10 +128,10 @@ pub enum ConnectError {
     /// The path is something else.
     #[error("{0} is not a socket. Name the runtime's socket with --runtime-endpoint")]
     NotASocket(Endpoint),
-    /// A socket nobody listens on.
+    /// A socket without a listener.
     #[error("no process listens on {0}: the socket was left behind by a stopped runtime. Start the runtime")]
     Refused(Endpoint),
-    /// Somebody listens, but does not speak gRPC.
+    /// The listener does not speak gRPC.
     #[error("{endpoint} does not speak gRPC ({detail}). Is it the runtime's CRI socket?")]
     NotGrpc {
         /// The socket.
@@ -174,7 +174,7 @@ pub fn seconds(duration: Duration) -> String {
     }
 }
 
-/// The runtime's words may be of any length; ours are not.
+/// Limit for texts of the runtime, which may have any length.
 fn clip(message: &str) -> String {
     const MOST: usize = 512;
     match message.char_indices().nth(MOST) {

@@ -1,4 +1,4 @@
-//! Ports of the host that pods have. Two pods cannot have one: the second is refused by name, and begins when the first lets go.
+//! Host ports in use by pods. Two pods cannot share one: the second is refused with the name of the first, and starts when it is free.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,8 +1,8 @@
 //! The loop that ties sources, the generator and the workers together.
 //!
-//! It decides nothing about a pod: it says to each worker what is wanted of its pod, and that there is news. A pod whose name is still
-//! taken by one that ends waits for that end. The feed is read whatever the health is, and there is no tick that syncs everything:
-//! each worker wakes by itself when its back-off or deadline is over.
+//! It decides nothing about a pod: it gives each worker the desired state of its pod and wakes it when something may have changed. A pod
+//! whose name is still used by a terminating one waits. The feed is read in every state of health, and there is no periodic sync of
+//! everything: each worker wakes by itself when its back-off or deadline is over.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,15 +28,15 @@ use crate::status::Stale;
 use crate::store::Store;
 use crate::worker::Shared;
 
-/// How often health is looked at, so that statuses say when nothing new is seen.
+/// How often health is checked, so that statuses say when they are stale.
 const HEALTH_TICK: Duration = Duration::from_secs(1);
 /// How often the runtime is asked whether it is there at all, while full relists are rarer: [`pleg::RuntimeMonitor::with_heartbeat`]. A
-/// runtime that freezes right after a relist would else be taken for a quiet one until the next, a minute later.
+/// runtime that freezes right after a relist would otherwise look idle until the next one, a minute later.
 pub const HEARTBEAT: Duration = Duration::from_secs(2);
-/// How often pods are looked for that nobody wants.
+/// How often orphaned pods are searched for.
 const ORPHAN_TICK: Duration = Duration::from_mins(1);
 
-/// Pods on this runtime that are not this node's: a kubelet's, say, which would fight with us over what runs.
+/// Pods on this runtime that belong to another owner, such as a kubelet, which would compete with us.
 pub async fn others(client: &Client, node: &NodeName) -> Result<Vec<PodRef>, pleg_cri::Error> {
     let listed = client.call(v1::ListPodSandboxRequest::default()).await?;
     let foreign = |sandbox: &v1::PodSandbox| sandbox.labels.get(NODE_LABEL).map(String::as_str) != Some(node.as_str());
@@ -63,7 +63,7 @@ fn pod_of(sandbox: v1::PodSandbox) -> Option<PodRef> {
     })
 }
 
-/// A node: everything that makes its pods be what sources want. Built without side effects; [`NodeLoop::run`] begins.
+/// A node: reconciles its pods with what sources desire. Built without side effects; [`NodeLoop::run`] starts it.
 #[derive(Debug)]
 pub struct NodeLoop {
     client: Client,
@@ -75,7 +75,7 @@ pub struct NodeLoop {
     logs: LogBounds,
 }
 
-/// A look for pods that carry our label, beside the loop: a list may hang for minutes, and nobody is to wait for it.
+/// A search for pods that carry our label, beside the loop: a list may hang for minutes, and nothing may wait for it.
 type Search = JoinSet<Result<Vec<PodRef>, pleg_cri::Error>>;
 
 impl NodeLoop {
@@ -188,7 +188,7 @@ impl NodeLoop {
             }
         }
         self.crew.shut_down().await;
-        // If it panicked that is in the log, and nobody else's trouble.
+        // A panic is already in the log and affects nothing else.
         let _ = logs.await;
         if let Some(store) = self.store.take() {
             // It writes what is left.
@@ -273,7 +273,7 @@ impl NodeLoop {
     }
 }
 
-/// Why nothing new is seen, without its age: the text stays while the age grows, and `as_of` tells it.
+/// Why statuses are stale, without an age: the text stays the same while the age grows; `as_of` has the time.
 fn why(cause: &Cause) -> String {
     match (&cause.last_error, &cause.who.pod) {
         (Some(error), _) => error.to_string(),

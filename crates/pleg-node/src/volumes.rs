@@ -63,7 +63,7 @@ pub fn prepare(node: &Node, pod: &Pod) -> Result<(), VolumeError> {
     for (name, volume) in &pod.spec.volumes {
         match volume {
             Volume::EmptyDir => {
-                // Anybody in the pod may write there, and nobody else on this machine is to get there.
+                // Every container of the pod may write there, and no other user of this machine may access it.
                 make(&node.pod_directory(&pod.id.uid), 0o750, name)?;
                 let path = node.empty_dir(pod, name);
                 make(&path, 0o755, name)?;

@@ -1,4 +1,4 @@
-//! Which runtime the simulator takes after: where they differ in what a client can see.
+//! Which runtime the simulator imitates, where clients can see a difference.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! One question, within its time.
+//! One probe, within its timeout.
 
 use std::net::IpAddr;
 

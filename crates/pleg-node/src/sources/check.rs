@@ -1,4 +1,4 @@
-//! What a node would say about manifests, without one: the same reading, the same merge, the same words.
+//! Checks manifests without a node: the same parsing, merging and messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! The source of a directory: every manifest right in it, read when it changes.
 //!
-//! Told by the kernel, so an edit is read at once; and it looks by itself now and then, because the kernel tells nothing about what a
-//! link leads to, or when the directory itself is a link that was turned elsewhere. A file is read when its writer has closed it or
+//! The kernel reports changes, so an edit is read at once. The directory is also scanned now and then, because the kernel reports nothing
+//! about targets of symbolic links, or if the directory itself is a link that was changed. A file is read when its writer has closed it or
 //! moved it here, or has left it alone for a while: half a manifest may well be a valid one. A file that is gone is gone only if it
 //! still is a moment later: editors move a file away before they write the new one.
 
@@ -21,9 +21,9 @@ use super::watch::{Heard, Watch};
 use super::{Complaint, Offer, Origin, Outlet, RefusedPod, Snapshot, all_known};
 use crate::manifest::{self, NodeName, Pod};
 
-/// How often it looks by itself.
+/// How often the directory is scanned anyway.
 const RESCAN: Duration = Duration::from_secs(10);
-/// The same, where the kernel cannot tell.
+/// The same, if the kernel cannot report changes.
 const RESCAN_UNTOLD: Duration = Duration::from_secs(1);
 /// How long a file has to be gone.
 const GONE: Duration = Duration::from_millis(100);
@@ -55,8 +55,8 @@ impl DirectorySource {
         }
     }
 
-    /// What an earlier one of us had read of these files. While one of them is broken its pods stay as they were; one that is gone
-    /// is of no interest here.
+    /// What an earlier run of `pleg node` had read from these files. While one of them is broken, its pods are kept; files that are gone
+    /// do not matter here.
     #[must_use]
     pub fn with_known(mut self, offers: &[Offer]) -> Self {
         for offer in offers {
@@ -78,7 +78,7 @@ impl DirectorySource {
         self.directory.display().to_string().into()
     }
 
-    /// Sends a snapshot at the start and after each change, until it is shut down or nobody listens.
+    /// Sends a snapshot at the start and after each change, until shutdown or until the receiver is dropped.
     pub async fn run(mut self, outlet: Outlet, shutdown: CancellationToken) {
         let source = self.origin();
         shutdown

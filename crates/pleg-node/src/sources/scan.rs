@@ -1,4 +1,4 @@
-//! What is in a directory now. Blocking, and careful: whoever can write there can put anything there.
+//! Scans a directory. Blocking, and defensive: any user who can write there can put anything there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::manifest::{MAX_BYTES, Unreadable};
 
-/// A file that nobody said is done is taken for done once it was left alone for this long.
+/// A file that was not closed as far as we know counts as complete once it was unchanged for this long.
 pub(super) const SETTLE: Duration = Duration::from_secs(1);
 /// Files that are read.
 const MOST_FILES: usize = 1024;
@@ -52,7 +52,7 @@ pub(super) enum Found {
     Text(Fingerprint, Vec<u8>),
     /// Something new that may still be written.
     Unsettled,
-    /// A directory, in which nobody looks.
+    /// A directory, which is not read.
     Directory,
     /// Something that cannot be read.
     Unusable(Option<Fingerprint>, String),
@@ -142,7 +142,7 @@ pub(super) fn look(path: &Path, known: Option<&Fingerprint>, done: bool, now: Sy
 
 /// Reads a file, with its fingerprints before and after.
 fn read(path: &Path) -> io::Result<(Fingerprint, Vec<u8>, Fingerprint)> {
-    // Without waiting: to open a pipe would last until somebody writes to it.
+    // Non-blocking: opening a pipe would block until there is a writer.
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let mut file: File = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let metadata = file.metadata()?;

@@ -96,7 +96,7 @@ impl UrlSource {
         })
     }
 
-    /// What an earlier one of us had read there: it stays until the server answers.
+    /// What an earlier run of `pleg node` had read there: it is kept until the server answers.
     #[must_use]
     pub fn with_known(mut self, offers: &[Offer]) -> Self {
         let own = offers.iter().filter(|offer| offer.origin == self.origin);
@@ -110,7 +110,7 @@ impl UrlSource {
         self.origin.clone()
     }
 
-    /// Sends a snapshot after the first answer, or failure, and after each change, until it is shut down or nobody listens.
+    /// Sends a snapshot after the first answer, or failure, and after each change, until shutdown or until the receiver is dropped.
     pub async fn run(mut self, outlet: Outlet, shutdown: CancellationToken) {
         shutdown
             .run_until_cancelled(async {

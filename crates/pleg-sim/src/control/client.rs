@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Why a command did not get through, or was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// Nobody listens.
+    /// No simulator listens there.
     #[error("no simulator is listening on {endpoint}; start one with `pleg sim --control {endpoint}`")]
     NoSimulator {
         /// Where.

@@ -49,7 +49,7 @@ impl<'de> Deserialize<'de> for RpcName {
 /// Why a command was not done.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CommandError {
-    /// The world refuses.
+    /// The simulator refuses the command.
     #[error(transparent)]
     World(#[from] WorldError),
     /// The fault makes no sense.
@@ -225,7 +225,7 @@ pub struct Set {
     /// What `Status` says of the network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network_ready: Option<bool>,
-    /// A subscriber that does not read holds up whoever makes something.
+    /// A subscriber that does not read blocks calls that create something.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub block_on_subscribers: Option<bool>,
 }

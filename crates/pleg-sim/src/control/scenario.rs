@@ -84,13 +84,13 @@ pub struct Scenario {
     /// `v1` or `v1alpha2`.
     #[serde(deserialize_with = "api")]
     pub api: Option<ApiVersion>,
-    /// Which runtime it takes after, as in `containerd-1.7`.
+    /// Which runtime it imitates, as in `containerd-1.7`.
     pub flavour: Option<Flavour>,
     /// Serve the streaming lists.
     pub streaming_lists: Option<bool>,
     /// Events that a subscriber may be behind.
     pub event_queue: Option<usize>,
-    /// Events kept while nobody listens.
+    /// Events kept while there is no subscriber.
     pub event_backlog: Option<usize>,
     #[serde(rename = "steps")]
     read_steps: Vec<Spanned<StepFile>>,

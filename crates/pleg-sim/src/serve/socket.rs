@@ -21,7 +21,7 @@ pub enum BindError {
     /// Something else is there.
     #[error("{} exists and is not a socket; remove it or choose another path", .0.display())]
     NotASocket(PathBuf),
-    /// Somebody listens there.
+    /// Another process listens there.
     #[error("another process is listening on {}; stop it or choose another path", .0.display())]
     InUse(PathBuf),
     /// The system refuses.
@@ -44,7 +44,7 @@ pub(crate) struct Bound {
     _file: SocketFile,
 }
 
-/// The file of a socket of ours: removed when dropped, unless it is somebody else's by then.
+/// The file of our socket: removed when dropped, unless another process has replaced it.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
@@ -80,7 +80,7 @@ impl Bound {
             path: path.to_owned(),
             inode: (meta.dev(), meta.ino()),
         };
-        // Nobody can connect before `listen`, so there is no moment at which others may open it.
+        // No client can connect before `listen`, so other users never have access.
         rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR).map_err(|e| failed("set the socket's mode")(e.into()))?;
         listen(&socket, BACKLOG).map_err(|e| failed("listen")(e.into()))?;
         let listener = std::os::unix::net::UnixListener::from(socket);
