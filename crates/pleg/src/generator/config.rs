@@ -35,9 +35,9 @@ pub struct Config {
     pub retry_most: Duration,
     /// How many inspection calls may be in flight.
     pub inspections: LimiterConfig,
-    /// How many events the feed keeps for those who fall behind.
+    /// How many events the feed keeps for readers that fall behind.
     pub feed_capacity: usize,
-    /// What is kept for those who come after the fact.
+    /// The flight recorder.
     pub recorder: RecorderConfig,
 }
 
@@ -59,7 +59,7 @@ impl Default for Config {
     }
 }
 
-/// A setting that makes no sense, alone or beside another one. Names both, with their values, and the relation that must hold.
+/// A setting that is invalid, alone or together with another one. Names both, with their values, and the relation that must hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
     setting: (&'static str, Value),

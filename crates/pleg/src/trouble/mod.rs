@@ -1,6 +1,6 @@
-//! What usually lies behind what we see, and what to type next: one text for health, the log, the node's condition and `pleg doctor`.
+//! What a problem usually means, and what to type next: one text for health, the log, the node condition and `pleg doctor`.
 //!
-//! Pure: it knows names and words, not how a trouble is recognised. The issues cited are those in which people met it.
+//! Pure: names and texts only, not how a trouble is recognised. The cited issues are upstream reports of it.
 
 mod next;
 
@@ -8,14 +8,14 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use next::About;
 
-/// A kind of trouble that nodes are known to have.
+/// A known kind of trouble of nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Trouble {
-    /// The generator has ended, by a panic or because it was told to.
+    /// The generator has ended, by a panic or by shutdown.
     GeneratorEnded,
-    /// Nobody answers at the runtime's socket.
+    /// No process answers at the runtime socket.
     RuntimeDown,
-    /// The runtime accepts connections and answers nothing.
+    /// The runtime accepts connections but answers no call.
     RuntimeStuck,
     /// `ListContainers` hangs while `ListPodSandbox` and `Version` answer.
     LockedContainer,
@@ -25,23 +25,23 @@ pub enum Trouble {
     HungShim,
     /// The status of one container or sandbox hangs while lists and other statuses answer.
     StuckInspection,
-    /// A listed container or sandbox whose status is refused.
+    /// A listed container or sandbox whose status call fails.
     NotInspectable,
     /// The runtime answers a list with an error.
     ListFails,
-    /// A list is larger than a kubelet takes.
+    /// A list is larger than a kubelet accepts.
     ListOverLimit,
-    /// A list is more than half as large as a kubelet takes.
+    /// A list is larger than half of what a kubelet accepts.
     ListNearLimit,
     /// Far more dead containers than running ones.
     ManyDeadContainers,
-    /// Asking about every pod one after the other takes minutes.
+    /// Inspecting every pod one after another takes minutes.
     LongRelist,
     /// Every call takes long.
     RuntimeSlow,
-    /// The runtime says of itself that it is not ready.
+    /// The runtime reports that it is not ready.
     RuntimeNotReady,
-    /// The runtime says that its network is not ready.
+    /// The runtime reports that its network is not ready.
     NetworkNotReady,
     /// The runtime refuses or ends its event stream.
     StreamDown,
@@ -49,16 +49,16 @@ pub enum Trouble {
     LossyStream,
     /// Each event goes to one subscriber only.
     SplitEvents,
-    /// Containers whose sandbox is not there.
+    /// Containers without a sandbox.
     OrphanContainers,
-    /// Objects that Kubernetes did not make, or whose description is broken.
+    /// Objects that Kubernetes did not create, or whose metadata is broken.
     OddObjects,
-    /// Everybody on the machine may open the runtime's socket.
+    /// Every user on the machine can open the runtime socket.
     OpenSocket,
 }
 
 impl Trouble {
-    /// All of them, the gravest first.
+    /// All of them, the worst first.
     pub const ALL: [Self; 22] = [
         Self::GeneratorEnded,
         Self::RuntimeDown,
@@ -202,7 +202,7 @@ impl Trouble {
         }
     }
 
-    /// Where people met it: issues upstream, as `project#number`.
+    /// Upstream issues that report it, as `project#number`.
     pub fn seen_in(self) -> &'static [&'static str] {
         match self {
             Self::LockedContainer => &[

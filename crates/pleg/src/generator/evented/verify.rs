@@ -18,7 +18,7 @@ use crate::records::PodKey;
 use crate::runtime::Runtime;
 use crate::trouble::Trouble;
 
-/// Whether a full relist can tell what the stream missed.
+/// Whether a full relist can prove that the stream missed something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
     /// There is no stream.
@@ -93,7 +93,7 @@ impl<R: Runtime> Generator<R> {
             .is_some_and(|pod| told.pods.contains_key(&pod.uid))
     }
 
-    /// Counts what the stream had its time to tell, and did not.
+    /// Counts changes that the stream had time to report, and did not.
     pub(super) fn judge_misses(&mut self) {
         let now = Instant::now();
         if self.evented.misses.next().is_none_or(|at| now < at) {
@@ -164,7 +164,7 @@ impl<R: Runtime> Generator<R> {
         }
     }
 
-    /// The stream of that runtime is connected. The same runtime's misses are remembered; another one has made none.
+    /// The stream of that runtime is connected. Misses of the same runtime are remembered; another one starts with none.
     pub(super) fn trust_connected(&mut self, runtime: &Arc<str>) {
         let evented = &mut self.evented;
         if evented

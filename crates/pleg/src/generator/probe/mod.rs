@@ -1,4 +1,4 @@
-//! Finds shims and containers that hang without anybody noticing.
+//! Finds shims and containers that hang without any other sign.
 //!
 //! A shim that is stopped or stuck keeps no list and no status waiting: its pod just shows its last state for ever. Only a call that
 //! goes through the shim tells, and the verbose `PodSandboxStatus` is the one that changes nothing. A container whose status hangs is
@@ -161,7 +161,7 @@ pub(super) struct Probed {
     answers: Answers,
 }
 
-/// Whom to probe: a pod's sandbox, and this one of its containers rather than the one whose turn it is.
+/// What to probe: a pod's sandbox, and this container instead of the one whose turn it is.
 #[derive(Debug)]
 struct Chosen {
     pod: PodRef,

@@ -38,7 +38,7 @@ pub enum ReplayError {
         /// What does not fit.
         what: String,
     },
-    /// Its lists would keep us busy for too long.
+    /// Its lists are too large to replay.
     #[error("the lists of the recording have more than {MOST_ITEMS} items in total, too many to replay")]
     TooLarge,
 }
@@ -202,7 +202,7 @@ impl Forth {
         self.observe(snapshot, Coverage::Full)
     }
 
-    /// Counts what is gone through: a recording may be made to keep us busy for years.
+    /// Counts processed items: a malicious recording could otherwise take years.
     fn spend(&mut self, items: usize) -> Result<(), ReplayError> {
         self.items += items;
         if self.items > MOST_ITEMS {
