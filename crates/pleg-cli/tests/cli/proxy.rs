@@ -65,7 +65,7 @@ fn a_fault_comes_and_goes() {
     );
     let refused = proxy.ctl(&["storm"]);
     assert!(
-        refused.starts_with("Error: storm needs a simulated world, and this is a proxy before a real runtime"),
+        refused.starts_with("Error: storm needs a simulated runtime, and this is a proxy in front of a real one"),
         "{refused}"
     );
     assert_eq!(refused.lines().count(), 1, "{refused}");

@@ -395,7 +395,13 @@ mod tests {
             object.need("a").unwrap().one_of(&[("x", 1), ("y", 2), ("z", 3)]);
             object.need("b").unwrap().text();
         });
-        assert_eq!(found, [r#"a: is "q", and has to be x, y or z"#, "b: holds a NUL byte"]);
+        assert_eq!(
+            found,
+            [
+                r#"a: "q" is not valid; expected x, y or z"#,
+                "b: must not contain a NUL byte"
+            ]
+        );
     }
 
     #[test]

@@ -273,7 +273,7 @@ mod tests {
         let Found::Unusable(_, what) = &found[OsStr::new("giant.yaml")] else {
             panic!("{found:?}");
         };
-        assert_eq!(what, "is larger than 4 MiB, and no manifest is");
+        assert_eq!(what, "is larger than 4 MiB, the limit for a manifest");
     }
 
     #[test]

@@ -107,7 +107,7 @@ const ROWS: &[(&str, &str, &str)] = &[
     (
         "cpu: 250m",
         "cpu: 2",
-        "spec.containers[0].resources.requests: asks for more cpu than the limit allows",
+        "spec.containers[0].resources.requests: requests more cpu than the limit allows",
     ),
     (
         "periodSeconds: 2",
