@@ -25,7 +25,7 @@ use crate::status::{ContainerStatus, PodStatus};
 /// A lag beyond this is a clock that was set, not a lag.
 const MOST_LAG: Duration = Duration::from_hours(1);
 
-/// Delay before a SIGKILLed container is inspected again: the runtime learns of an OOM kill separately from the exit.
+/// Delay before a container killed by SIGKILL is inspected again: the runtime learns of an OOM kill separately from the exit.
 const REASON_ARRIVES_SOON: Duration = Duration::from_secs(2);
 /// Most pods that are inspected again for a reason. If many containers are killed at once, the cause is not an OOM kill of each.
 const MOST_REASONS: usize = 32;
