@@ -1,5 +1,4 @@
-//! `pleg node`: makes the pods of this machine be what their manifests say; `pleg node check` and `pleg node problems` for what is wrong
-//! with them.
+//! `pleg node`: runs the pods of a set of manifests; `pleg node check` and `pleg node problems` report what is wrong with manifests.
 
 mod check;
 mod lock;
