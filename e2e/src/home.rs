@@ -280,7 +280,7 @@ fn children(dir: &Path) -> impl Iterator<Item = PathBuf> {
     entries.map(|entry| entry.path()).filter(|path| path.is_dir())
 }
 
-/// A clean-up has nobody to return an error to, and silence would hide it.
+/// A clean-up cannot return an error, and silence would hide it.
 fn complain(what: &str) {
     let _ = writeln!(io::stderr(), "pleg-e2e: {what}");
 }

@@ -136,7 +136,7 @@ impl Kubelet {
         })
     }
 
-    /// Creates a container and says its id.
+    /// Creates a container and returns its id.
     pub async fn create(&self, sandbox: &Sandbox, container: &Container) -> Result<String> {
         fs::create_dir_all(PathBuf::from(&sandbox.config.log_directory).join(&container.name))?;
         let request = v1::CreateContainerRequest {
@@ -158,7 +158,7 @@ impl Kubelet {
         Ok(())
     }
 
-    /// Creates and starts a container, and says its id.
+    /// Creates and starts a container, and returns its id.
     pub async fn run(&self, sandbox: &Sandbox, container: &Container) -> Result<String> {
         let id = self.create(sandbox, container).await?;
         self.start(&id)
@@ -264,7 +264,7 @@ impl Kubelet {
         self.pause_pid(&sandbox.id).await
     }
 
-    /// The same, of a sandbox that somebody else made.
+    /// The same, for a sandbox that was created elsewhere.
     pub async fn pause_pid(&self, sandbox_id: &str) -> Result<i32> {
         let request = v1::PodSandboxStatusRequest {
             pod_sandbox_id: sandbox_id.to_owned(),

@@ -11,10 +11,10 @@
 //! | [`process`] | processes as `/proc` shows them, signals |
 //! | [`image`] | the test image, made without a registry |
 //! | [`kubelet`] | pods and containers made as a kubelet makes them |
-//! | [`mod@truth`] | what the runtime itself says, in a form to compare with |
-//! | [`node`] | `pleg node` as a user runs it, with its manifests and what it says of its pods |
-//! | [`observer`] | a generator that looks at one runtime, and what it reports, to compare with |
-//! | [`steps`] | act, and wait until the generator has told of it |
+//! | [`mod@truth`] | what the runtime itself reports, in a comparable form |
+//! | [`node`] | `pleg node` as a user runs it, with its manifests and the statuses it publishes |
+//! | [`observer`] | a generator that observes one runtime, and what it reports |
+//! | [`steps`] | act, and wait until the generator has reported it |
 //! | [`wait`] | waiting for a level, with a deadline and a name |
 //! | [`suite`] | scenarios times versions, as tests |
 

@@ -1,8 +1,8 @@
-//! A generator that looks at one runtime, and what it reports, to compare with.
+//! A generator that observes one runtime, and what it reports, for comparison.
 //!
 //! Events are compared as short lines, such as `ContainerDied app#0 137 OOMKilled`, in the order of the feed, pod by pod: that is the
 //! order a generator promises. [`Observer::sees`] waits for the next lines of a pod and takes no other; [`Observer::agrees`] ends a
-//! scenario: after one more look at everything nothing was reported that nobody waited for, and the cache is the [`Truth`].
+//! scenario: after one more full relist, no unexpected event was reported, and the cache equals the [`Truth`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::{Containerd, Pod};
 /// Often enough that no scenario waits for it, seldom enough to leave the machine to the runtime.
 pub const PERIOD: Duration = Duration::from_millis(100);
 
-/// Takes no events from anybody.
+/// Does not subscribe to events.
 const POLLS: EventedConfig = EventedConfig {
     alone: false,
     mode: Mode::Generic,
@@ -56,7 +56,7 @@ impl Observer {
 
     /// Starts a generator that only polls, this often.
     pub fn with_period(containerd: &Containerd, period: Duration) -> Result<Self> {
-        // As an operator would who wants to know soon: a hang ends a look, not a scenario.
+        // As an operator would who wants to know soon: a hang ends a relist, not a scenario.
         let deadlines = Deadlines {
             list: Duration::from_secs(2),
             inspect: Duration::from_secs(2),
@@ -158,7 +158,7 @@ impl Observer {
         Ok(())
     }
 
-    /// Waits until a look at everything that starts now is complete, with all that it found changed.
+    /// Waits until a relist of everything that starts now is complete, with all that it found changed.
     pub async fn looks(&mut self) -> Result<()> {
         let token = self.pleg.request_all();
         let cache = self.pleg.cache().clone();
@@ -182,7 +182,7 @@ impl Observer {
         .await
     }
 
-    /// Nothing was reported that nobody waited for, the cache is what the runtime says, and the generator is healthy.
+    /// No unexpected event was reported, the cache equals the runtime, and the generator is healthy.
     pub async fn agrees(&mut self) -> Result<()> {
         self.looks().await?;
         while let Some(item) = self.feed.try_next() {
@@ -236,7 +236,7 @@ impl Observer {
         .await
     }
 
-    /// Lines of a pod that came so far and that nobody waited for.
+    /// Lines of a pod that arrived so far and were not expected.
     pub fn unseen(&mut self, pod: &Pod) -> Result<Vec<String>> {
         while let Some(item) = self.feed.try_next() {
             self.take(item)?;

@@ -34,7 +34,7 @@ impl Process {
     }
 }
 
-/// The processes that are there. One that ends while we look is left out; so is a dead one that nobody has waited for.
+/// The processes that are there. One that ends while we look is left out; so is a zombie.
 pub fn all() -> Result<Vec<Process>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").context("read /proc")? {

@@ -1,4 +1,4 @@
-//! Steps that many scenarios share: act, and wait until the generator has told of it.
+//! Steps that many scenarios share: act, and wait until the generator has reported it.
 
 use anyhow::{Context as _, Result};
 use tokio::task::JoinSet;
@@ -11,7 +11,7 @@ pub fn app() -> Container {
     Container::new("app", Program::Stubborn)
 }
 
-/// So many pods, called `pod-0` and on, each with running containers of these names. Made at once: nobody looks yet.
+/// So many pods, called `pod-0` and on, each with running containers of these names. Created at once: no generator runs yet.
 pub async fn crowd(context: &Context, pods: usize, names: &'static [&'static str]) -> Result<Vec<Member>> {
     let mut making = JoinSet::new();
     for n in 0..pods {

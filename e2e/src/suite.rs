@@ -31,7 +31,7 @@ const AT_ONCE: usize = 4;
 pub struct Context {
     /// Its own runtime.
     pub containerd: Containerd,
-    /// Somebody who makes pods there.
+    /// Creates pods there.
     pub kubelet: Kubelet,
 }
 
@@ -135,7 +135,7 @@ fn runtime() -> Result<Runtime> {
     builder.worker_threads(2).enable_all().build().context("start tokio")
 }
 
-/// Destructors do not run on Ctrl-C, and a containerd that outlives its test is nobody's.
+/// Destructors do not run on Ctrl-C, and a containerd that outlives its test would never be cleaned up.
 fn end_in_order_on_interrupt() {
     std::thread::spawn(|| {
         let Ok(runtime) = Builder::new_current_thread().enable_all().build() else {
@@ -148,7 +148,7 @@ fn end_in_order_on_interrupt() {
     });
 }
 
-/// Waits for SIGINT or SIGTERM, and says which it was.
+/// Waits for SIGINT or SIGTERM, and returns which it was.
 pub async fn interrupted() -> i32 {
     use tokio::signal::unix::{SignalKind, signal};
     let wait = async |kind: SignalKind| match signal(kind) {

@@ -1,4 +1,4 @@
-//! What the runtime itself says, in a form to compare with.
+//! What the runtime itself reports, in a comparable form.
 //!
 //! Asked the dull way: both lists and every status by id, decoded in full. It shares nothing with the generator but the client's
 //! transport, so when the two agree it is not because they make the same mistake. Lists and statuses are not one snapshot: whoever

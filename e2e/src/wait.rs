@@ -11,7 +11,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
 /// Long enough for a slow machine, short enough to notice a hang.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How often the outside world is looked at.
+/// How often the condition is checked.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Looks until `look` says `Ok`; its `Err` is how things stand while they are not yet as wanted. `what` completes "waited for".

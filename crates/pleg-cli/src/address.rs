@@ -22,7 +22,7 @@ impl DaemonAddress {
     /// Reads `unix:///path`, a bare absolute path, or `http://HOST:PORT`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if let Some(rest) = text.strip_prefix("http://") {
-            let wrong = || format!("{text:?}: write http://HOST:PORT, with nothing after it");
+            let wrong = || format!("{text:?}: expected http://HOST:PORT without a path");
             let authority: Authority = rest.trim_end_matches('/').parse().map_err(|_| wrong())?;
             if authority.port_u16().is_none() || authority.as_str().contains('@') {
                 return Err(wrong());
@@ -32,7 +32,7 @@ impl DaemonAddress {
         match Endpoint::parse(text) {
             Ok(endpoint) => Ok(Self::Unix(endpoint)),
             Err(pleg_cri::endpoint::EndpointError::Scheme(_)) => Err(format!(
-                "{text:?}: write unix:///path/to/socket, or http://HOST:PORT where the daemon has --listen-tcp"
+                "{text:?}: expected unix:///path/to/socket, or http://HOST:PORT if the daemon has --listen-tcp"
             )),
             Err(error) => Err(error.to_string()),
         }

@@ -20,7 +20,7 @@ use crate::listen::ListenArgs;
 use crate::since::Since;
 use crate::text::parse_duration;
 
-/// Every lifecycle event of a node's pods, live; and which call of which container is stuck.
+/// Shows every lifecycle event of a node's pods, and which call for which container is stuck.
 #[derive(Debug, Parser)]
 #[command(
     name = "pleg",
@@ -28,15 +28,15 @@ use crate::text::parse_duration;
     max_term_width = 100,
     after_help = "\
 Examples:
-  pleg demo                                  See it work, without a container runtime
+  pleg demo                                  A demonstration, without a container runtime
   pleg watch                                 Events of this node, live
   pleg health                                Is the runtime answering? If not: which call, which pod
   pleg doctor                                What is wrong with this runtime, and what to type next
   pleg run                                   The daemon: HTTP API, metrics, readiness
-  pleg node --manifests DIR                  Pods from manifests, without a kubelet
+  pleg node --manifests DIR                  Run pods from manifests, without a kubelet
   pleg -r unix:///run/crio/crio.sock pods    Pods, from a runtime of your choice
 
-The runtime is the one named by --runtime-endpoint, else by $CONTAINER_RUNTIME_ENDPOINT, else by
+The runtime is the one given by --runtime-endpoint, else by $CONTAINER_RUNTIME_ENDPOINT, else by
 /etc/crictl.yaml, else the first of the usual sockets. Only `pleg node` changes a runtime.
 Exit codes: 0 ok, 1 unhealthy or failed, 2 wrong usage."
 )]
@@ -66,22 +66,22 @@ pub(crate) struct Global {
     /// The runtime's socket, as in unix:///run/containerd/containerd.sock
     #[arg(short, long, global = true, help_heading = GLOBAL, value_name = "ENDPOINT", value_parser = Endpoint::parse)]
     pub(crate) runtime_endpoint: Option<Endpoint>,
-    /// How long one call to the runtime or the daemon may take, as in 400ms, 5s, 2m
+    /// Deadline of one call to the runtime or the daemon, as in 400ms, 5s, 2m
     #[arg(short, long, global = true, help_heading = GLOBAL, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) timeout: Option<Duration>,
-    /// Say on stderr who is asked
+    /// Show on stderr which runtime or daemon is used
     #[arg(short, long, global = true, help_heading = GLOBAL)]
     pub(crate) verbose: bool,
-    /// How much to log to stderr
+    /// Log level, on stderr
     #[arg(long, global = true, help_heading = GLOBAL, value_name = "LEVEL")]
     pub(crate) log_level: Option<LogLevel>,
-    /// How to log
+    /// Log format
     #[arg(long, global = true, help_heading = GLOBAL, value_name = "FORMAT", default_value = "text")]
     pub(crate) log_format: LogFormat,
-    /// Times in UTC, not in the local zone
+    /// Show times in UTC instead of the local zone
     #[arg(long, global = true, help_heading = GLOBAL)]
     pub(crate) utc: bool,
-    /// No colours, also on a terminal; as does setting $NO_COLOR
+    /// Disable colours, as $NO_COLOR does
     #[arg(long, global = true, help_heading = GLOBAL)]
     pub(crate) no_color: bool,
 }
@@ -105,7 +105,7 @@ pub(crate) enum LogFormat {
 pub(crate) enum Command {
     /// Run the daemon: watch the runtime, serve events, pods, health and metrics over HTTP
     Run(Run),
-    /// Run pods: make this machine's pods be what their manifests say, without a kubelet
+    /// Run the pods of a set of manifests on this machine, without a kubelet
     Node(crate::commands::node::NodeArgs),
     /// Show lifecycle events as they happen
     Watch(Watch),
@@ -116,19 +116,19 @@ pub(crate) enum Command {
     /// List containers
     #[command(visible_alias = "ps")]
     Containers(Containers),
-    /// Is everything seen? If not: which call, which pod, which container
+    /// Show the health, and which call, pod or container is the cause if it is not good
     Health(Health),
-    /// Collect what a bug report needs, and look at what was collected
+    /// Collect and replay data for a bug report
     #[command(subcommand)]
     Debug(Debug),
-    /// Examine the runtime: what is wrong, who is to blame, what to type next
+    /// Examine the runtime: what is wrong, which object causes it, what to type next
     Doctor(Doctor),
-    /// See it work: a simulated node with lively pods, and one that gets stuck
+    /// Show a simulated node with changing pods, one of which gets stuck
     Demo(Demo),
-    /// Measure what a look at the runtime costs, beside merely moving its bytes
+    /// Measure the cost of a relist, compared with only moving its bytes
     Bench(Bench),
     Sim(crate::commands::sim::SimArgs),
-    /// Show our version and the runtime's
+    /// Show the versions of pleg and of the runtime
     Version(Version),
     /// Print the completion script for a shell
     Completions(Completions),
@@ -212,38 +212,38 @@ impl From<ModeArg> for Mode {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Generator")]
 pub(crate) struct GeneratorArgs {
-    /// How changes are found: by looking (generic), by the runtime's events and a full look now and then (evented), or by
-    /// events where the runtime has them and no kubelet beside us loses any (auto)
+    /// How changes are found: by relisting (generic), by the runtime's events and occasional full relists (evented), or by
+    /// events if the runtime has them and no kubelet on the node would lose any (auto)
     #[arg(long, value_name = "MODE", default_value = "auto")]
     pub(crate) mode: ModeArg,
-    /// From the end of one full look to the start of the next; with events, the shortest such pause
+    /// Pause from the end of one full relist to the start of the next; with events, the shortest such pause
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_duration)]
     pub(crate) period: Duration,
-    /// The longest pause between full looks while the events are good: at most 5m, and half of --threshold [default: 60s]
+    /// Longest pause between full relists while the event stream is trusted: at most 5m, and half of --threshold [default: 60s]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) max_period: Option<Duration>,
-    /// Unhealthy without a complete look for this long
+    /// Report Unhealthy without a complete relist for this long
     #[arg(long, value_name = "DURATION", default_value = "3m", value_parser = parse_duration)]
     pub(crate) threshold: Duration,
-    /// How long a list may take [default: 2m, or --timeout]
+    /// Deadline of a list [default: 2m, or --timeout]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) list_timeout: Option<Duration>,
-    /// How long the status of one container or sandbox may take [default: 10s, or --timeout]
+    /// Deadline of the status of one container or sandbox [default: 10s, or --timeout]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) inspect_timeout: Option<Duration>,
-    /// After this long without an answer to a list, ask for what is known by id meanwhile
+    /// After this long without an answer to a list, inspect known objects by id meanwhile
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
     pub(crate) list_patience: Duration,
-    /// Ask every pod once in this time whether its shim and one of its containers answer, four pods a second at most; 0s: never
+    /// Probe the shim and one container of every pod once in this time, at most four pods per second; 0s: never
     #[arg(long, value_name = "DURATION", default_value = "45s", value_parser = parse_duration_or_zero)]
     pub(crate) probe_round: Duration,
-    /// How many events are kept for readers who fall behind or come back
+    /// Number of events kept for readers that fall behind or reconnect
     #[arg(long, value_name = "EVENTS", default_value_t = 16_384, value_parser = parse_capacity)]
     pub(crate) feed_capacity: usize,
     /// How far back the flight recorder reaches, for `pleg debug bundle`
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = parse_duration)]
     pub(crate) recorder_window: Duration,
-    /// How many MiB of memory the flight recorder may take; 0 switches it off
+    /// Memory limit of the flight recorder in MiB; 0 disables it
     #[arg(long, value_name = "MIB", default_value_t = 4, value_parser = parse_mib)]
     pub(crate) recorder_mib: usize,
 }
@@ -253,15 +253,15 @@ pub(crate) struct GeneratorArgs {
 Examples:
   pleg watch                                      Everything, first what is there already
   pleg watch --no-initial --type ContainerDied    Deaths, from now on
-  pleg watch -n kube-system -o json | jq .        One JSON object a line
+  pleg watch -n kube-system -o json | jq .        One JSON object per line
   pleg watch -o kubelet                           What a kubelet would have seen, to compare with its log
   pleg watch --pod default/web --for 1m
   pleg watch --since 10m                          From a daemon: the last ten minutes, then what is new
   pleg watch --since 5f0c2a9be1d34c77-1200        From a daemon: what came after this event
 
-A daemon is asked for new events only, unless --since says otherwise. A cursor is INSTANCE-SEQ, from the fields
-of an event in -o json. If the daemon has restarted since, a gap is printed and then the current state. If it
-stops or does not answer, watch says so on stderr, reconnects and resumes.
+From a daemon, watch shows new events only, unless --since is given. A cursor is INSTANCE-SEQ, from the fields
+of an event in -o json. If the daemon has restarted since, a gap is printed and then the current state. If the
+daemon stops or does not answer, watch says so on stderr, reconnects and resumes.
 Types: ContainerCreated, ContainerStarted (or ContainerRunning), ContainerStopped, ContainerDied,
 ContainerRemoved, ContainerChanged, PodSandboxChanged, PodRemoved, PodSync, PlegHealthy, PlegNotHealthy,
 PlegDegraded, TroubleStarted, TroubleEnded.
@@ -273,24 +273,24 @@ pub(crate) struct Watch {
     pub(crate) observe: Observe,
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
-    /// How changes are found if no daemon is asked: by looking once a second (generic), by the runtime's events (evented), or by
-    /// events where no kubelet beside us loses any (auto)
+    /// How changes are found without a daemon: by relisting once a second (generic), by the runtime's events (evented), or by
+    /// events if no kubelet on the node would lose any (auto)
     #[arg(long, value_name = "MODE", default_value = "auto")]
     pub(crate) mode: ModeArg,
-    /// End after this many events
+    /// Exit after this many events
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
-    /// End after this time
+    /// Exit after this time
     #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) duration: Option<Duration>,
-    /// Begin this long ago (10m), at this time (2026-11-16T18:00), or after the event of this cursor, INSTANCE-SEQ; 0 for the oldest
-    /// that is still held (daemon only). A number alone is taken for one of the running daemon, which is wrong if it has restarted
+    /// Start this long ago (10m), at this time (2026-11-16T18:00), or after the event with this cursor, INSTANCE-SEQ; 0 for the oldest
+    /// that is still held (daemon only). A number alone refers to the running daemon, which is wrong if it has restarted
     #[arg(long, value_name = "WHEN", conflicts_with = "runtime_endpoint")]
     pub(crate) since: Option<Since>,
-    /// Leave out what was there before we came
+    /// Omit the events of the first relist
     #[arg(long)]
     pub(crate) no_initial: bool,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub(crate) output: LineFormat,
 }
@@ -298,7 +298,7 @@ pub(crate) struct Watch {
 /// Which events.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct FilterArgs {
-    /// Only these types of events, in any case
+    /// Only these types of events, case-insensitive
     #[arg(long = "type", value_name = "TYPE", value_delimiter = ',', value_parser = parse_type)]
     pub(crate) types: Vec<EventType>,
     /// Only this pod
@@ -326,7 +326,7 @@ impl FilterArgs {
 pub(crate) fn one_namespace(pod: &PodName, namespace: Option<&str>) -> Result<(), Usage> {
     match (&pod.namespace, namespace) {
         (Some(own), Some(other)) if own != other => Err(Usage(format!(
-            "-n {other} and the pod {pod} name two namespaces: leave one out"
+            "-n {other} and pod {pod} name different namespaces: omit one of them"
         ))),
         _ => Ok(()),
     }
@@ -337,18 +337,18 @@ pub(crate) fn one_namespace(pod: &PodName, namespace: Option<&str>) -> Result<()
 Examples:
   pleg health
   pleg health -o json | jq -r .level
-  pleg health -r unix:///run/containerd/containerd.sock -t 2s || echo the node is not well
+  pleg health -r unix:///run/containerd/containerd.sock -t 2s || echo the node is unhealthy
   pleg health --fail-on degraded,not-ready
 
-Ends with 1 if unhealthy, or if what --fail-on names is so. Degraded (a pod in quarantine) is 0
-otherwise: the node works.")]
+The exit code is 1 if unhealthy, or in a state named by --fail-on. For Degraded (a pod in quarantine) it
+is 0 by default: the node works.")]
 pub(crate) struct Health {
     #[command(flatten)]
     pub(crate) observe: Observe,
-    /// End with 1 if this is so: unhealthy; degraded or unhealthy; the node is not Ready. Several with commas
+    /// Exit with 1 in this state: unhealthy, degraded (or worse), not-ready; separate several by commas
     #[arg(long, value_name = "STATE", value_delimiter = ',', default_value = "unhealthy")]
     pub(crate) fail_on: Vec<FailOn>,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     pub(crate) output: TextFormat,
 }
@@ -367,7 +367,7 @@ Examples:
   pleg debug bundle                        What the daemon has seen, in one file
   pleg debug replay pleg-bundle-….tar.gz   Do its lists give the same events again?")]
 pub(crate) enum Debug {
-    /// Write what a bug report needs into one tar.gz
+    /// Write the data for a bug report into one tar.gz
     Bundle(Bundle),
     /// Feed the lists of a bundle through the generator again and compare the events
     Replay(Replay),
@@ -380,16 +380,16 @@ Examples:
   pleg debug bundle -o /tmp/node-7.tar.gz
   pleg debug bundle -o - | tar tz
 
-In it: the flight recorder of the last minutes, health, conditions of the node, metrics, calls in
-flight, versions and settings. It names pods, containers and their ids, and has error messages of
-the runtime. It has no labels, annotations, environment variables, logs or secrets.")]
+It contains the flight recorder of the last minutes, health, node conditions, metrics, calls in
+flight, versions and settings: names and ids of pods and containers, and error messages of the
+runtime. It contains no labels, annotations, environment variables, logs or secrets.")]
 pub(crate) struct Bundle {
     #[command(flatten)]
     pub(crate) observe: Observe,
-    /// Where to; - for stdout [default: pleg-bundle-TIME.tar.gz here]
+    /// Output file; - for stdout [default: pleg-bundle-TIME.tar.gz in the current directory]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Replace the file if it is there
+    /// Overwrite an existing file
     #[arg(long)]
     pub(crate) force: bool,
 }
@@ -400,12 +400,12 @@ Examples:
   pleg debug replay pleg-bundle-20261116T011500Z.tar.gz
   pleg debug replay bundle.tar.gz -o json | jq .same
 
-Ends with 1 if an event differs. No runtime and no daemon is asked.")]
+The exit code is 1 if an event differs. No runtime and no daemon is contacted.")]
 pub(crate) struct Replay {
-    /// A file of `pleg debug bundle`, or the recorder.jsonl of one
+    /// A file written by `pleg debug bundle`, or its recorder.jsonl
     #[arg(value_name = "BUNDLE")]
     pub(crate) bundle: PathBuf,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     pub(crate) output: TextFormat,
 }
@@ -418,22 +418,22 @@ Examples:
   pleg doctor -o json | jq -r '.findings[].trouble'
   pleg doctor -r unix:///run/crio/crio.sock --budget 15s || echo something is broken
 
-Asks for everything once: version, status, both lists, the status of every container and sandbox,
-and of every ready sandbox whether its shim answers. Only reads. --timeout is the time for one call
-[default: 5s for a list, 2s for a status]. Ends with 1 if something is broken, that is, critical.")]
+Calls everything once: version, status, both lists, the status of every container and sandbox, and
+the shim of every ready sandbox. It only reads. --timeout is the deadline of one call [default: 5s
+for a list, 2s for a status]. The exit code is 1 if a finding is critical.")]
 pub(crate) struct Doctor {
-    /// Be done within this time, 10s at least; what did not fit is said
+    /// Finish within this time, at least 10s; the report lists what did not fit
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_budget)]
     pub(crate) budget: Duration,
-    /// Subscribe to the runtime's events for 3s. What it keeps for its next subscriber is then ours;
-    /// refused on runtimes that hand each event to one subscriber only
+    /// Subscribe to the runtime's events for 3s. This consumes events that it holds for its next subscriber;
+    /// refused on runtimes that deliver each event to one subscriber only
     #[arg(long)]
     pub(crate) events: bool,
-    /// The daemon to ask for ids of containers while the runtime does not list them
+    /// The daemon that knows the ids of containers while the runtime does not list them
     /// [default: $PLEG_DAEMON, else /run/pleg/pleg.sock or $XDG_RUNTIME_DIR/pleg.sock]
     #[arg(long, value_name = "ADDRESS", value_parser = DaemonAddress::parse)]
     pub(crate) daemon: Option<DaemonAddress>,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub(crate) output: Format,
 }
@@ -446,22 +446,22 @@ Examples:
   pleg demo --for 0                   Until Ctrl-C
   pleg demo -o json | tail -1 | jq .summary
 
-The runtime is a simulated one, on a socket of its own; nothing of this machine is looked at. In the
-middle it does not answer for one container: that pod goes into quarantine by name, all others go on.")]
+The runtime is simulated, on its own socket; nothing on this machine is inspected. Halfway through, it
+stops answering for one container: that container is named and quarantined, all others are unaffected.")]
 pub(crate) struct Demo {
-    /// End after this time; 0 for never
+    /// Exit after this time; 0 for never
     #[arg(long = "for", value_name = "DURATION", default_value = "20s", value_parser = parse_duration_or_zero)]
     pub(crate) duration: Duration,
-    /// How many pods, with two containers each
+    /// Number of pods, with two containers each
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = parse_pods)]
     pub(crate) pods: usize,
-    /// Changes a second
+    /// Changes per second
     #[arg(long, value_name = "RATE", default_value_t = 4.0, value_parser = parse_rate)]
     pub(crate) churn: f64,
     /// The same seed makes the same node
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
-    /// How to print; json has one event a line, and a summary as the last
+    /// Output format; json has one event per line, and a summary at the end
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub(crate) output: PlainFormat,
 }
@@ -475,30 +475,30 @@ Examples:
   pleg bench --every 1s --statuses
   pleg bench node                                  What pleg node adds to the runtime's own work
 
-A look lists all sandboxes and containers and compares them with what is known. The floor asks for
-the same lists on the same connection and drops the bytes. The two alternate.",
+A relist (look) lists all sandboxes and containers and compares them with the records. The floor requests
+the same lists on the same connection and discards the bytes. The two alternate.",
     args_conflicts_with_subcommands = true
 )]
 pub(crate) struct Bench {
     #[command(subcommand)]
     pub(crate) what: Option<BenchWhat>,
-    /// How many looks to measure
+    /// Number of relists to measure
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) looks: u32,
-    /// Wait this long before each look and each floor, as a generator does: what the processor had at hand is then gone
+    /// Wait this long before each relist and each floor, as a generator does, so that CPU caches are cold
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = parse_duration_or_zero)]
     pub(crate) every: Duration,
-    /// Also ask for the status of every sandbox and container once, 64 at a time, and drop the answers
+    /// Also request the status of every sandbox and container once, 64 at a time, and discard the answers
     #[arg(long)]
     pub(crate) statuses: bool,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub(crate) output: PlainFormat,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchWhat {
-    /// Measure what pleg node adds to what the runtime itself takes: starts, crashes, edits, removals, adoption, rest
+    /// Measure what pleg node adds to the cost of the runtime: starts, crashes, edits, removals, adoption, idle time
     Node(crate::commands::bench::node::NodeBench),
 }
 
@@ -508,7 +508,7 @@ Examples:
   pleg version
   pleg version -o json")]
 pub(crate) struct Version {
-    /// How to print
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     pub(crate) output: TextFormat,
 }
@@ -564,7 +564,7 @@ pub(crate) fn check(cli: &Cli, matches: &clap::ArgMatches) -> Result<(), Usage> 
     ];
     match set.iter().find(|(set, _)| *set) {
         Some((_, flag)) => Err(Usage(format!(
-            "{flag} cannot be used with pleg {}: it asks no runtime and no daemon",
+            "{flag} cannot be used with pleg {}: it contacts no runtime and no daemon",
             path.join(" ")
         ))),
         None => Ok(()),
@@ -574,7 +574,7 @@ pub(crate) fn check(cli: &Cli, matches: &clap::ArgMatches) -> Result<(), Usage> 
 fn parse_type(text: &str) -> Result<EventType, String> {
     EventType::parse(text).ok_or_else(|| {
         let names = EventType::ALL.map(EventType::name).join(", ");
-        format!("no such type of event; there are {names}")
+        format!("unknown event type; expected one of {names}")
     })
 }
 

@@ -56,9 +56,9 @@ pub(crate) fn check(path: &Path, force: bool) -> anyhow::Result<()> {
     match path.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error).with_context(|| format!("cannot write {name}")),
-        Ok(meta) if !meta.is_file() => anyhow::bail!("cannot write {name}: it is there, and no plain file"),
+        Ok(meta) if !meta.is_file() => anyhow::bail!("cannot write {name}: it exists and is not a regular file"),
         Ok(_) if force => Ok(()),
-        Ok(_) => anyhow::bail!("{name} is there already: choose another name with -o, or add --force"),
+        Ok(_) => anyhow::bail!("{name} already exists: choose another name with -o, or add --force"),
     }
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn recording(path: &Path) -> anyhow::Result<Vec<Line>> {
     }
     let unpacked = MultiGzDecoder::new(file).take(MOST_BYTES);
     let mut tar = tar::Archive::new(unpacked);
-    let broken = || format!("{name} is no bundle of pleg");
+    let broken = || format!("{name} is not a pleg bundle");
     for entry in tar.entries().with_context(broken)?.take(MOST_FILES) {
         let entry = entry.with_context(broken)?;
         let is_recording = entry
@@ -109,7 +109,7 @@ pub(crate) fn recording(path: &Path) -> anyhow::Result<Vec<Line>> {
             return lines(BufReader::new(entry)).with_context(|| format!("{name}: {RECORDER} cannot be read"));
         }
     }
-    anyhow::bail!("{name} is no bundle of pleg: there is no {RECORDER} in it")
+    anyhow::bail!("{name} is not a pleg bundle: it contains no {RECORDER}")
 }
 
 fn lines(mut from: impl BufRead) -> anyhow::Result<Vec<Line>> {
@@ -119,11 +119,11 @@ fn lines(mut from: impl BufRead) -> anyhow::Result<Vec<Line>> {
         line.clear();
         let number = lines.len() + 1;
         let read = from.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line);
-        if read.with_context(|| format!("line {number} broke off"))? == 0 {
+        if read.with_context(|| format!("line {number} is truncated"))? == 0 {
             return Ok(lines);
         }
-        anyhow::ensure!(line.ends_with(b"\n"), "line {number} has no end");
-        let line = serde_json::from_slice(&line).with_context(|| format!("line {number} makes no sense"))?;
+        anyhow::ensure!(line.ends_with(b"\n"), "line {number} is incomplete or too long");
+        let line = serde_json::from_slice(&line).with_context(|| format!("line {number} cannot be parsed"))?;
         lines.push(line);
     }
 }
@@ -169,18 +169,18 @@ mod tests {
         for (bytes, error) in [
             (
                 &b"PK\x03\x04"[..],
-                "FILE is neither a bundle nor a recording: line 1 has no end",
+                "FILE is neither a bundle nor a recording: line 1 is incomplete or too long",
             ),
             (
                 b"[]\n",
-                "FILE is neither a bundle nor a recording: line 1 makes no sense",
+                "FILE is neither a bundle nor a recording: line 1 cannot be parsed",
             ),
-            (b"\x1f\x8bnonsense", "FILE is no bundle of pleg"),
-            (&without, "FILE is no bundle of pleg: there is no recorder.jsonl in it"),
-            (&cut, "FILE: recorder.jsonl cannot be read: line 1 makes no sense"),
+            (b"\x1f\x8bnonsense", "FILE is not a pleg bundle"),
+            (&without, "FILE is not a pleg bundle: it contains no recorder.jsonl"),
+            (&cut, "FILE: recorder.jsonl cannot be read: line 1 cannot be parsed"),
             (
                 &packed("{\"time\":1}\n"),
-                "FILE: recorder.jsonl cannot be read: line 1 makes no sense",
+                "FILE: recorder.jsonl cannot be read: line 1 cannot be parsed",
             ),
         ] {
             let said = read(bytes).unwrap_err();
@@ -202,7 +202,7 @@ mod tests {
             gz.write_all(&zeros).unwrap();
         }
         let said = read(&gz.finish().unwrap()).unwrap_err();
-        assert!(said.contains("line 1 has no end"), "{said}");
+        assert!(said.contains("line 1 is incomplete or too long"), "{said}");
     }
 
     #[test]
@@ -215,7 +215,7 @@ mod tests {
         assert!(
             error
                 .to_string()
-                .ends_with("is there already: choose another name with -o, or add --force")
+                .ends_with("already exists: choose another name with -o, or add --force")
         );
         assert_eq!(std::fs::read(&path).unwrap(), b"old");
         write(&path, b"new", true).unwrap();

@@ -240,7 +240,7 @@ pub(crate) fn endpoint(global: &Global) -> anyhow::Result<(Endpoint, String)> {
         DiscoverError::Invalid { .. } => Usage(error.to_string()).into(),
         DiscoverError::Config { .. } => anyhow::anyhow!("{error}"),
         DiscoverError::Nowhere { .. } => {
-            anyhow::anyhow!("{error}. Name a socket with --runtime-endpoint, or see a simulated node with: pleg demo")
+            anyhow::anyhow!("{error}. Name a socket with --runtime-endpoint, or try a simulated node with: pleg demo")
         }
     })
 }

@@ -32,10 +32,10 @@ pub(crate) struct ListenArgs {
     /// The socket's permissions, in octal [default: 0600, or 0660 with --listen-group]
     #[arg(long, value_name = "MODE", value_parser = parse_mode)]
     listen_mode: Option<u32>,
-    /// Serve HTTP on this address too, as in localhost:10255; without --insecure-listen-any only on loopback
+    /// Also serve HTTP on this TCP address, as in localhost:10255; only loopback unless --insecure-listen-any is given
     #[arg(long, value_name = "ADDRESS", value_parser = parse_listen_tcp)]
     listen_tcp: Option<SocketAddr>,
-    /// Let --listen-tcp take any address. Everybody who reaches it can read pod names and states
+    /// Allow any address for --listen-tcp. Everyone who can reach it can read pod names and states
     #[arg(long, requires = "listen_tcp")]
     insecure_listen_any: bool,
 }
@@ -88,7 +88,7 @@ fn parse_group(text: &str) -> Result<u32, String> {
         return Ok(gid);
     }
     let groups = std::fs::read_to_string(GROUPS).map_err(|error| format!("{GROUPS} cannot be read: {error}"))?;
-    group_id(&groups, text).ok_or_else(|| format!("there is no group of that name in {GROUPS}; write its number"))
+    group_id(&groups, text).ok_or_else(|| format!("no group of this name in {GROUPS}; use the numeric id"))
 }
 
 fn group_id(groups: &str, name: &str) -> Option<u32> {
@@ -103,7 +103,7 @@ fn group_id(groups: &str, name: &str) -> Option<u32> {
 fn parse_mode(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text, 8) {
         Ok(mode) if mode <= 0o777 && mode & 0o600 == 0o600 => Ok(mode),
-        _ => Err("permissions in octal that let the owner read and write, as in 0600 or 0660".to_owned()),
+        _ => Err("expected octal permissions that let the owner read and write, as in 0600 or 0660".to_owned()),
     }
 }
 

@@ -16,10 +16,10 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let duration: SignedDuration = text.parse().map_err(|_| wrong())?;
     let duration = Duration::try_from(duration).map_err(|_| wrong())?;
     if duration.is_zero() {
-        return Err("has to be more than nothing".to_owned());
+        return Err("must be greater than zero".to_owned());
     }
     if duration > LONGEST {
-        return Err("a year at most".to_owned());
+        return Err("must not exceed a year".to_owned());
     }
     Ok(duration)
 }

@@ -1,5 +1,5 @@
-//! Takes `grpc-status-details-bin` out of every answer: nobody here reads it, and tonic panics where it is no base64. What a runtime
-//! sends must not be able to end a task of ours.
+//! Removes `grpc-status-details-bin` from every answer: it is not used here, and tonic panics if it is not valid base64. A runtime must not
+//! be able to end one of our tasks.
 
 use bytes::Bytes;
 use http_body::Frame;

@@ -1,7 +1,7 @@
 //! Calls whose answers are received and dropped: ordinary tonic calls with a codec that decodes nothing.
 //!
-//! A probe wants to know whether there is an answer, and no more. And the same bytes over the same connection, received and dropped, are
-//! the floor under what a look can cost: benchmarks divide by it.
+//! A probe only needs to know whether there is an answer. And the same bytes over the same connection, received and dropped, are
+//! the floor under what a relist can cost: benchmarks divide by it.
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -35,13 +35,13 @@ pub struct Endpoint {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
     /// Not a unix socket.
-    #[error("{0:?}: only unix sockets are supported: write unix:///path/to/socket")]
+    #[error("{0:?}: only unix sockets are supported; use unix:///path/to/socket")]
     Scheme(String),
     /// Nothing after the scheme, or not from the root.
-    #[error("{0:?}: the socket's path has to be absolute, as in unix:///run/containerd/containerd.sock")]
+    #[error("{0:?}: the socket path must be absolute, as in unix:///run/containerd/containerd.sock")]
     Relative(String),
     /// The kernel takes no longer ones.
-    #[error("{0:?}: a socket's path may have 107 bytes at most")]
+    #[error("{0:?}: the socket path is longer than 107 bytes")]
     TooLong(String),
 }
 
@@ -112,7 +112,7 @@ impl CrictlConfig {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(unreadable(e.to_string())),
             Ok(meta) if meta.len() > CONFIG_LIMIT => {
-                return Err(unreadable(format!("{} bytes is too large", meta.len())));
+                return Err(unreadable(format!("the file is too large ({} bytes)", meta.len())));
             }
             Ok(_) => std::fs::read_to_string(path).map_err(|e| unreadable(e.to_string()))?,
         };
@@ -139,7 +139,7 @@ pub enum DiscoverError {
     /// A flag, the variable or the file holds something that is no endpoint.
     #[error("{from}: {error}")]
     Invalid {
-        /// Who said so.
+        /// Where the endpoint was configured.
         from: String,
         /// What is wrong with it.
         #[source]
@@ -153,15 +153,15 @@ pub enum DiscoverError {
         /// What is wrong with it.
         detail: String,
     },
-    /// Nothing was said, and nothing is where it usually is.
-    #[error("no container runtime found: looked for ${ENVIRONMENT}, {CRICTL_CONFIG} and {}", looked.join(", "))]
+    /// Nothing is configured, and none of the usual sockets exists.
+    #[error("no container runtime found: tried ${ENVIRONMENT}, {CRICTL_CONFIG} and {}", looked.join(", "))]
     Nowhere {
         /// The sockets that are not there.
         looked: Vec<String>,
     },
 }
 
-/// What to look at when no endpoint is given; the default is what a command on a node wants.
+/// Where to search when no endpoint is given; the default suits a command on a node.
 #[derive(Debug, Clone)]
 pub struct Discovery {
     /// The value of `CONTAINER_RUNTIME_ENDPOINT`, if set.
@@ -183,7 +183,7 @@ impl Default for Discovery {
 }
 
 impl Discovery {
-    /// The endpoint, and who named it.
+    /// The endpoint, and where it was configured.
     pub fn find(&self) -> Result<(Endpoint, String), DiscoverError> {
         let named = |text: &str, from: String| match Endpoint::parse(text) {
             Ok(endpoint) => Ok((endpoint, from)),

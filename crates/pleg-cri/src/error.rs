@@ -28,7 +28,7 @@ pub enum ErrorKind {
     #[error("not found: {0}")]
     NotFound(String),
     /// The runtime does not have this call. Retrying does not help until it is upgraded.
-    #[error("the runtime does not implement it")]
+    #[error("not implemented by the runtime")]
     Unimplemented,
     /// The connection is gone or cannot be made. Retry with back-off.
     #[error("runtime unreachable: {0}")]
@@ -128,10 +128,10 @@ pub enum ConnectError {
     /// The path is something else.
     #[error("{0} is not a socket. Name the runtime's socket with --runtime-endpoint")]
     NotASocket(Endpoint),
-    /// A socket nobody listens on.
-    #[error("nobody listens on {0}: the socket is left over from a runtime that stopped. Start the runtime")]
+    /// A socket without a listener.
+    #[error("no process listens on {0}: the socket was left behind by a stopped runtime. Start the runtime")]
     Refused(Endpoint),
-    /// Somebody listens, but does not speak gRPC.
+    /// The listener does not speak gRPC.
     #[error("{endpoint} does not speak gRPC ({detail}). Is it the runtime's CRI socket?")]
     NotGrpc {
         /// The socket.
@@ -141,7 +141,7 @@ pub enum ConnectError {
     },
     /// gRPC, but no CRI.
     #[error(
-        "{0} speaks gRPC but neither CRI v1 nor v1alpha2. Is the CRI plugin switched off (disabled_plugins in containerd's config), or is it another service's socket?"
+        "{0} speaks gRPC but serves neither CRI v1 nor v1alpha2. Is the CRI plugin disabled (disabled_plugins in containerd's config), or is this the socket of another service?"
     )]
     NotCri(Endpoint),
     /// Accepted, and then silence.
@@ -174,7 +174,7 @@ pub fn seconds(duration: Duration) -> String {
     }
 }
 
-/// The runtime's words may be of any length; ours are not.
+/// Limit for texts of the runtime, which may have any length.
 fn clip(message: &str) -> String {
     const MOST: usize = 512;
     match message.char_indices().nth(MOST) {

@@ -1,6 +1,6 @@
 //! The runtime's own events.
 //!
-//! An event carries the status of its whole pod, which may be large, and is needed by nobody who takes it for a hint only. So there
+//! An event carries the status of its whole pod, which may be large and is not needed by a reader that takes it only as a hint. So there
 //! are two ways to read the stream: whole messages, and [`Hint`]s, which skip over the statuses without decoding them.
 
 use std::fmt;
@@ -19,12 +19,12 @@ use crate::details::without_details;
 use crate::error::root_cause;
 use crate::{Client, Error, ErrorKind, Rpc, Subject, v1};
 
-/// How many bytes of events may be on their way to us. A runtime waits for nobody's window to open: this is what some thousands take.
+/// Flow-control window for events in bytes, enough for some thousands: a runtime must not wait for the window to open.
 const WINDOW: u32 = 8 << 20;
 /// How long a runtime may take to refuse a subscription. It has no need to answer one that it accepts.
 const REFUSAL: Duration = Duration::from_secs(1);
 
-/// What of an event tells where to look. Its texts are bytes: what is no text must not end the stream.
+/// The identifying part of an event. Its texts are bytes: invalid UTF-8 must not end the stream.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Hint {
     /// The container or sandbox it is about.
@@ -61,7 +61,7 @@ pub struct HintMetadata {
 }
 
 impl Hint {
-    /// The UID of the pod, if it is told.
+    /// The UID of the pod, if the event has it.
     pub fn pod(&self) -> Option<&[u8]> {
         let metadata = self.sandbox.as_ref()?.metadata.as_ref()?;
         Some(&*metadata.uid).filter(|uid| !uid.is_empty())
@@ -128,7 +128,7 @@ impl Client {
         self.events().await
     }
 
-    /// As [`Client::container_events`], for who wants to know where to look and not what is there.
+    /// As [`Client::container_events`], for callers that need only the identifying part of each event.
     pub async fn container_event_hints(&self) -> Result<EventStream<Hint>, Error> {
         self.events().await
     }

@@ -106,7 +106,7 @@ pub enum Outcome<'a> {
     Dropped,
 }
 
-/// Told of every call that ends, for metrics.
+/// Notified of every call that ends, for metrics.
 pub trait Observer: Send + Sync + fmt::Debug {
     /// `rpc` ended after `elapsed`.
     fn ended(&self, rpc: Rpc, elapsed: Duration, outcome: Outcome<'_>);

@@ -12,7 +12,7 @@
 //! | [`client`] | one place through which every call goes: deadline, in-flight entry, error with names |
 //! | [`inflight`] | which call, for which pod and container, since when |
 //! | [`list`] | the two lists, read frame by frame without building messages |
-//! | [`events`] | the runtime's own events: whole, or only as far as they tell where to look |
+//! | [`events`] | events of the runtime: complete, or only their identifying part |
 //! | `drain` | answers received and dropped, for probes and for benchmarks to divide by |
 //! | [`error`] | what can go wrong, and whether to try again |
 

@@ -1,4 +1,4 @@
-//! What the node says about its pods: the newest status of each, for whoever shows it.
+//! The published status of each pod, for those that display it.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +28,7 @@ pub struct Report {
     pub status: Arc<Status>,
     /// Where it is on its way.
     pub stage: Stage,
-    /// What is wanted of it.
+    /// Its desired state.
     pub goal: Goal,
     /// Set while `status` is not the newest.
     pub stale: Option<Stale>,
@@ -63,7 +63,7 @@ struct Metadata<'a> {
     name: &'a str,
     namespace: &'a str,
     uid: &'a PodUid,
-    /// When the node took it on: nobody else made it.
+    /// When the node accepted it.
     #[serde(skip_serializing_if = "Option::is_none")]
     creation_timestamp: Option<String>,
     /// When it has to be gone, once it is to end.
@@ -171,7 +171,7 @@ impl Board {
         pods
     }
 
-    /// What somebody has to mend about the manifests.
+    /// Manifest problems that a person has to fix.
     pub fn complaints(&self) -> Vec<Complaint> {
         self.state.read().complaints.clone()
     }

@@ -1,4 +1,4 @@
-//! Cgroups of pods. A runtime makes a pod's cgroup on its way to that of a container, and nobody but us removes it. Blocking.
+//! Cgroups of pods. A runtime creates a pod's cgroup together with that of a container, and does not remove it, so we do. Blocking.
 
 use std::fs;
 use std::io;

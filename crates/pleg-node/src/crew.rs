@@ -1,4 +1,4 @@
-//! Who works on which pod: begins workers and ends them, has a pod wait for its name, and puts up a worker that fell.
+//! The registry of pod workers: starts and ends them, makes a pod wait for its name, and restarts panicked workers.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -15,24 +15,24 @@ use crate::memory::Memory;
 use crate::sources::Offer;
 use crate::worker::{Ended, Handle, Shared, Worker};
 
-/// A worker that fell is put up again after this long, and twice as long each time it does.
+/// Delay before a panicked pod worker is restarted; doubles with each panic.
 const RISE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 
-/// The workers of a node.
+/// The pod workers of a node.
 #[derive(Debug)]
 pub(crate) struct Crew {
     pub(crate) shared: Shared,
     members: BTreeMap<PodUid, Member>,
-    /// By `namespace/name`: pods that begin when the name is free.
+    /// By `namespace/name`: pods that start when the name is free.
     waiting: BTreeMap<Arc<str>, Offer>,
     running: JoinSet<Ended>,
-    /// Whose worker a task is: all that is left to know of one that fell.
+    /// The pod of each task: all that is known about a task that panicked.
     tasks: HashMap<Id, PodUid>,
-    /// What is remembered of pods that have no worker yet.
+    /// The history of pods that have no worker yet.
     remembered: BTreeMap<PodUid, Memory>,
-    /// Manifests of pods that something may be left of, by an earlier one of us.
+    /// Manifests of pods of an earlier run of `pleg node`, of which something may be left.
     kept: BTreeMap<PodUid, Arc<Pod>>,
-    /// Pods of ours that were there when we came and have no worker, as long as they may be wanted.
+    /// Our pods that existed before this run and have no worker, while they may still be desired.
     found: Vec<PodRef>,
     shutdown: CancellationToken,
 }
@@ -42,7 +42,7 @@ struct Member {
     handle: Handle,
     /// Its worker's.
     task: Id,
-    /// How often its worker fell.
+    /// How often its worker panicked.
     falls: u32,
 }
 
@@ -61,7 +61,7 @@ impl Crew {
         }
     }
 
-    /// What an earlier one of us knew.
+    /// The history from an earlier run of `pleg node`.
     pub(crate) fn remember(&mut self, remembered: BTreeMap<PodUid, Memory>, kept: Vec<Offer>) {
         self.remembered = remembered;
         self.kept = kept
@@ -70,7 +70,7 @@ impl Crew {
             .collect();
     }
 
-    /// These pods of ours are there, and have been before us.
+    /// These pods of ours existed before this run.
     pub(crate) fn found(&mut self, found: Vec<PodRef>) {
         self.found = found;
     }
@@ -80,7 +80,7 @@ impl Crew {
         self.shutdown = shutdown;
     }
 
-    /// Tells the worker of a pod, or every one, that there may be news.
+    /// Wakes the worker of a pod, or all workers: something may have changed.
     pub(crate) fn tell(&self, pod: Option<&PodRef>) {
         match pod {
             Some(pod) => {
@@ -92,8 +92,8 @@ impl Crew {
         }
     }
 
-    /// Begins a pod, or has it wait until its name is free. Who has the name and is another pod ends first, also if it was there
-    /// before us: its manifest was edited while we were away. While not all sources have `spoken`, one of them may want that one.
+    /// Starts a pod, or makes it wait until its name is free. Another pod of that name terminates first, also if it existed before this
+    /// run: its manifest was edited meanwhile. While not all sources have `spoken`, one of them may desire that other pod.
     pub(crate) fn begin(&mut self, offer: Offer, spoken: bool) {
         let pod = &offer.pod;
         let name = pod.id.full_name();
@@ -120,7 +120,7 @@ impl Crew {
         }
     }
 
-    /// Begins those whose names are free.
+    /// Starts the pods whose names are free.
     pub(crate) fn begin_waiting(&mut self, spoken: bool) {
         for offer in std::mem::take(&mut self.waiting).into_values() {
             self.begin(offer, spoken);
@@ -143,7 +143,7 @@ impl Crew {
         }
     }
 
-    /// Nobody wants this pod any more.
+    /// This pod is no longer desired.
     pub(crate) fn remove(&mut self, pod: &Pod) {
         self.waiting.remove(&pod.id.full_name());
         self.end(&pod.id.uid);
@@ -169,14 +169,14 @@ impl Crew {
         let uid = &pod.id.uid;
         let memory = self.remembered.remove(uid).unwrap_or_default();
         self.kept.remove(uid);
-        // Whoever has a worker is nobody's left-over.
+        // A pod with a worker is not orphaned.
         self.found.retain(|other| other.uid != *uid);
         self.spawn_after(Duration::ZERO, pod, goal, memory, 0);
     }
 
     fn spawn_after(&mut self, pause: Duration, pod: Arc<Pod>, goal: Goal, memory: Memory, falls: u32) {
         let uid = pod.id.uid.clone();
-        // Whoever runs has the ports that others may want, before they ask.
+        // A running pod gets its ports before others can claim them.
         let seen = self.shared.pleg.cache().get(&uid);
         let ready = |entry: &PodEntry| {
             entry
@@ -186,7 +186,7 @@ impl Crew {
                 .any(|sandbox| sandbox.state == SandboxState::Ready)
         };
         if seen.is_some_and(|entry| ready(&entry)) {
-            // It cannot be refused what it has.
+            // It already uses the port, so it is not refused.
             let _ = self.shared.ports.take(&pod, true);
         }
         let (worker, handle) = Worker::new(pod, goal, memory, self.shared.clone());
@@ -215,7 +215,7 @@ impl Crew {
         })
     }
 
-    /// A worker has ended: its pod is gone, or we shut down, or it fell.
+    /// A worker has ended: its pod is gone, we shut down, or it panicked.
     pub(crate) fn ended(&mut self, id: Id, ended: Result<Ended, JoinError>) {
         let Some(uid) = self.tasks.remove(&id) else { return };
         if self.members.get(&uid).is_none_or(|member| member.task != id) {
@@ -249,9 +249,9 @@ impl Crew {
         }
     }
 
-    /// Ends pods of ours that nobody wants: their manifests went while we were away. Whose they are is said by their label, so no
-    /// other's pod is touched. What is only known from an earlier one of us is looked for too: its directories may be left. Pods of the
-    /// names in `spared` stay as they are: their manifests are there, but broken.
+    /// Terminates orphaned pods: their manifests were removed while we were not running. Their label identifies them as ours, so pods of
+    /// other owners are not touched. Pods known only from an earlier run are checked too, because their directories may be left. Pods with
+    /// names in `spared` are kept: their manifests exist, but are broken.
     pub(crate) fn end_orphans(&mut self, ours: Vec<PodRef>, wanted: &BTreeSet<PodUid>, spared: &BTreeSet<Arc<str>>) {
         self.found.retain(|pod| spared.contains(&pod.full_name()));
         let kept: Vec<PodRef> = self.kept.values().map(|pod| pod.id.clone()).collect();
@@ -263,7 +263,7 @@ impl Crew {
                 self.end_unwanted(id, "nobody wants it");
             }
         }
-        // Nobody will come for what is remembered of others.
+        // The history of other pods is no longer needed.
         self.remembered.retain(|uid, _| {
             let stays = stay.contains(uid);
             if let (Some(keeper), false) = (&self.shared.keeper, stays) {
@@ -286,7 +286,7 @@ impl Crew {
         self.spawn(pod, goal);
     }
 
-    /// Ends all workers; pods go on running.
+    /// Ends all workers; pods keep running.
     pub(crate) async fn shut_down(&mut self) {
         self.shutdown.cancel();
         while self.running.join_next().await.is_some() {}

@@ -1,7 +1,7 @@
-//! Does what was decided, through CRI. Knows nothing of why.
+//! Carries out decisions through CRI, without knowing their reasons.
 //!
-//! A call that failed may still take effect, in particular one that timed out: nothing is concluded from a failure but that it failed.
-//! Whoever asked looks again before anything is decided.
+//! A call that failed may still take effect, in particular one that timed out: a failure proves nothing about its effect.
+//! The caller waits for a fresh status before it decides again.
 
 mod images;
 
@@ -46,11 +46,11 @@ pub(crate) struct Failed {
 impl Failed {
     const CANCELLED: &'static str = "Cancelled";
 
-    /// It was given up because nobody wants it any more.
+    /// It was cancelled because it is no longer needed.
     pub(crate) fn cancelled() -> Self {
         Self {
             reason: Self::CANCELLED,
-            message: "the pod is to end".to_owned(),
+            message: "the pod is terminating".to_owned(),
         }
     }
 
@@ -162,7 +162,7 @@ impl Hands {
         made.map(drop).map_err(failed("CreatePodSandboxError"))
     }
 
-    /// Work on files, where it holds up nobody.
+    /// File operations, on a thread where they block nothing else.
     async fn blocking(
         &self,
         pod: &Pod,
@@ -227,7 +227,7 @@ impl Hands {
         self.node.log_directory(pod)
     }
 
-    /// Has the runtime begin a new log of a container.
+    /// Makes the runtime reopen the log of a container.
     pub(crate) async fn reopen_log(&self, pod: &Pod, name: &str, id: &ContainerId) -> Result<(), String> {
         let about = Subject::container(pod.id.full_name(), name, id.shared());
         let request = v1::ReopenContainerLogRequest {
@@ -331,7 +331,7 @@ impl Hands {
                 Ok(())
             }
             Hook::Exec(command) => self.run(about, id, command, within).await,
-            // As the kubelet has it, what the page says is of no interest.
+            // As in the kubelet, the status of the response does not matter.
             Hook::Http(get) => match timeout(within, page::get(get, ip)).await {
                 Ok(answer) => answer.map(drop),
                 Err(_) => Err(format!("no answer within {}", seconds(within))),
@@ -370,7 +370,7 @@ impl Hands {
                 };
                 let said: String = String::from_utf8_lossy(said).trim().chars().take(MOST_SAID).collect();
                 Err(format!(
-                    "`{}` ended with {}: {said}",
+                    "`{}` exited with {}: {said}",
                     command.join(" "),
                     answer.exit_code
                 ))

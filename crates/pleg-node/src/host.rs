@@ -1,11 +1,11 @@
-//! What there is to know about this machine: read when a node starts, but for its address. Blocking, and without asking anybody's name server.
+//! Facts about this machine, read when a node starts, except its address. Blocking, and without DNS queries.
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::Path;
 
 use crate::manifest::{DnsConfig, NodeName};
 
-/// Memory where nobody can tell: it only weighs pods against each other.
+/// Memory size if it is unknown: it only weighs pods against each other.
 const SOME_MEMORY: u64 = 1 << 30;
 /// A resolv.conf is a few lines.
 const LONGEST_FILE: usize = 64 << 10;
@@ -18,7 +18,7 @@ pub fn name() -> Result<NodeName, String> {
 
 /// The address by which this machine reaches others, if it reaches any.
 pub fn address() -> Option<IpAddr> {
-    // Nothing is sent: the kernel only says which address it would send from. Documentation addresses (RFC 5737, RFC 3849) are nobody's.
+    // Nothing is sent: the kernel only says which address it would send from. Documentation addresses (RFC 5737, RFC 3849) are not assigned.
     let by = |own: &str, other: &str| {
         let socket = UdpSocket::bind(own).ok()?;
         socket.connect(other).ok()?;

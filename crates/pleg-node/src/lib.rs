@@ -1,48 +1,48 @@
-//! A node without the Go kubelet: makes the pods of this machine be what their manifests say.
+//! A node without the Go kubelet: runs the pods of a set of manifests on this machine.
 //!
-//! A reader of the generator like any other: consumes the feed, reads the cache, asks for looks, and acts through CRI. This crate holds
-//! what a node wants and does about it: manifests, sources, workers, restarts and back-off, probes, pod status. It must not list or diff
-//! what the runtime has: that is `pleg`'s.
+//! It is a reader of the generator like any other: it consumes the feed, reads the cache, requests relists, and acts through CRI. This crate
+//! contains desired state and reconciliation: manifests, sources, pod workers, restarts and back-off, probes, pod status. It must not list or
+//! diff what the runtime has; `pleg` does that.
 //!
-//! # The house
+//! # Map
 //!
-//! What is pure has no clock, no I/O and no task: what it needs to know is handed in.
+//! Pure parts have no clock, no I/O and no task: callers pass in what they need.
 //!
 //! | part | job | kind |
 //! |---|---|---|
-//! | [`manifest`] | texts in, pods or reasons out; the identity of static pods | pure |
-//! | [`sources`] | where manifests come from: a directory, a URL; merged into one desired state | tasks, and a pure merge |
+//! | [`manifest`] | parses manifests into pods or refusals; the identity of static pods | pure |
+//! | [`sources`] | sources of manifests: a directory, a URL; merged into one desired state | tasks, and a pure merge |
 //! | [`status`] | the pod's status as Kubernetes shows it, from manifest, cache, probes, store | pure |
-//! | [`memory`] | what is remembered of a pod: endings, attempts, back-off | pure |
-//! | `observed` | where each container stands, by cache and memory | pure |
-//! | [`decide`] | what to do next about a pod, and until when to wait | pure |
-//! | [`cri`] | the requests to a runtime, from a manifest | pure |
-//! | `hands`, [`volumes`], `cgroups` | does what was decided, through CRI and on the disk | calls |
-//! | `worker` | one pod: waits for news, decides, acts, looks again | a task a pod |
-//! | [`probes`] | asks containers how they do | a table, and a task a container |
-//! | `store` | what has to survive a restart of ours: [`Store`] | a thread |
+//! | [`memory`] | the history of a pod: exits, attempts, back-off | pure |
+//! | `observed` | the state of each container, from cache and history | pure |
+//! | [`decide`] | the next actions for a pod, and until when to wait | pure |
+//! | [`cri`] | builds CRI requests from a manifest | pure |
+//! | `hands`, [`volumes`], `cgroups` | carries out decisions, through CRI and on disk | calls |
+//! | `worker` | the pod worker: waits for changes, decides, acts, requests a relist | a task per pod |
+//! | [`probes`] | liveness, readiness and startup probes | a table, and a task per container |
+//! | `store` | the state that survives a restart of `pleg node`: [`Store`] | a thread |
 //! | `sync` | the loop that ties them together | one task |
-//! | `crew` | who works on which pod; ends what nobody wants, puts up a worker that fell | a table |
-//! | `page` | a page of a container, for probes and hooks | a call |
+//! | `crew` | the registry of pod workers; terminates orphaned pods, restarts panicked workers | a table |
+//! | `page` | an HTTP GET to a container, for probes and hooks | a call |
 //! | `tls` | HTTPS, for probes, hooks and URLs | |
-//! | `ports` | which pod has which port of the host | a table |
-//! | `logs` | keeps what containers write within bounds | a look every 10 s |
-//! | `metrics` | what is counted | counters |
-//! | [`host`] | what there is to know about this machine | read once |
-//! | [`board`] | what the node says about its pods | a table |
+//! | `ports` | which pod owns which host port | a table |
+//! | `logs` | rotates container logs | a check every 10 s |
+//! | `metrics` | the metrics of a node | counters |
+//! | [`host`] | facts about this machine | read once |
+//! | [`board`] | the published status of each pod | a table |
 //!
 //! # Tasks and channels
 //!
 //! | task | reads | writes | by |
 //! |---|---|---|---|
-//! | a source (one each) | files, a URL; its timer | the pods it has now, all of them | `mpsc` to the sync loop |
-//! | sync loop (one) | sources, the generator's feed, health, workers that ended | what is wanted of each pod; that there is news | a `watch` and a `Notify` for each worker |
-//! | worker (one a pod) | these two, the cache by `newer_than`, its own timer | CRI; the board | |
-//! | probes (one task a running container that has them) | its timer, the container's answer | results | a table, and the worker's `Notify` |
-//! | logs (one) | sizes of logs; the board and the cache | other names for logs; CRI | |
-//! | store (a thread) | what workers remember | one file | a map under a mutex, and a `Condvar` |
+//! | a source (one each) | files, a URL; its timer | all pods it has now | `mpsc` to the sync loop |
+//! | sync loop (one) | sources, the generator's feed, health, workers that ended | the desired state of each pod; wake-ups | a `watch` and a `Notify` for each worker |
+//! | worker (one per pod) | these two, the cache by `newer_than`, its own timer | CRI; the board | |
+//! | probes (one task per running container with probes) | its timer, the container's answer | results | a table, and the worker's `Notify` |
+//! | logs (one) | log sizes; the board and the cache | renamed logs; CRI | |
+//! | store (a thread) | the history of pods | one file | a map under a mutex, and a `Condvar` |
 //!
-//! The feed is read whatever the health is: to stop reading it while unhealthy is how a kubelet can lock itself up for good.
+//! The feed is read in every state of health: a kubelet that stops reading while unhealthy can deadlock for good.
 
 pub mod board;
 mod cgroups;

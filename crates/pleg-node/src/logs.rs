@@ -1,8 +1,8 @@
-//! Keeps what containers write within bounds, as a kubelet does: a log that has grown too large is put aside (`0.log` becomes
-//! `0.log.20261116-110700`), the runtime is told to begin a new one, and of those put aside the oldest go.
+//! Rotates container logs, as a kubelet does: a log that is too large is renamed (`0.log` becomes `0.log.20261116-110700`), the runtime
+//! reopens the log, and the oldest rotated files are removed.
 //!
-//! A runtime writes to what it has open, whatever that is called by now: nothing is lost while a log has no name, and where we end in
-//! between, the next one of us finds a log that is missing beside one that was put aside, and has it begun anew.
+//! A runtime keeps writing to the open file after it is renamed, so nothing is lost in between. If `pleg node` ends at that point, the next
+//! run finds a rotated file without a current log, and makes the runtime reopen it.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -23,15 +23,15 @@ use crate::cri::log_path;
 use crate::manifest::Pod;
 use crate::worker::{DRAIN, Shared};
 
-/// How often logs are looked at.
+/// How often logs are checked.
 const PERIOD: Duration = Duration::from_secs(10);
-/// Logs that are put aside at once. A runtime that does not answer for one of them holds up no more than this.
+/// Most concurrent rotations. A runtime that does not answer blocks no more than this.
 const AT_ONCE: usize = 8;
 
 /// How much of a container's log is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogBounds {
-    /// A file that is larger is put aside.
+    /// A larger file is rotated.
     pub most_bytes: u64,
     /// How many files there may be, with the one that is written to. At least two.
     pub most_files: usize,
@@ -56,14 +56,14 @@ struct Log {
     file: PathBuf,
 }
 
-/// Looks after the logs of a node.
+/// Rotates the logs of a node.
 #[derive(Debug)]
 pub(crate) struct Logs {
     shared: Shared,
     bounds: LogBounds,
-    /// By id, whose log is being put aside.
+    /// Ids of containers whose log is being rotated.
     busy: BTreeSet<ContainerId>,
-    /// Of whom was said that it cannot be.
+    /// Containers for which a failed rotation was logged.
     told: BTreeSet<ContainerId>,
 }
 
@@ -151,7 +151,7 @@ impl Logs {
     }
 }
 
-/// Puts a log aside, and has the runtime begin a new one.
+/// Rotates a log, and makes the runtime reopen it.
 async fn rotate(shared: Shared, log: Log, bounds: LogBounds) -> (Log, Result<(), String>) {
     let (file, now) = (log.file.clone(), shared.clock.now());
     let put = tokio::task::spawn_blocking(move || put_aside(&file, bounds.most_files, now)).await;
@@ -172,7 +172,7 @@ async fn rotate(shared: Shared, log: Log, bounds: LogBounds) -> (Log, Result<(),
     (log, reopened)
 }
 
-/// Whether a log is too large; or is missing, because it was put aside and no new one was begun.
+/// Whether a log is too large; or missing, because it was renamed and not reopened.
 fn is_grown(file: &Path, most_bytes: u64) -> io::Result<bool> {
     match fs::symlink_metadata(file) {
         Ok(metadata) => Ok(metadata.is_file() && metadata.len() > most_bytes),
@@ -181,7 +181,7 @@ fn is_grown(file: &Path, most_bytes: u64) -> io::Result<bool> {
     }
 }
 
-/// Gives a log another name, and removes the oldest of those that were put aside before. Returns that name, if there is a log.
+/// Renames a log, and removes the oldest rotated files. Returns the new name, if there is a log.
 fn put_aside(file: &Path, most_files: usize, now: Timestamp) -> io::Result<Option<PathBuf>> {
     let name = named(file, &format!(".{}", now.strftime("%Y%m%d-%H%M%S")));
     match fs::rename(file, &name) {
@@ -196,7 +196,7 @@ fn put_aside(file: &Path, most_files: usize, now: Timestamp) -> io::Result<Optio
     Ok(Some(name))
 }
 
-/// Removes a log and what was put aside of it. Blocking.
+/// Removes a log and its rotated files. Blocking.
 pub(crate) fn remove(file: &Path) -> io::Result<()> {
     for old in aside(file)? {
         remove_file(&old)?;
@@ -204,7 +204,7 @@ pub(crate) fn remove(file: &Path) -> io::Result<()> {
     remove_file(file)
 }
 
-/// What was put aside of a log, oldest first.
+/// The rotated files of a log, oldest first.
 fn aside(file: &Path) -> io::Result<Vec<PathBuf>> {
     let (Some(directory), Some(prefix)) = (file.parent(), named(file, ".").file_name().map(OsString::from)) else {
         return Ok(Vec::new());

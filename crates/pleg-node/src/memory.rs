@@ -1,5 +1,5 @@
-//! What is remembered of a pod beyond what the runtime shows: how containers ended that were cleaned away since, how often they were
-//! started, and until when they wait. All of it survives a restart of ours; none of it decides what runs *now*, the cache does.
+//! The history of a pod beyond what the runtime shows: exits of containers that were removed since, numbers of starts, and back-off. All of
+//! it survives a restart of `pleg node`; none of it decides what runs *now*, the cache does.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,20 +19,20 @@ const KEPT_ENDINGS: usize = 2;
 /// A text of the runtime's is kept for a restart of ours; its beginning is enough.
 const LONGEST_TEXT: usize = 512;
 
-/// What is remembered of a pod.
+/// The history of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Memory {
-    /// When this node took the pod on.
+    /// When this node accepted the pod.
     pub started_at: Option<Timestamp>,
     /// By name.
     pub containers: BTreeMap<String, ContainerMemory>,
-    /// The last sandbox could not be made.
+    /// The last sandbox could not be created.
     pub sandbox_failure: Option<Failure>,
     /// The pod has failed as a whole: nothing of it is started again.
     pub failed: Option<PodFailure>,
 }
 
-/// What is remembered of a container.
+/// The history of a container.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ContainerMemory {
     /// The number of its newest attempt; none before the first.
@@ -82,7 +82,7 @@ const CLOCKS_AGREE: SignedDuration = SignedDuration::from_mins(1);
 const LOST: (i32, &str, &str) = (
     137,
     "ContainerStatusUnknown",
-    "The container could not be located any more. It used to be there",
+    "The container could not be located; it existed before",
 );
 
 impl Ending {
@@ -238,7 +238,7 @@ impl Memory {
         *self != before
     }
 
-    /// What is remembered of a container.
+    /// The history of a container.
     pub fn container(&self, name: &str) -> Option<&ContainerMemory> {
         self.containers.get(name)
     }

@@ -85,25 +85,25 @@ impl NodeMetrics {
         let make = Make(registry);
         let all = Self {
             // The kubelet's.
-            pod_start: make.histogram("kubelet_pod_start_duration_seconds", "From the moment that a pod is wanted to all its containers running. Pods that were adopted are not counted.")?,
-            worker: make.add(HistogramVec::new(HistogramOpts::new("kubelet_pod_worker_duration_seconds", "From a decision about a pod to the end of what was decided, by operation: create, sync, terminate.").buckets(BUCKETS.to_vec()), &["operation_type"])?)?,
-            desired: make.add(IntGaugeVec::new(Opts::new("kubelet_desired_pods", "Pods that manifests want."), &["static"])?)?,
-            active: make.gauge("kubelet_active_pods", "Pods that have a worker: wanted, or about to end.")?,
-            orphans: make.counter("kubelet_orphaned_runtime_pods_total", "Pods that were found in the runtime, or on the disk, and that nobody wanted.")?,
-            started_pods: make.counter("kubelet_started_pods_total", "Sandboxes that were to be made.")?,
-            started_pods_errors: make.counter("kubelet_started_pods_errors_total", "Sandboxes that could not be made.")?,
-            started_containers: make.counters("kubelet_started_containers_total", "Containers that were to be started.", &["container_type"])?,
-            started_containers_errors: make.counters("kubelet_started_containers_errors_total", "Containers that could not be started, by the reason that the pod's status has.", &["container_type", "code"])?,
+            pod_start: make.histogram("kubelet_pod_start_duration_seconds", "Time from a pod being desired to all its containers running. Adopted pods are not counted.")?,
+            worker: make.add(HistogramVec::new(HistogramOpts::new("kubelet_pod_worker_duration_seconds", "Time to carry out one decision about a pod, by operation: create, sync, terminate.").buckets(BUCKETS.to_vec()), &["operation_type"])?)?,
+            desired: make.add(IntGaugeVec::new(Opts::new("kubelet_desired_pods", "Pods desired by manifests."), &["static"])?)?,
+            active: make.gauge("kubelet_active_pods", "Pods that have a pod worker: desired or terminating.")?,
+            orphans: make.counter("kubelet_orphaned_runtime_pods_total", "Orphaned pods found in the runtime or on disk.")?,
+            started_pods: make.counter("kubelet_started_pods_total", "Attempts to create a sandbox.")?,
+            started_pods_errors: make.counter("kubelet_started_pods_errors_total", "Sandboxes that could not be created.")?,
+            started_containers: make.counters("kubelet_started_containers_total", "Attempts to start a container.", &["container_type"])?,
+            started_containers_errors: make.counters("kubelet_started_containers_errors_total", "Containers that could not be started, by the reason in the pod status.", &["container_type", "code"])?,
             // Ours.
-            restarts: make.counter("pleg_node_container_restarts_total", "Containers that were started again.")?,
-            kills: make.counters("pleg_node_container_kills_total", "Containers that were told to end, by why.", &["why"])?,
-            probes: make.counters("pleg_node_probes_total", "Answers to probes.", &["probe_type", "result"])?,
-            refused: make.gauge("pleg_node_manifests_refused", "What is wrong with manifests, now: see /api/v1/node/complaints.")?,
-            refusals: make.counter("pleg_node_manifest_refusals_total", "Times something new was wrong with a manifest.")?,
-            skips: make.counters("pleg_node_sync_skips_total", "Times nothing was decided about a pod because nothing new is seen: of that pod (quarantined), or of any (runtime; counted once a second).", &["reason"])?,
-            stale: make.gauge("pleg_node_stale", "Whether statuses are old because nothing new is seen of any pod.")?,
-            falls: make.counter("pleg_node_worker_falls_total", "Workers that fell by a bug of ours and were replaced.")?,
-            rotations: make.counters("pleg_node_log_rotations_total", "Logs that had grown too large, by whether they could be put aside.", &["result"])?,
+            restarts: make.counter("pleg_node_container_restarts_total", "Container restarts.")?,
+            kills: make.counters("pleg_node_container_kills_total", "Containers that were stopped, by reason.", &["why"])?,
+            probes: make.counters("pleg_node_probes_total", "Probe results.", &["probe_type", "result"])?,
+            refused: make.gauge("pleg_node_manifests_refused", "Manifest problems that exist now; /api/v1/node/complaints lists them.")?,
+            refusals: make.counter("pleg_node_manifest_refusals_total", "New manifest problems.")?,
+            skips: make.counters("pleg_node_sync_skips_total", "Decisions skipped because the observed status is not fresh: of one pod (quarantined) or of all (runtime, counted once a second).", &["reason"])?,
+            stale: make.gauge("pleg_node_stale", "1 if pod statuses are stale because the runtime cannot be observed.")?,
+            falls: make.counter("pleg_node_worker_falls_total", "Pod workers that panicked and were restarted.")?,
+            rotations: make.counters("pleg_node_log_rotations_total", "Container log rotations, by result.", &["result"])?,
         };
         for operation in ["create", "sync", "terminate"] {
             all.worker.with_label_values(&[operation]);

@@ -9,7 +9,7 @@ use crate::memory::{Ending, Memory};
 /// Where a container stands.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Standing<'a> {
-    /// It was never made, as far as anybody knows; or it was made, never started, and its sandbox is gone.
+    /// It was never created, as far as is known; or it was created, never started, and its sandbox is gone.
     Absent,
     /// Made in the current sandbox, not started.
     Created(&'a ContainerStatus),
@@ -50,7 +50,7 @@ impl<'a> Observed<'a> {
     /// The sandbox that containers can be started in.
     pub(crate) fn usable_sandbox(&self) -> Option<&'a SandboxStatus> {
         self.newest_sandbox().filter(|sandbox| {
-            // One whose network was never set up reaches nobody.
+            // A sandbox without a network is of no use.
             sandbox.state == SandboxState::Ready && (self.pod.spec.host_network || !sandbox.ips.is_empty())
         })
     }

@@ -1,4 +1,4 @@
-//! A page of a container, for probes and hooks: what is asked for is an answer, whoever gives it.
+//! HTTP GET requests to containers, for probes and hooks; certificates are not verified.
 
 use std::net::IpAddr;
 use std::sync::LazyLock;
@@ -19,7 +19,7 @@ pub(crate) fn place(host: Option<&str>, ip: Option<IpAddr>) -> Result<String, St
     match (host, ip) {
         (Some(host), _) => Ok(host.to_owned()),
         (None, Some(ip)) => Ok(ip.to_string()),
-        (None, None) => Err("the pod has no address".to_owned()),
+        (None, None) => Err("the pod has no IP address".to_owned()),
     }
 }
 
@@ -29,7 +29,7 @@ pub(crate) async fn connect(host: Option<&str>, port: u16, ip: Option<IpAddr>) -
     connected.map_err(|error| format!("cannot connect to port {port} of {host}: {error}"))
 }
 
-/// Gets a page, and returns the status of the answer. Whoever asks limits the time.
+/// Sends a GET request and returns the status of the response. The caller sets the timeout.
 pub(crate) async fn get(get: &HttpGet, ip: Option<IpAddr>) -> Result<http::StatusCode, String> {
     let stream = connect(get.host.as_deref(), get.port, ip).await?;
     if get.tls {

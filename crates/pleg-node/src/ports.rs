@@ -1,4 +1,4 @@
-//! Ports of the host that pods have. Two pods cannot have one: the second is refused by name, and begins when the first lets go.
+//! Host ports in use by pods. Two pods cannot share one: the second is refused with the name of the first, and starts when it is free.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -67,7 +67,7 @@ type Taken = BTreeMap<PodUid, (Arc<str>, Vec<HostPort>)>;
 /// Who has which. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ports {
-    // Held for a look or a change; never across an await.
+    // Held for a lookup or a change; never across an await.
     taken: Arc<Mutex<Taken>>,
 }
 
@@ -89,7 +89,7 @@ impl Ports {
             return Err(PodFailure {
                 reason: "HostPortConflict".to_owned(),
                 message: format!(
-                    "pod {} needs the host's port {port}, which pod {holder} has: change one of them, or remove one",
+                    "host port {port} of pod {} is already used by pod {holder}: change or remove one of them",
                     pod.id
                 ),
             });
@@ -147,7 +147,7 @@ mod tests {
         assert!(
             refused
                 .message
-                .starts_with("pod default/three-n needs the host's port 80/TCP, which pod default/"),
+                .starts_with("host port 80/TCP of pod default/three-n is already used by pod default/"),
             "{refused:?}"
         );
         ports_of.take(&three, true).unwrap();

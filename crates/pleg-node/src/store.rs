@@ -1,10 +1,9 @@
-//! What has to survive a restart of ours, in one file: how containers ended, how often they were started, until when they wait; and
-//! the last good manifest of each pod, so that a file that is broken meanwhile costs no pod, and one that is gone ends its pod as the
-//! manifest said.
+//! The state that survives a restart of `pleg node`, in one file: how containers exited, how often they were started, their back-off; and
+//! the last good manifest of each pod, so that a broken file costs no pod, and a pod whose file is gone terminates as its manifest says.
 //!
-//! Workers hand over what they remember whenever it changed and go on; a thread writes it, all that has gathered in one transaction.
-//! After a crash the file is whole, and at most what was handed over in the last moments is missing: that is seen again in the runtime,
-//! where it came from. Nothing in here decides what runs now, so a file that is lost costs history and no pod.
+//! Pod workers hand over their history whenever it changes, and continue; a thread writes everything that has gathered in one transaction.
+//! After a crash the file is consistent, and at most the last moments are missing; those are found in the runtime again. Nothing in the file
+//! decides what runs now, so losing it costs history, but no pod.
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, OpenOptions};
@@ -40,8 +39,8 @@ const REST: Duration = Duration::from_millis(50);
 /// Why there is no store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Another one of us has it.
-    #[error("{} is in use: does another pleg node run on this machine?", .0.display())]
+    /// Another `pleg node` uses it.
+    #[error("{} is in use: is another pleg node running on this machine?", .0.display())]
     InUse(PathBuf),
     /// It cannot be made or opened.
     #[error("cannot open {}", .path.display())]
@@ -167,7 +166,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the file, or makes it, and reads what is in it. Blocking. One that is broken is put aside, and a new one is begun.
+    /// Opens or creates the file and reads it. Blocking. A corrupt file is renamed, and a new one is created.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let failed = |error: redb::Error| StoreError::Open {
             path: path.to_owned(),

@@ -1,8 +1,8 @@
 //! The loop that ties sources, the generator and the workers together.
 //!
-//! It decides nothing about a pod: it says to each worker what is wanted of its pod, and that there is news. A pod whose name is still
-//! taken by one that ends waits for that end. The feed is read whatever the health is, and there is no tick that syncs everything:
-//! each worker wakes by itself when its back-off or deadline is over.
+//! It decides nothing about a pod: it gives each worker the desired state of its pod and wakes it when something may have changed. A pod
+//! whose name is still used by a terminating one waits. The feed is read in every state of health, and there is no periodic sync of
+//! everything: each worker wakes by itself when its back-off or deadline is over.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,15 +27,15 @@ use crate::status::Stale;
 use crate::store::Store;
 use crate::worker::Shared;
 
-/// How often health is looked at, so that statuses say when nothing new is seen.
+/// How often health is checked, so that statuses say when they are stale.
 const HEALTH_TICK: Duration = Duration::from_secs(1);
-/// How often the runtime is asked whether it is there at all, while full looks are rarer: [`pleg::RuntimeMonitor::with_heartbeat`]. A
-/// runtime that freezes right after a look would else be taken for a quiet one until the next, a minute later.
+/// How often the runtime is asked whether it is there at all, while full relists are rarer: [`pleg::RuntimeMonitor::with_heartbeat`]. A
+/// runtime that freezes right after a relist would otherwise look idle until the next one, a minute later.
 pub const HEARTBEAT: Duration = Duration::from_secs(2);
-/// How often pods are looked for that nobody wants.
+/// How often orphaned pods are searched for.
 const ORPHAN_TICK: Duration = Duration::from_mins(1);
 
-/// Pods on this runtime that are not this node's: a kubelet's, say, which would fight with us over what runs.
+/// Pods on this runtime that belong to another owner, such as a kubelet, which would compete with us.
 pub async fn others(client: &Client, node: &NodeName) -> Result<Vec<PodRef>, pleg_cri::Error> {
     let listed = client.call(v1::ListPodSandboxRequest::default()).await?;
     let foreign = |sandbox: &v1::PodSandbox| sandbox.labels.get(NODE_LABEL).map(String::as_str) != Some(node.as_str());
@@ -62,7 +62,7 @@ fn pod_of(sandbox: v1::PodSandbox) -> Option<PodRef> {
     })
 }
 
-/// A node: everything that makes its pods be what sources want. Built without side effects; [`NodeLoop::run`] begins.
+/// A node: reconciles its pods with what sources desire. Built without side effects; [`NodeLoop::run`] starts it.
 #[derive(Debug)]
 pub struct NodeLoop {
     client: Client,
@@ -74,7 +74,7 @@ pub struct NodeLoop {
     logs: LogBounds,
 }
 
-/// A look for pods that carry our label, beside the loop: a list may hang for minutes, and nobody is to wait for it.
+/// A search for pods that carry our label, beside the loop: a list may hang for minutes, and nothing may wait for it.
 type Search = JoinSet<Result<Vec<PodRef>, pleg_cri::Error>>;
 
 impl NodeLoop {
@@ -130,7 +130,7 @@ impl NodeLoop {
         let logs = tokio::spawn(logs);
         let pleg = self.crew.shared.pleg.clone();
         let mut feed = pleg.subscribe(Start::Now, Overflow::PodSync);
-        // Which of two pods with one name runs can be told only after a look at everything, and which of them are ours only after a
+        // Which of two pods with one name runs can be told only after a relist of everything, and which of them are ours only after a
         // list by our label. This UID is nobody's.
         let (first, nobody) = (pleg.request_all(), PodUid::from("pleg-node"));
         let (cache, mut seen, mut found) = (pleg.cache().clone(), false, false);
@@ -189,7 +189,7 @@ impl NodeLoop {
             }
         }
         self.crew.shut_down().await;
-        // If it panicked that is in the log, and nobody else's trouble.
+        // A panic is already in the log and affects nothing else.
         let _ = logs.await;
         if let Some(store) = self.store.take() {
             // It writes what is left.
@@ -243,7 +243,7 @@ impl NodeLoop {
         let report = pleg.health().report();
         let last_look = report.last_seen_seconds;
         let last_look = last_look.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-        // How long nothing was heard of the runtime, neither by a look nor by the monitor's heartbeat.
+        // How long nothing was heard of the runtime, neither by a relist nor by the monitor's heartbeat.
         let answered = pleg.readiness().last_answer().map(|at| at.elapsed());
         let quiet = answered.into_iter().chain(last_look).min();
         let why = report.why_stale();
@@ -261,7 +261,7 @@ impl NodeLoop {
                 let now = self.crew.shared.clock.now();
                 warn!("nothing new is seen of any pod, so nothing is done: {}", report.message);
                 Arc::new(Stale {
-                    // Before the first look nothing is known, whoever answers.
+                    // Before the first relist nothing is known, whoever answers.
                     as_of: last_look.and(quiet).and_then(|quiet| now.saturating_sub(quiet).ok()),
                     why: why.unwrap_or_default(),
                 })

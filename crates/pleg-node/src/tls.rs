@@ -1,7 +1,7 @@
 //! TLS, for HTTPS probes and manifest URLs.
 //!
-//! A probe asks whether somebody answers, not who: as with a kubelet, no certificate is checked. A URL says what runs on this machine: whoever
-//! answers has to be whom the machine trusts.
+//! Probes do not verify certificates, as in a kubelet: any answer counts. A manifest URL decides what runs on this machine, so its server
+//! must have a certificate that the machine trusts.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ impl std::fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// Trusts whoever answers.
+    /// Accepts every certificate.
     pub(crate) fn anybody() -> Result<Self, String> {
         let provider = Arc::new(ring::default_provider());
         let verifier = Arc::new(Anybody(Arc::clone(&provider)));
@@ -35,20 +35,20 @@ impl Tls {
         Ok(Self(TlsConnector::from(Arc::new(config.with_no_client_auth()))))
     }
 
-    /// Trusts whom this machine trusts. Blocking: its certificates are read.
+    /// Accepts certificates that this machine trusts. Blocking: reads its CA certificates.
     pub(crate) fn system() -> Result<Self, String> {
         let found = rustls_native_certs::load_native_certs();
         if found.certs.is_empty() {
             let why: Vec<String> = found.errors.iter().map(ToString::to_string).collect();
             return Err(format!(
-                "this machine trusts nobody: no certificates are installed. {}",
+                "no trusted CA certificates are installed on this machine. {}",
                 why.join("; ")
             ));
         }
         Self::only(found.certs)
     }
 
-    /// Trusts those who are vouched for by one of these. What is no certificate is left out, as others do.
+    /// Accepts certificates signed by one of these. Entries that are not certificates are skipped, as other programs do.
     pub(crate) fn only(certificates: Vec<CertificateDer<'static>>) -> Result<Self, String> {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(certificates);
@@ -69,7 +69,7 @@ impl Tls {
     }
 }
 
-/// Whoever has the key of the certificate that he shows.
+/// Accepts every server that has the key of its certificate.
 #[derive(Debug)]
 struct Anybody(Arc<CryptoProvider>);
 

@@ -15,7 +15,7 @@ use crate::manifest::{HostPathKind, Pod, Volume};
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
     /// It cannot be made.
-    #[error("cannot make {} for {what}", .path.display())]
+    #[error("cannot create {} for {what}", .path.display())]
     Make {
         /// Which.
         path: PathBuf,
@@ -36,7 +36,7 @@ pub enum VolumeError {
         wanted: &'static str,
     },
     /// Something is mounted there: what is in it is not the pod's.
-    #[error("{} is not removed: something is mounted at {}. Unmount it", .path.display(), .mount.display())]
+    #[error("not removing {}: {} is a mount point; unmount it first", .path.display(), .mount.display())]
     Mounted {
         /// Which.
         path: PathBuf,
@@ -63,7 +63,7 @@ pub fn prepare(node: &Node, pod: &Pod) -> Result<(), VolumeError> {
     for (name, volume) in &pod.spec.volumes {
         match volume {
             Volume::EmptyDir => {
-                // Anybody in the pod may write there, and nobody else on this machine is to get there.
+                // Every container of the pod may write there, and no other user of this machine may access it.
                 make(&node.pod_directory(&pod.id.uid), 0o750, name)?;
                 let path = node.empty_dir(pod, name);
                 make(&path, 0o755, name)?;
@@ -242,7 +242,7 @@ mod tests {
         fs::write(&mountinfo, lines).unwrap();
         let error = remove_beside(&node, &pod, &mountinfo).unwrap_err().to_string();
         assert!(
-            error.contains("something is mounted at ") && error.contains("my disk. Unmount it"),
+            error.starts_with("not removing ") && error.ends_with("my disk is a mount point; unmount it first"),
             "{error}"
         );
         assert!(disk.join("precious").exists());

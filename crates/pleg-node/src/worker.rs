@@ -1,8 +1,8 @@
-//! One pod: waits for news, decides, acts, and looks again before it decides anew.
+//! The pod worker: waits for changes, decides, acts, and waits for a fresh status before it decides again.
 //!
-//! Decisions are made one after the other, and each on a status that is newer than the last action that was completed: so nothing is
-//! started twice, also where a call failed and took effect all the same. Actions of one decision run beside each other, and what they
-//! are about is left out of later decisions until they are done: a container that takes its grace period holds up no other.
+//! Decisions are made one after another, each on a status newer than the last completed action. So nothing is started twice, even if a call
+//! failed and took effect anyway. Actions of one decision run in parallel, and later decisions ignore their objects until they are done: a
+//! container that uses its grace period delays no other.
 
 mod actions;
 
@@ -42,7 +42,7 @@ const UNSEEN_RETRY: Duration = Duration::from_secs(2);
 const REFUSED_RETRY: Duration = Duration::from_secs(1);
 /// At shutdown, how long calls in flight may take to end.
 pub(crate) const DRAIN: Duration = Duration::from_secs(5);
-/// How many pods come up at once. A runtime on two cores is no faster with more than four, and one of ours is always just being looked at.
+/// How many pods start at once. A runtime on two cores is no faster with more than four, and one of ours is usually being inspected.
 const STARTS: usize = 5;
 
 /// What all workers of a node share.
@@ -60,7 +60,7 @@ pub(crate) struct Shared {
     pub(crate) keeper: Option<Keeper>,
     pub(crate) ports: Ports,
     pub(crate) metrics: NodeMetrics,
-    /// Set while nothing new is seen of any pod.
+    /// Set while the runtime cannot be observed.
     pub(crate) stale: watch::Receiver<Option<Arc<Stale>>>,
 }
 
@@ -100,11 +100,11 @@ pub(crate) struct Handle {
     pub(crate) goal: watch::Sender<Goal>,
     /// Something about the pod may have changed.
     pub(crate) news: Arc<Notify>,
-    /// What the worker remembers, should it fall.
+    /// The history of the pod, in case the worker panics.
     pub(crate) memory: Arc<Mutex<Memory>>,
 }
 
-/// One pod's worker.
+/// The worker of one pod.
 pub(crate) struct Worker {
     pod: Arc<Pod>,
     shared: Shared,
@@ -118,16 +118,16 @@ pub(crate) struct Worker {
     at_sandbox: usize,
     /// By id, what could not be ended or removed: how often in a row, and until when it is left alone. Others go on.
     pauses: BTreeMap<String, (u32, Instant)>,
-    /// Once it is to end: nothing that was to start is waited for.
+    /// Cancelled when the pod terminates: nothing waits for starts any more.
     ending: CancellationToken,
     slot: Option<Slot>,
     prober: Prober,
     last: Option<(Arc<PodStatus>, Decision)>,
-    /// Set while the runtime does not tell about this pod alone.
+    /// Set while only this pod cannot be observed.
     unseen: Option<Stale>,
-    /// Why it is not begun.
+    /// Why it is not started.
     refusal: Option<PodFailure>,
-    /// Since when it comes up; none once it is up, or if it was before us.
+    /// Since when it starts; none once it runs, or if it ran before this run.
     coming: Option<Instant>,
     /// What it is at, since when.
     working: Option<(Operation, Instant)>,
@@ -180,13 +180,13 @@ impl Worker {
         (worker, handle)
     }
 
-    /// Works until the pod is gone, or until it is shut down: then what runs goes on running.
+    /// Runs until the pod is gone, or until shutdown: then containers keep running.
     pub(crate) async fn run(mut self, shutdown: CancellationToken) -> Ended {
         let mut ended = Ended::Early;
         let uid = self.pod.id.uid.clone();
         let cache = self.shared.pleg.cache().clone();
         let mut acting = Acting::new();
-        // Nothing that was seen before we came counts.
+        // Statuses observed before this worker started do not count.
         let mut token = self.shared.pleg.request(&uid);
         let (mut look, mut wake) = (true, Wake::far());
         loop {
@@ -352,7 +352,7 @@ impl Worker {
         }
     }
 
-    /// Asks those who run how they do; not when they are about to end in any case.
+    /// Probes running containers, unless they are about to be stopped anyway.
     fn probe(&mut self, status: &PodStatus, goal: Goal) {
         let runs = |container: &&ContainerStatus| container.state == ContainerState::Running && goal == Goal::Run;
         let ip = status.ips.first().copied();
@@ -447,7 +447,7 @@ impl Worker {
 }
 
 impl Drop for Worker {
-    /// Also if it falls: whoever takes over takes them again.
+    /// Also after a panic: the next worker claims them again.
     fn drop(&mut self) {
         self.shared.ports.release(&self.pod.id.uid);
     }
@@ -468,7 +468,7 @@ pub(crate) enum Ended {
 #[derive(Debug, Clone, Copy)]
 struct Wake {
     at: Instant,
-    /// Something is to be done then, so a look is worth its cost.
+    /// Something is to be done then, so a relist is worth its cost.
     due: bool,
 }
 

@@ -15,7 +15,7 @@ enum Source {
     /// The wall clock when the clock was made, and tokio's time since: with tokio's paused time it stands still too, and it
     /// never jumps back.
     Running { wall: i64, since: Instant },
-    /// Moves only when told.
+    /// Advances only on request.
     Manual(Arc<AtomicI64>),
 }
 

@@ -30,7 +30,7 @@ pub struct SimConfig {
     pub jitter: Duration,
     /// The API that is served; the other one is UNIMPLEMENTED.
     pub api: ApiVersion,
-    /// Which runtime it takes after.
+    /// Which runtime it imitates.
     pub flavour: Flavour,
     /// Serve `StreamPodSandboxes` and `StreamContainers`.
     pub streaming_lists: bool,

@@ -1,4 +1,4 @@
-//! Which runtime the simulator takes after: where they differ in what a client can see.
+//! Which runtime the simulator imitates, where clients can see a difference.
 
 use std::fmt;
 use std::str::FromStr;
@@ -95,7 +95,7 @@ impl Flavour {
 
 /// Why a text is no flavour.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no flavour: write sim, containerd-1.6, containerd-1.7, containerd-2.1 or crio")]
+#[error("{0:?} is not a flavour; expected sim, containerd-1.6, containerd-1.7, containerd-2.1 or crio")]
 pub struct BadFlavour(String);
 
 impl FromStr for Flavour {

@@ -27,7 +27,7 @@
 //! | [`proxy`] | the same faults before a real runtime |
 //! | [`control`] | commands: library, HTTP on a second socket, scenario files |
 //! | [`stats`] | counters of every call |
-//! | [`flavour`] | which runtime the simulator takes after |
+//! | [`flavour`] | which runtime the simulator imitates |
 //! | [`selector`], [`duration`], [`clock`], [`config`] | names, `400ms`, time, what a simulator starts with |
 //!
 //! # Tasks

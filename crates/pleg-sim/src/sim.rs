@@ -28,13 +28,13 @@ pub enum SimError {
     #[error(transparent)]
     Bind(#[from] BindError),
     /// The pods that were asked for cannot be made.
-    #[error("cannot make the pods")]
+    #[error("cannot create the pods")]
     World(#[from] WorldError),
     /// No thread, or no runtime for it.
-    #[error("cannot start a thread for the simulator")]
+    #[error("cannot start the simulator thread")]
     Thread(#[source] std::io::Error),
     /// The thread ended before the simulator ran.
-    #[error("the simulator's thread ended early")]
+    #[error("the simulator thread ended unexpectedly")]
     Ended,
 }
 
@@ -272,7 +272,7 @@ impl Sim {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the simulator's thread panicked");
+            tracing::error!("the simulator thread panicked");
         }
     }
 }

@@ -79,7 +79,7 @@ async fn commands_change_the_world() {
                 churn: Some(0.0),
                 ..Default::default()
             }),
-            "0 changes a second",
+            "0 changes per second",
         ),
         (Command::Storm(Storm { exit_code: 9 }), "8 containers exited with 9"),
     ] {
@@ -140,11 +140,11 @@ async fn refusals_say_what_to_do() {
                 container: Some("app".into()),
                 ..Default::default()
             }),
-            "a container needs its pod too: add --pod NAMESPACE/NAME",
+            "--container needs --pod NAMESPACE/NAME",
         ),
         (
             Command::Lock(Object::default()),
-            "name what to lock: --pod and --container, or --id",
+            "lock needs a container: use --pod and --container, or --id",
         ),
         (
             Command::Set(Set {
@@ -152,12 +152,15 @@ async fn refusals_say_what_to_do() {
                 pod: Some("default/web-0".parse().unwrap()),
                 ..Default::default()
             }),
-            "a pod, container or id needs a latency: add --latency",
+            "--pod, --container and --id need --latency",
         ),
-        (Command::Add(Add { pods: 1_000_000 }), "at most 20000 pods at once"),
+        (
+            Command::Add(Add { pods: 1_000_000 }),
+            "at most 20000 pods can be added at once",
+        ),
         (
             Command::Set(Set::default()),
-            "nothing to set: give a latency, a churn, or what Status says",
+            "nothing to set: use --latency, --churn or the Status flags",
         ),
     ] {
         assert_eq!(control.send(&command).await.unwrap_err().to_string(), words);

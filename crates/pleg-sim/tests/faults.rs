@@ -102,7 +102,12 @@ async fn one_container_is_slow_and_nothing_else() {
     rig.sim.execute(set(Duration::ZERO, rpc)).await.unwrap();
     assert!(took(&app[0]).await < slow);
     let error = rig.sim.execute(set(slow, Some(RpcName(Rpc::ListContainers)))).await;
-    assert!(error.unwrap_err().to_string().contains("about no single pod"));
+    assert!(
+        error
+            .unwrap_err()
+            .to_string()
+            .contains("does not take a pod or container")
+    );
 }
 
 /// Both ways: a call may be given less than its class has, and more.

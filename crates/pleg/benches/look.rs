@@ -1,4 +1,4 @@
-//! What a look costs beyond its bytes: decoding and matching when nothing changed, and the diff of one pod.
+//! What a relist costs beyond its bytes: decoding and matching when nothing changed, and the diff of one pod.
 //!
 //! `cargo bench -p pleg` measures time. `look --count PODS LOOKS` runs bare looks instead, for `bench/instructions` to count.
 

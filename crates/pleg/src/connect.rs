@@ -12,17 +12,17 @@ use crate::runtime::CriRuntime;
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// Two settings contradict each other. Nothing was asked of the runtime.
-    #[error("the settings contradict each other: {0}")]
+    #[error("invalid configuration: {0}")]
     Config(#[from] ConfigError),
     /// Nothing at the endpoint speaks CRI. The message names the endpoint, the cause and what to try.
     #[error(transparent)]
     Runtime(#[from] pleg_cri::ConnectError),
-    /// The metrics cannot be made: a bug of ours.
-    #[error("cannot make the metrics")]
+    /// The metrics cannot be registered, which is a bug.
+    #[error("cannot register the metrics")]
     Metrics(#[from] prometheus::Error),
 }
 
-/// Connects to the runtime at `endpoint` and makes a generator that looks at it, with metrics that count its calls. Nothing runs
+/// Connects to the runtime at `endpoint` and creates a generator that observes it, with metrics that count its calls. Nothing runs
 /// until [`Generator::run`]. Those who want other limits, a shared in-flight table or no connection yet make the parts
 /// themselves: [`Metrics`], [`Client`], [`CriRuntime`], [`Generator::new`].
 pub async fn connect(

@@ -34,7 +34,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// The event that tells of it, and about what.
+    /// The event that reports it, and its subject.
     pub fn event(&self) -> (EventType, Option<Subject>) {
         let (kind, container) = match self {
             Self::Created(container) => (EventType::ContainerCreated, container),

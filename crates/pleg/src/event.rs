@@ -109,7 +109,7 @@ impl std::fmt::Display for EventType {
     }
 }
 
-/// What made us look.
+/// What triggered the relist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
@@ -186,7 +186,7 @@ pub struct Event {
     pub reason: Option<Arc<str>>,
     /// Found by the first look: it was so before we came.
     pub initial: bool,
-    /// What made us look.
+    /// What triggered the relist.
     pub source: Source,
     /// From the runtime's own timestamp of the change to our commit, where it has one. In seconds on the wire.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_seconds")]

@@ -1,4 +1,4 @@
-//! What makes us look: hints, coalesced in a dirty set, so that a storm of hints costs one look.
+//! Hints, coalesced in a dirty set, so that a storm of hints costs one relist.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::model::PodUid;
 use crate::runtime::RuntimeEvent;
 use crate::sync::{Mutex, Notify};
 
-/// More pods than this are asked for at once: then a full look is cheaper, and the set stays bounded.
+/// More pods than this are asked for at once: then a full relist is cheaper, and the set stays bounded.
 const LIMIT: usize = 4096;
 
 /// The dirty set. Clones share it.
@@ -30,7 +30,7 @@ struct Shared {
     notify: Notify,
 }
 
-/// What should be looked at.
+/// What to relist.
 #[derive(Debug, Default)]
 pub(crate) struct Dirty {
     /// Everything.
@@ -42,20 +42,20 @@ pub(crate) struct Dirty {
 /// What the runtime's events were about.
 #[derive(Debug, Default)]
 pub(crate) struct Stirred {
-    /// Something that cannot be told.
+    /// An object that cannot be identified.
     pub(crate) all: bool,
     /// Containers and sandboxes.
     pub(crate) objects: HashMap<Arc<str>, Stir>,
-    /// Pods of which no more is told.
+    /// Pods, where the event names no object.
     pub(crate) pods: HashSet<PodUid>,
 }
 
-/// What events told about an object.
+/// What events reported about an object.
 #[derive(Debug, Default)]
 pub(crate) struct Stir {
-    /// Whose it is, if that was told.
+    /// Its pod, if the event named it.
     pub(crate) pod: Option<PodUid>,
-    /// How far it has come, by the one that said most.
+    /// The most advanced state that an event claimed.
     pub(crate) reached: Option<Reached>,
     /// One of them said something else.
     pub(crate) seen: bool,
@@ -117,18 +117,18 @@ impl Hints {
         }
     }
 
-    /// Asks for a look at one pod. The token names a look that takes this hint along.
+    /// Asks for a relist of one pod. The token names a relist that takes this hint along.
     pub(crate) fn pod(&self, uid: &PodUid, source: Source) -> Token {
         let mut dirty = self.shared.dirty.lock();
         dirty.add(uid, source);
-        // Under the lock: a look that starts from now on takes the set with this hint in it.
+        // Under the lock: a relist that starts from now on takes the set with this hint in it.
         let token = self.cache.token();
         drop(dirty);
         self.shared.notify.notify_one();
         token
     }
 
-    /// Asks for a look at everything.
+    /// Asks for a relist of everything.
     pub(crate) fn all(&self, source: Source) -> Token {
         let mut dirty = self.shared.dirty.lock();
         dirty.all.get_or_insert(source);
@@ -149,18 +149,18 @@ impl Hints {
         std::mem::take(&mut *self.shared.stirred.lock())
     }
 
-    /// Lets the generator go round once.
+    /// Wakes the generator.
     pub(crate) fn wake(&self) {
         self.shared.notify.notify_one();
     }
 
-    /// Takes the set and numbers the look that serves it, in one step.
+    /// Takes the set and numbers the relist that serves it, in one step.
     pub(crate) fn take<T>(&self, start_look: impl FnOnce() -> T) -> (Dirty, T) {
         let mut dirty = self.shared.dirty.lock();
         (std::mem::take(&mut *dirty), start_look())
     }
 
-    /// Puts hints back that a failed look has not served.
+    /// Puts hints back that a failed relist has not served.
     pub(crate) fn put_back(&self, hints: Dirty) {
         let mut dirty = self.shared.dirty.lock();
         if let Some(source) = hints.all {
@@ -245,7 +245,7 @@ mod tests {
             }
             let (taken, ()) = hints.take(|| ());
             assert!(taken.pods.len() <= LIMIT);
-            // More is asked for while the look is in flight.
+            // More is asked for while the relist is in flight.
             for n in 0..LIMIT {
                 hints.pod(&PodUid::from(format!("{round}-late-{n}").as_str()), Source::OnDemand);
             }

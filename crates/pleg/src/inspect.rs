@@ -26,7 +26,7 @@ use crate::status::{ContainerStatus, PodStatus, SandboxStatus};
 /// The exit code of a process that was ended by SIGKILL.
 const KILLED: i32 = 137;
 const OUT_OF_MEMORY: &str = "OOMKilled";
-/// The reason of an end is known after this long, if it ever is.
+/// If the runtime ever learns the reason of an exit, it does so within this time.
 const REASON_ARRIVES: SignedDuration = SignedDuration::from_secs(30);
 
 /// What to inspect.
@@ -283,8 +283,8 @@ impl Inspection {
     }
 }
 
-/// Whether the runtime may say more of this end than it did `then`. It is told of an exit and of its reason apart: a container that ran
-/// out of memory may first be told to have ended by `Error`, and by `OOMKilled` once that message has arrived.
+/// Whether the runtime may know more about this exit now than it did `then`. It learns of an exit and of its reason separately: an
+/// OOM-killed container may first be reported with `Error`, and with `OOMKilled` once that message has arrived.
 pub(crate) fn may_learn_more(status: &ContainerStatus, then: Timestamp) -> bool {
     let recent = |at: Timestamp| then.duration_since(at).abs() < REASON_ARRIVES;
     status.exit_code == Some(KILLED) && &*status.reason != OUT_OF_MEMORY && status.finished_at.is_some_and(recent)

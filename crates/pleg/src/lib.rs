@@ -1,33 +1,38 @@
 //! The Pod Lifecycle Event Generator: knows what the containers of a Kubernetes node are really doing.
 //!
-//! Asks the container runtime for all pods, compares with what it last saw, sends lifecycle events, keeps the pod status cache, and
-//! says whether it is healthy. This crate holds the generator and what it is made of, with the runtime behind a small trait; it must
-//! not hold sockets, command lines or HTTP.
+//! It lists all pods of the container runtime, compares them with the previous list, publishes lifecycle events, keeps the pod status cache,
+//! and reports its health. This crate contains the generator and its parts, with the runtime behind a small trait; it must not contain
+//! sockets, command lines or HTTP.
 //!
-//! # The house
+//! # Map
 //!
-//! One task, [`Generator::run`], looks and writes; everybody else reads through its [`Pleg`] handle.
+//! One task, [`Generator::run`], relists and writes; all others read through its [`Pleg`] handle.
 //!
 //! | part | job | written by | read by |
 //! |---|---|---|---|
+//! | [`generator`] | the loop: relist, inspect, commit, quarantine, probe; its [`Config`] | | |
+//! | `handle` | [`Pleg`], through which callers use the generator | | |
 //! | `connect` | a generator for an endpoint, in one call: [`connect()`] | | |
-//! | `hints` | the dirty set: what should be looked at | anybody, through [`Pleg::request`]; [`evented`] | generator |
-//! | [`evented`] | the task that reads the runtime's events; how far they are trusted | generator | generator |
-//! | [`runtime`] | the runtime as the generator needs it | | generator |
-//! | [`snapshot`] | what the two lists said | generator | generator |
+//! | [`model`], [`status`], [`mod@event`] | ids and states; statuses of pods; events | | |
+//! | `hints` | the dirty set: what to relist or inspect | callers, through [`Pleg::request`]; [`evented`] | generator |
+//! | [`evented`] | the task that reads the event stream; how far the stream is trusted | generator | generator |
+//! | [`runtime`] | the trait through which the generator calls the runtime | | generator |
+//! | [`snapshot`] | the content of the two lists | generator | generator |
 //! | [`records`] | what was listed and committed for each pod | generator | generator |
-//! | [`diff`] | what happened between two views: pure | | generator |
-//! | `inspect`, `limiter` | asks about one pod; how many at once | | generator |
-//! | [`cache`] | pod statuses, "newer than", waits for a condition | generator | anybody |
+//! | [`diff`] | the changes between two views: pure | | generator |
+//! | [`kubelet`] | the projection of events onto those of the kubelet: pure | | readers |
+//! | `inspect`, [`limiter`] | the status calls of one pod; the limit of calls in flight | | generator |
+//! | [`cache`] | pod statuses, "newer than", waits for a condition | generator | callers |
 //! | [`feed`] | the events | generator | subscribers |
-//! | [`cursor`] | where a reader is: which generator, which event | | readers |
+//! | [`cursor`] | the position of a reader: generator instance and event | | readers |
 //! | [`shim`] | the process behind a pod, as `/proc` shows it | | generator, doctor |
-//! | [`health`] | healthy, degraded, unhealthy, and why | generator | anybody |
-//! | [`trouble`] | what usually lies behind what is seen, and what to type next: words only | | health, doctor |
-//! | [`readiness`], `monitor` | the node's Ready condition; the task that asks the runtime for its status | [`RuntimeMonitor`] | anybody |
-//! | `node_health` | health and Ready condition of one moment, for all who tell of them: [`Pleg::observe`] | | anybody |
-//! | [`recorder`] | the last minutes, for [`Pleg::recording`]; and [`recorder::replay()`] | generator | anybody |
-//! | [`metrics`] | what is counted | generator, client | scrapers |
+//! | [`health`] | healthy, degraded, unhealthy, and why | generator | callers |
+//! | [`trouble`] | what a problem usually means and what to type next: texts only | | health, doctor |
+//! | [`readiness`], `monitor` | the node's Ready condition; the task that calls `Status` | [`RuntimeMonitor`] | callers |
+//! | `node_health` | health and Ready condition of one moment, for everything that reports them: [`Pleg::observe`] | | callers |
+//! | [`recorder`] | the last minutes, for [`Pleg::recording`]; and [`recorder::replay()`] | generator | callers |
+//! | [`metrics`] | the metrics | generator, client | scrapers |
+//! | `sync` | the locks, which tests replace | | |
 //!
 //! # Example
 //!
@@ -84,14 +89,14 @@
 //! # How new is a status?
 //!
 //! An entry of the cache has two parts of different age: existence and states are as of [`PodEntry::observed`], which every complete
-//! look advances; IPs, resources, reasons and times are as of [`PodEntry::inspected`]. [`Cache::newer_than`] is about the first,
-//! [`Pleg::refresh`] brings both up to date, [`Cache::wait_for`] waits for a condition of yours. The text of [`cache`] has the details.
+//! relist advances; IPs, resources, reasons and times are as of [`PodEntry::inspected`]. [`Cache::newer_than`] is about the first,
+//! [`Pleg::refresh`] brings both up to date, [`Cache::wait_for`] waits for a condition. The documentation of [`cache`] has the details.
 //!
 //! # What a poller cannot see
 //!
-//! A container that was made, died and was removed between two looks leaves no trace in any list, and so no event. States between two
-//! looks are not seen: from `Created` to `Exited` there is a `ContainerDied` without a `ContainerStarted`. What is reported is
-//! always the difference between two states that were really seen, and a change is reported exactly once.
+//! A container that is created, dies and is removed between two relists is in no list, so it causes no event. States between two relists
+//! are not seen: from `Created` to `Exited` there is a `ContainerDied` without a `ContainerStarted`. Every
+//! reported change is the difference between two states that were really observed, and is reported exactly once.
 
 pub mod cache;
 mod connect;

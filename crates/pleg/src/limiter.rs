@@ -1,6 +1,6 @@
 //! How many inspection calls may be in flight at once, and how long one may take before it stands out.
 //!
-//! The kubelet inspects one pod after the other; that is slow, but it is also its back-pressure. Ours follows the runtime's own
+//! The kubelet inspects one pod after another; that is slow, but it is also its back-pressure. This limit follows the runtime's
 //! latency: the limit rises while answers stay as quick as they were, and falls when they take much longer. A call that takes far
 //! longer than the runtime usually needs is taken off the limit by the generator's quarantine, which has a budget of its own: hung
 //! containers do not use up the places of others.

@@ -91,11 +91,11 @@ id! {
 /// A pod by all its names. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PodRef {
-    /// What makes it this pod and no other.
+    /// The identity of the pod.
     pub uid: PodUid,
-    /// Its namespace; empty if the runtime never said.
+    /// Its namespace; empty if unknown.
     pub namespace: Arc<str>,
-    /// Its name; empty if the runtime never said.
+    /// Its name; empty if unknown.
     pub name: Arc<str>,
 }
 
@@ -122,14 +122,14 @@ pub struct ContainerRef {
     pub id: ContainerId,
     /// Its name in the pod.
     pub name: Arc<str>,
-    /// How often a container of this name was made in this pod before.
+    /// How often a container of this name was created in this pod before.
     pub attempt: u32,
 }
 
-/// What a container is doing. That it is absent is said by its absence.
+/// The state of a container. An absent container has no state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub enum ContainerState {
-    /// Made, never started.
+    /// Created, never started.
     Created,
     /// Its process runs.
     Running,

@@ -1,4 +1,4 @@
-//! Asks the runtime how it is, beside the generator: neither waits for the other.
+//! Polls the runtime's `Status`, independently of the generator: neither waits for the other.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::hints::Hints;
 use crate::readiness::{Readiness, STATUS_PERIOD};
 use crate::runtime::Runtime;
 
-/// A runtime that takes longer than this to say how it is may be frozen.
+/// A runtime that takes longer than this to answer `Status` may be frozen.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The task behind [`Readiness`]. Made with [`crate::Generator::runtime_monitor`].
@@ -23,7 +23,7 @@ pub struct RuntimeMonitor<R> {
     runtime: Arc<R>,
     readiness: Readiness,
     hints: Hints,
-    /// While full looks are rarer than this, the runtime is asked so often.
+    /// While full relists are rarer than this, the runtime is asked so often.
     heartbeat: Option<Duration>,
 }
 
@@ -37,7 +37,7 @@ impl<R: Runtime> RuntimeMonitor<R> {
         }
     }
 
-    /// Asks at least this often while full looks are rarer: for callers that have to know soon that the runtime is frozen, and not only
+    /// Asks at least this often while full relists are rarer: for callers that have to know soon that the runtime is frozen, and not only
     /// that nothing changes.
     #[must_use]
     pub fn with_heartbeat(mut self, every: Duration) -> Self {
@@ -45,13 +45,13 @@ impl<R: Runtime> RuntimeMonitor<R> {
         self
     }
 
-    /// Asks once. How that ended is told by [`Readiness`].
+    /// Calls `Status` once. [`Readiness`] has the result.
     pub async fn check(&self) {
         let mut asking = pin!(self.runtime.status());
         let answer = if let Ok(answer) = timeout(PATIENCE, &mut asking).await {
             answer
         } else {
-            // While events let the generator rest, its next look may be a minute away, and a frozen runtime looks like a quiet one.
+            // While events let the generator rest, its next relist may be a minute away, and a frozen runtime looks like a quiet one.
             self.hints.all(Source::Relist);
             asking.await
         };
@@ -64,13 +64,13 @@ impl<R: Runtime> RuntimeMonitor<R> {
     fn period(&self) -> Duration {
         let (rare, looks) = (2 * STATUS_PERIOD, self.readiness.health().full_look_period());
         let usual = if looks >= rare { rare } else { STATUS_PERIOD };
-        // Looks that come as often are sign enough.
+        // Relists that come as often are sign enough.
         let heartbeat = self.heartbeat.filter(|every| looks > *every);
         heartbeat.map_or(usual, |every| every.min(usual))
     }
 
     /// Asks every [`STATUS_PERIOD`] until `shutdown`, never twice at once, and dates transitions also while there is no answer; half as
-    /// often while the runtime's events let full looks be rarer than that. On an idle node it is waking up that costs.
+    /// often while the runtime's events let full relists be rarer than that. On an idle node it is waking up that costs.
     pub async fn run(self, shutdown: CancellationToken) {
         let mut next = Instant::now();
         let asking = Fuse::terminated();

@@ -15,7 +15,7 @@ const TEXT_LIMIT: usize = 1024;
 /// Room that a reused buffer may keep without use.
 const SPARE: usize = 1 << 20;
 
-/// Things in the runtime that make no sense to us. They never stop a look; they are counted and shown.
+/// Objects with missing or contradictory metadata. They never stop a relist; they are counted and shown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Oddities {
     /// Objects without an id.
@@ -24,9 +24,9 @@ pub struct Oddities {
     pub duplicate_id: u32,
     /// Ids or names that are no text, or far too long.
     pub bad_text: u32,
-    /// Sandboxes without metadata or UID: not made by Kubernetes.
+    /// Sandboxes without metadata or UID: not created by Kubernetes.
     pub sandbox_without_pod: u32,
-    /// Containers whose pod cannot be told, neither by sandbox nor by label.
+    /// Containers whose pod is unknown, neither by sandbox nor by label.
     pub container_without_pod: u32,
     /// States that CRI does not have.
     pub unknown_state: u32,
@@ -57,12 +57,12 @@ impl Oddities {
     }
 }
 
-/// Both lists of one look.
+/// Both lists of one relist.
 #[derive(Debug, Default)]
 pub struct Snapshot {
-    /// What `ListPodSandbox` said.
+    /// The content of `ListPodSandbox`.
     pub sandboxes: SandboxList,
-    /// What `ListContainers` said.
+    /// The content of `ListContainers`.
     pub containers: ContainerList,
 }
 
@@ -127,7 +127,7 @@ struct Row<const N: usize> {
     has_metadata: bool,
 }
 
-/// What `ListPodSandbox` said.
+/// The content of `ListPodSandbox`.
 #[derive(Debug, Default)]
 pub struct SandboxList {
     text: Text,
@@ -136,7 +136,7 @@ pub struct SandboxList {
     odd: Oddities,
 }
 
-/// What `ListContainers` said.
+/// The content of `ListContainers`.
 #[derive(Debug, Default)]
 pub struct ContainerList {
     text: Text,

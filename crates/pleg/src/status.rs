@@ -104,7 +104,7 @@ pub struct ContainerStatus {
     pub id: ContainerId,
     /// Its name in the pod.
     pub name: Arc<str>,
-    /// How often a container of this name was made in this pod before.
+    /// How often a container of this name was created in this pod before.
     pub attempt: u32,
     /// What it was doing when it was inspected; may be newer than what the list said.
     pub state: ContainerState,

@@ -200,7 +200,12 @@ async fn many_changes_at_once() {
 /// moby#44300: listed, and neither inspectable nor removable.
 #[tokio::test]
 async fn a_container_that_cannot_be_inspected() {
-    let node = Node::start(pods(1)).await;
+    // One container: of two, the report may name one or both.
+    let node = Node::start(SimConfig {
+        containers: 1,
+        ..pods(1)
+    })
+    .await;
     node.sim
         .faults()
         .fail(Rpc::ContainerStatus, "UNKNOWN".parse().unwrap(), 1.0)

@@ -46,7 +46,7 @@ fn version(name: &str, version: &str) -> RuntimeVersion {
     }
 }
 
-/// A generator whose stream is up and whose full looks are `rest` apart or more.
+/// A generator whose stream is up and whose full relists are `rest` apart or more.
 async fn rested(fake: &Fake, config: Config, rest: Duration) -> Rig {
     let mut rig = Rig::start(fake, config);
     let grown = async {
@@ -96,7 +96,7 @@ async fn a_death_is_found_by_id_in_one_round_trip() {
         "{text}"
     );
     assert!(text.contains("pleg_mode{mode=\"evented\"} 1\n"), "{text}");
-    // The gauges follow without a full look.
+    // The gauges follow without a full relist.
     sleep(Duration::from_secs(2)).await;
     assert_eq!(calls(&fake).0, before.0);
     let text = rig.pleg.render_metrics().unwrap();
@@ -219,13 +219,13 @@ async fn the_pause_between_full_looks_grows_while_the_stream_is_good() {
     sleep(Duration::from_mins(5)).await;
     let starts: Vec<_> = fake.world().list_times.iter().map(|(asked, _)| *asked).collect();
     let pauses: Vec<_> = starts.windows(2).map(|pair| (pair[1] - pair[0]).as_secs()).collect();
-    // After a second the stream stands, which is worth a look; the next verifies for the first time.
+    // After a second the stream stands, which is worth a relist; the next verifies for the first time.
     assert_eq!(pauses, [1, 0, 1, 2, 4, 8, 16, 32, 60, 60, 60]);
     assert_eq!(metric(&rig, "pleg_full_look_period_seconds"), 60.0);
     let mode = rig.pleg.health().report().mode;
     assert_eq!(
         mode.to_string(),
-        "evented (a full look every 1m0s): the event stream of containerd 2.1.9 is up"
+        "evented (a full relist every 1m0s): the event stream of containerd 2.1.9 is up"
     );
 }
 
@@ -250,7 +250,7 @@ async fn a_change_that_no_event_told_is_counted_and_looks_come_often_again() {
     let fake = node();
     let mut rig = rested(&fake, config(), Duration::from_mins(1)).await;
     fake.world().exit("c", 1);
-    // By the next full look, and the grace after it.
+    // By the next full relist, and the grace after it.
     sleep(Duration::from_secs(64)).await;
     assert_eq!(rig.drain(), ["ContainerDied a c=1"]);
     assert_eq!(metric(&rig, MISSED), 1.0);
@@ -378,7 +378,7 @@ async fn no_time_in_an_event_decides_anything() {
     }
 }
 
-/// kubernetes#124704, #124953, #127954, #135240: workers waited for a time stamp that only a full look moved.
+/// kubernetes#124704, #124953, #127954, #135240: workers waited for a time stamp that only a full relist moved.
 #[tokio::test(start_paused = true)]
 async fn who_waits_for_a_newer_status_does_not_wait_for_the_long_pause() {
     let fake = node();
@@ -560,7 +560,7 @@ async fn where_subscribers_split_the_events_auto_takes_none() {
     );
     assert_eq!(
         &*report.mode.reason,
-        "containerd 1.7.24~ds1 hands each event to one subscriber only, and a kubelet beside us would miss ours"
+        "containerd 1.7.24~ds1 delivers each event to one subscriber only, so a kubelet on this node would miss events"
     );
     assert_eq!(metric(&rig, "pleg_full_look_period_seconds"), 1.0);
     // Replaced while it runs.
@@ -623,7 +623,10 @@ async fn without_events_the_evented_mode_is_degraded() {
     let report = rig.pleg.health().report();
     assert_eq!(report.level, Level::Degraded);
     assert_eq!(report.causes[0].trouble, Trouble::StreamDown);
-    assert!(report.causes[0].text.contains("does not implement it"), "{report:?}");
+    assert!(
+        report.causes[0].text.contains("not implemented by the runtime"),
+        "{report:?}"
+    );
 }
 
 /// The kubelet fills a channel of 1000 with the backlog and then waits for a reader that waits for health: seen with 1838 events.
@@ -742,7 +745,7 @@ async fn a_sandbox_that_stops_is_found_by_its_id() {
     assert!(rig.pleg.cache().get(&uid("a")).unwrap().status.containers[0].exit_code == Some(137));
 }
 
-/// Whoever waits for a pod that does not answer was a reason for full looks without any pause between them.
+/// Whoever waits for a pod that does not answer was a reason for full relists without any pause between them.
 #[tokio::test(start_paused = true)]
 async fn who_waits_for_a_hung_pod_does_not_keep_the_runtime_listing() {
     let fake = node();
@@ -762,7 +765,7 @@ async fn who_waits_for_a_hung_pod_does_not_keep_the_runtime_listing() {
 }
 
 /// A list that brings something else of the pod overtakes the answers by id. The next ones count instead: the death was in the cache,
-/// and its event came a full look later.
+/// and its event came a full relist later.
 #[tokio::test(start_paused = true)]
 async fn a_death_is_told_at_once_though_a_list_changes_its_pod_meanwhile() {
     let fake = node();

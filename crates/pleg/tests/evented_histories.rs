@@ -1,6 +1,6 @@
 //! Random histories of a runtime that tells of its changes, well or badly: events are dropped, doubled, late, out of order, half
 //! filled, from another time or invented, streams are cut and refused, answers take their time and are of one moment or another.
-//! What must hold always holds; and where the runtime tells the truth in time, nothing waits for a full look. A stream that drops and
+//! What must hold always holds; and where the runtime tells the truth in time, nothing waits for a full relist. A stream that drops and
 //! delays is found out: no change waits longer than the stream is trusted, and health says when misses repeat.
 
 #![allow(clippy::unwrap_used, reason = "the steps of a test")]
@@ -107,7 +107,7 @@ fn step(faults: Faults) -> impl Strategy<Value = Step> {
             Just(Reached::Gone)
         ]),
     );
-    // Most calls are fast, some slower than the pauses between looks.
+    // Most calls are fast, some slower than the pauses between relists.
     let millis = prop_oneof![3 => Just(0), 3 => 1..20u64, 2 => 20..400u64];
     let latencies = proptest::collection::vec(millis, 0..4);
     let calm = prop_oneof![
@@ -218,7 +218,7 @@ impl Read {
     }
 }
 
-/// `rested`: the stream has proved itself before the history begins, and full looks are rare.
+/// `rested`: the stream has proved itself before the history begins, and full relists are rare.
 async fn history(steps: Vec<Step>, faults: Faults, rested: bool) -> Result<(), TestCaseError> {
     let fake = Fake::default();
     {
@@ -263,7 +263,7 @@ async fn history(steps: Vec<Step>, faults: Faults, rested: bool) -> Result<(), T
 
     let noted = chronicle.note(&fake);
     if faults == Faults::None && rested {
-        // Everything was told: it is known long before the next full look. At worst by a few lists and statuses of 400 ms each, one
+        // Everything was told: it is known long before the next full relist. At worst by a few lists and statuses of 400 ms each, one
         // after the other, and the pauses between lists.
         sleep(Duration::from_secs(8)).await;
         read.take(&mut rig, noted)?;

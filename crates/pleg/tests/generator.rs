@@ -318,7 +318,7 @@ async fn asking_does_not_wait_for_the_period() {
     let entry = rig.pleg.look(&uid("p")).await.unwrap();
     assert_eq!(entry.status.containers[0].exit_code, Some(9));
     assert_eq!(fake.world().filtered_lists, 1);
-    // A pod nobody has seen takes a full look.
+    // A pod nobody has seen takes a full relist.
     fake.world().add_pod("q", &["b"]);
     let entry = rig.pleg.look(&uid("q")).await.unwrap();
     assert_eq!(entry.status.containers.len(), 1);
@@ -371,7 +371,7 @@ async fn a_period_runs_from_the_end_of_a_look_to_the_start_of_the_next() {
     let rig = Rig::start(&fake, config);
     sleep(Duration::from_secs(10)).await;
     let world = fake.world();
-    // The first look also inspected, the others only listed.
+    // The first relist also inspected, the others only listed.
     let starts: Vec<_> = world.list_times.iter().map(|(asked, _)| *asked).collect();
     assert_eq!(starts[1] - starts[0], Duration::from_millis(300 + 300 + 1000));
     assert!(
@@ -674,7 +674,7 @@ async fn shutdown_is_at_once() {
     assert_eq!(started.elapsed(), Duration::ZERO);
 }
 
-/// A look that is asked for while an inspection runs gets one of its own, and its answer at once.
+/// A relist that is asked for while an inspection runs gets one of its own, and its answer at once.
 #[tokio::test(start_paused = true)]
 async fn asking_during_an_inspection_does_not_wait_for_the_period() {
     let fake = Fake::default();
@@ -711,7 +711,7 @@ async fn asking_during_an_inspection_does_not_wait_for_the_period() {
     assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
 }
 
-/// Only a full look can tell that there is no trace of a pod; who asked for a pod that went away does not wait a period for it.
+/// Only a full relist can tell that there is no trace of a pod; who asked for a pod that went away does not wait a period for it.
 #[tokio::test(start_paused = true)]
 async fn asking_for_a_pod_that_went_away_does_not_wait_for_the_period() {
     let fake = Fake::default();
@@ -858,7 +858,7 @@ async fn gauges_follow_whatever_kind_of_look_finds_the_change() {
     rig.seen().await;
     assert_eq!((metric(&rig, running), metric(&rig, stray)), (Some(1), Some(0)));
 
-    // A look at one pod finds it, so that the next full one finds nothing new.
+    // A relist of one pod finds it, so that the next full one finds nothing new.
     fake.world().exit("a", 0);
     rig.pleg.look(&uid("p")).await.unwrap();
     rig.seen().await;
@@ -935,7 +935,7 @@ async fn asking_outlives_a_change_that_was_none() {
     fake.world().hung.insert("a".into());
     let token = rig.pleg.request(&uid("p"));
     sleep(Duration::from_millis(500)).await;
-    // A full look finds it as it was committed, while the inspection that was asked for is on its way.
+    // A full relist finds it as it was committed, while the inspection that was asked for is on its way.
     fake.world().containers.insert("a".into(), a);
     fake.world().hung.clear();
     fake.world().status_calls.clear();
@@ -944,7 +944,7 @@ async fn asking_outlives_a_change_that_was_none() {
     assert!(!fake.world().status_calls.is_empty());
 }
 
-/// Who waits for a look learns that there will be none.
+/// Who waits for a relist learns that there will be none.
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_for_a_generator_that_has_ended() {
     let fake = Fake::default();

@@ -76,7 +76,7 @@ async fn a_locked_container_hangs_every_list_and_nobody_else() {
         report.message
     );
 
-    // What was seen by id is no complete look: a container that nobody has listed yet may be missing.
+    // What was seen by id is no complete relist: a container that nobody has listed yet may be missing.
     let uid = PodUid::from("p3");
     let fresh = rig.pleg.cache().newer_than(&uid, complete);
     assert!(tokio::time::timeout(Duration::from_secs(1), fresh).await.is_err());
@@ -111,7 +111,7 @@ async fn a_locked_container_hangs_every_list_and_nobody_else() {
         .count();
     assert!(asked <= 1, "{asked}");
 
-    // Freed: within one look all is well, and nothing is told twice.
+    // Freed: within one relist all is well, and nothing is told twice.
     fake.world().locked = None;
     rig.seen().await;
     assert_eq!(rig.pleg.health().report().level, Level::Healthy);

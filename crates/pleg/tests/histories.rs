@@ -231,7 +231,7 @@ async fn history(steps: Vec<Step>, faults: bool, capacity: usize) -> Result<(), 
     prop_assert_eq!(replayed(&rig).await?, (of_pods as u64, 0));
     replayed(&sleepy).await?;
 
-    // Without faults they are exactly those of the table between each look and the next.
+    // Without faults they are exactly those of the table between each relist and the next.
     if !faults {
         exact(&fake, &events)?;
     }
@@ -355,7 +355,7 @@ fn removed_in_a_list(fake: &Fake, uid: Option<&str>) -> bool {
         .any(|list| uid.is_some_and(|uid| !list.contains(uid)))
 }
 
-/// Events of each container equal the table's over the looks that were taken; and the kubelet's equal its rules.
+/// Events of each container equal the table's over the relists that were taken; and the kubelet's equal its rules.
 fn exact(fake: &Fake, events: &[Event]) -> Result<(), TestCaseError> {
     let looks = fake.world().looks.clone();
     let mut expected: BTreeMap<String, Vec<EventType>> = BTreeMap::new();
@@ -435,7 +435,7 @@ proptest! {
 
     #[test]
     fn calm_histories(steps in proptest::collection::vec(step(false), 1..60), capacity in 1usize..40) {
-        // One-pod looks see states that full looks do not; without them the looks are the whole story.
+        // One-pod looks see states that full relists do not; without them the relists are the whole story.
         let steps = steps.into_iter().filter(|step| !matches!(step, Step::Request(_))).collect();
         run(steps, false, capacity)?;
     }

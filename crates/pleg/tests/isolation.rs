@@ -312,7 +312,7 @@ async fn outage(length: Duration, own_thread: bool) {
         assert_eq!(event.exit_code, Some(3), "{event:?}");
         *deaths.entry(format!("{:?}", event.subject)).or_default() += 1;
     }
-    // And nothing more: after a look at everything that started later.
+    // And nothing more: after a relist of everything that started later.
     let looks = node.pleg.health().report().looks;
     node.pleg.request_all();
     let later = async {

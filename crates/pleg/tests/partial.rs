@@ -240,7 +240,7 @@ async fn slow_lists_are_not_locked_ones() {
     let rig = Rig::start(&fake, config);
     rig.seen().await;
     fake.world().list_latency = Some(Duration::from_secs(8));
-    // It takes one look to learn that.
+    // It takes one relist to learn that.
     sleep(Duration::from_secs(20)).await;
     fake.world().status_calls.clear();
     let started = Instant::now();

@@ -68,7 +68,7 @@ async fn a_container_that_does_not_change_and_does_not_answer_is_named() {
     }
 }
 
-/// The same while events let full looks be rare and probes are made together.
+/// The same while events let full relists be rare and probes are made together.
 #[tokio::test(start_paused = true)]
 async fn at_rest_too() {
     let fake = node(30);

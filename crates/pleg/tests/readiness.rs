@@ -42,7 +42,7 @@ fn ready(pleg: &Pleg) -> NodeCondition {
     pleg.readiness().ready()
 }
 
-/// While events let full looks be rare, a frozen runtime is told long before the next one is due.
+/// While events let full relists be rare, a frozen runtime is told long before the next one is due.
 #[tokio::test(start_paused = true)]
 async fn a_runtime_that_freezes_at_rest_is_told_within_seconds() {
     let fake = Fake::default();
@@ -196,7 +196,7 @@ async fn pods_in_quarantine_leave_the_node_ready() {
     assert!(ready(&pleg).status);
 }
 
-/// Three minutes of "healthy" after the last look would be three minutes of nobody knowing.
+/// Three minutes of "healthy" after the last relist would be three minutes of nobody knowing.
 #[tokio::test(start_paused = true)]
 async fn a_generator_that_has_ended_is_told_at_once() {
     for panics in [true, false] {

@@ -181,7 +181,7 @@ async fn an_idle_look_is_one_entry_and_old_ones_go() {
     let lines = lines(&rig).await;
     let looks = lines.iter().filter(|line| matches!(line.what, What::Look(_))).count();
     assert!((119..=121).contains(&looks), "{looks}");
-    // Everything else of the first look is gone, and nothing of it was dropped for want of room.
+    // Everything else of the first relist is gone, and nothing of it was dropped for want of room.
     assert_eq!(lines.len(), 1 + 100 + looks);
     let header = header(&lines);
     assert_eq!(header.dropped, 0);

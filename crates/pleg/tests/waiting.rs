@@ -169,7 +169,7 @@ async fn a_wait_ends_at_its_deadline_and_says_what_was_there() {
         .unwrap_err();
     assert_eq!(
         unknown.to_string(),
-        "pod q did not meet the condition within 1s; last seen: nothing of it"
+        "pod q did not meet the condition within 1s; last seen: nothing"
     );
     assert!(cache.waits().is_empty());
 

@@ -263,12 +263,12 @@ fn text(result: &Result) -> String {
     }
     let statuses = result.statuses.as_ref().map_or(String::new(), |all| {
         format!(
-            "Asking for {} statuses, {AT_ONCE} at a time, and dropping {} bytes: {:.1}ms of CPU, {:.1}ms.\n",
+            "Requesting {} statuses, {AT_ONCE} at a time, and discarding {} bytes: {:.1}ms of CPU, {:.1}ms.\n",
             all.calls, all.bytes, all.cost.cpu_ms_p50, all.cost.wall_ms_p50
         )
     });
     format!(
-        "{} at {}: {}, {}, {} bytes\n{}A look costs {:.2} times the CPU of the floor. Memory: {} MiB\n{statuses}",
+        "{} at {}: {}, {}, {} bytes\n{}A relist costs {:.2} times the CPU of the floor. Memory: {} MiB\n{statuses}",
         count(result.looks, "look"),
         result.endpoint,
         count(result.pods, "pod"),

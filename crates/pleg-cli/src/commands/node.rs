@@ -1,5 +1,4 @@
-//! `pleg node`: makes the pods of this machine be what their manifests say; `pleg node check` and `pleg node problems` for what is wrong
-//! with them.
+//! `pleg node`: runs the pods of a set of manifests; `pleg node check` and `pleg node problems` report what is wrong with manifests.
 
 mod check;
 mod lock;
@@ -45,11 +44,11 @@ Examples:
   pleg node --manifests DIR --manifest-url http://10.0.0.1/pods.yaml
   pleg pods
   pleg inspect web-NODE
-  pleg node check web.yaml                    What would be refused, before it goes live
-  pleg node problems                          What is wrong with the manifests now
+  pleg node check web.yaml                    What would be refused, before it is deployed
+  pleg node problems                          Current manifest problems
 
-A file holds one or several pods, as YAML or JSON. Editing it replaces its pods, removing it ends them.
-What is not supported in a manifest is refused by its name, never ignored."
+A file contains one or more pods, as YAML or JSON. Editing it replaces its pods, removing it terminates them.
+A manifest with an unsupported field is refused with the path of that field; nothing is ignored."
 )]
 pub(crate) struct NodeArgs {
     #[command(subcommand)]
@@ -57,34 +56,34 @@ pub(crate) struct NodeArgs {
     /// Run the pods of the manifests in this directory
     #[arg(long, value_name = "DIR")]
     manifests: Option<PathBuf>,
-    /// Run the pods that this URL has; asked every 20 s
+    /// Run the pods served at this URL, which is polled every 20 s
     #[arg(long, value_name = "URL")]
     manifest_url: Option<String>,
-    /// This node's name: the end of the name of every pod [default: the name of this machine]
+    /// Node name, appended to the name of every pod [default: the host name]
     #[arg(long, value_name = "NAME")]
     node_name: Option<String>,
-    /// This node's address [default: the one by which it reaches others]
+    /// Node IP address [default: the source address of outgoing connections]
     #[arg(long, value_name = "IP")]
     node_ip: Option<IpAddr>,
-    /// Where logs of containers go
+    /// Directory for container logs
     #[arg(long, value_name = "DIR", default_value = "/var/log/pods")]
     log_dir: PathBuf,
-    /// A log that is larger is put aside, and a new one is begun
+    /// Rotate a container log that is larger than this
     #[arg(long, value_name = "SIZE", default_value = "10Mi", value_parser = log_size)]
     container_log_max_size: u64,
-    /// How many files a log may have
+    /// Maximum number of log files per container
     #[arg(long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u16).range(2..))]
     container_log_max_files: u16,
-    /// Where volumes of pods are
+    /// Directory for pod volumes
     #[arg(long, value_name = "DIR", default_value = "/var/lib/pleg/pods")]
     pod_dir: PathBuf,
-    /// Where is written what has to survive a restart: exit codes, restart counts, back-off
+    /// State file for what has to survive a restart: exit codes, restart counts, back-off
     #[arg(long, value_name = "FILE", default_value = "/var/lib/pleg/node.redb")]
     state_file: PathBuf,
-    /// The cgroup below which pods are
+    /// Parent cgroup of all pods
     #[arg(long, value_name = "NAME", default_value = "pleg", value_parser = cgroup_root)]
     cgroup_root: String,
-    /// Run beside pods of somebody else on the same runtime, which are left alone
+    /// Allow pods of another owner on the same runtime; they are not touched
     #[arg(long)]
     share_runtime: bool,
     #[command(flatten)]
@@ -94,9 +93,9 @@ pub(crate) struct NodeArgs {
 /// What else there is to do about a node.
 #[derive(Debug, Subcommand)]
 enum NodeWhat {
-    /// Check manifests: what would be refused, and why, before they go live
+    /// Check manifests: what would be refused, and why, before they are deployed
     Check(check::CheckArgs),
-    /// Show what is wrong with the manifests of the node that runs here
+    /// Show the manifest problems of the running node
     Problems(problems::ProblemsArgs),
 }
 
@@ -120,7 +119,7 @@ fn node_name(typed: Option<&str>) -> Result<NodeName, Usage> {
         Some(name) => NodeName::new(name),
         None => host::name(),
     };
-    name.map_err(|what| Usage(format!("{what}. Name one with --node-name")))
+    name.map_err(|what| Usage(format!("{what}. Set one with --node-name")))
 }
 
 /// Runs what answers once.
@@ -236,13 +235,13 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
 async fn refuse_to_share(client: &Client, name: &NodeName) -> anyhow::Result<()> {
     let others = pleg_node::others(client, name)
         .await
-        .context("cannot tell whose pods there are")?;
+        .context("cannot find out who owns the pods")?;
     if others.is_empty() {
         return Ok(());
     }
     let named: Vec<String> = others.iter().take(MOST_NAMED).map(ToString::to_string).collect();
     anyhow::bail!(
-        "{} has {} of somebody else ({}{}): is it a kubelet's runtime? With --share-runtime they are left alone",
+        "{} has {} of another owner ({}{}): does a kubelet use this runtime? Use --share-runtime to run beside them",
         client.endpoint(),
         count(others.len(), "pod"),
         named.join(", "),
@@ -256,7 +255,7 @@ fn log_size(text: &str) -> Result<u64, String> {
     match u64::try_from(size.units()) {
         Ok(bytes) if bytes >= LEAST_LOG => Ok(bytes),
         _ => Err(format!(
-            "is less than {LEAST_LOG} bytes: it would be put aside all the time"
+            "is less than {LEAST_LOG} bytes: the log would be rotated constantly"
         )),
     }
 }
@@ -265,7 +264,7 @@ fn log_size(text: &str) -> Result<u64, String> {
 fn cgroup_root(text: &str) -> Result<String, &'static str> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if text.is_empty() || text.len() > 64 || text.starts_with('.') || !text.chars().all(plain) {
-        return Err("up to 64 letters, digits, '-', '_' and '.', and no '.' at the beginning");
+        return Err("up to 64 letters, digits, '-', '_' and '.', not starting with '.'");
     }
     Ok(text.to_owned())
 }

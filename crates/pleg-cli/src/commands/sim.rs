@@ -26,15 +26,15 @@ Examples:
   A node of 100 pods with 2 containers each:
     pleg sim --listen unix:///tmp/cri.sock --pods 100
 
-  The same, changing all the time, slow, and with a control socket:
+  The same with churn, latency and a control socket:
     pleg sim --listen unix:///tmp/cri.sock --control unix:///tmp/ctl.sock --pods 100 --churn 50 --latency 5ms
 
-  With the default sockets, none has to be named:
+  With the default sockets:
     pleg sim
     pleg sim ctl pods
     pleg pods -r unix:///tmp/pleg-sim.sock
 
-  In another terminal, hang one container's status and see who is asked how often:
+  In another terminal, hang one container's status and see the call counters:
     pleg sim ctl --control unix:///tmp/ctl.sock hang --rpc ContainerStatus --pod default/web-3 --container app
     pleg sim ctl --control unix:///tmp/ctl.sock stats";
 
@@ -50,9 +50,9 @@ pub(crate) struct SimArgs {
 
 #[derive(Debug, Subcommand)]
 enum SimCommand {
-    /// Change a running simulator or proxy, or ask it for its counters.
+    /// Control a running simulator or proxy, or show its counters.
     Ctl(ctl::CtlArgs),
-    /// Put the simulator's faults before a real runtime.
+    /// Inject the simulator's faults in front of a real runtime.
     Proxy(proxy::ProxyArgs),
 }
 
@@ -68,20 +68,20 @@ struct RunArgs {
     /// Serve CRI on this socket (mode 0600; removed at the end).
     #[arg(long, value_name = "ENDPOINT", default_value = LISTEN)]
     listen: Endpoint,
-    /// Take commands of `pleg sim ctl` on this socket [default: /tmp/pleg-sim-ctl.sock, if --listen is the default
+    /// Accept commands of `pleg sim ctl` on this socket [default: /tmp/pleg-sim-ctl.sock, if --listen is the default
     /// too; else none].
     #[arg(long, value_name = "ENDPOINT")]
     control: Option<Endpoint>,
-    /// Pods from the start, named default/web-0 and on [default: 10].
+    /// Initial number of pods, named default/web-0, default/web-1, … [default: 10].
     #[arg(long, value_name = "N")]
     pods: Option<usize>,
-    /// Containers of each pod [default: 2].
+    /// Containers per pod [default: 2].
     #[arg(long, value_name = "M")]
     containers: Option<usize>,
     /// The same seed and the same steps give the same ids and states [default: 1].
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
-    /// Changes a second: containers exit and come back, pods go and others come [default: 0].
+    /// Changes per second: containers exit and restart, pods are removed and added [default: 0].
     #[arg(long, value_name = "PER_SECOND")]
     churn: Option<f64>,
     /// Every call takes at least this long, as in 5ms [default: 0s].
@@ -90,19 +90,19 @@ struct RunArgs {
     /// Add up to this much to the latency, at random.
     #[arg(long, value_name = "DURATION")]
     jitter: Option<Span>,
-    /// The API to serve; the other one is then UNIMPLEMENTED [default: v1].
+    /// CRI version to serve; the other one is UNIMPLEMENTED [default: v1].
     #[arg(long, value_enum, value_name = "VERSION")]
     api: Option<Api>,
-    /// Which runtime to take after: sim, containerd-1.6, containerd-1.7, containerd-2.1 or crio [default: sim].
+    /// Which runtime to imitate: sim, containerd-1.6, containerd-1.7, containerd-2.1 or crio [default: sim].
     ///
-    /// The version it answers with, and its events: 1.6 has none; 1.7 hands each to one subscriber only, keeps 1000 while there
-    /// is none, and tells a sandbox's end without its status; 2.1 keeps five minutes.
+    /// This sets the reported version and how events behave: 1.6 has none; 1.7 delivers each event to one subscriber only, keeps
+    /// 1000 while there is no subscriber, and reports the end of a sandbox without its status; 2.1 keeps five minutes of events.
     #[arg(long, value_name = "NAME")]
     flavour: Option<Flavour>,
     /// Serve the streaming list calls too.
     #[arg(long)]
     streaming_lists: bool,
-    /// Start with what this YAML file says, and do its steps; flags win over the file.
+    /// Load a scenario from this YAML file and run its steps; flags override the file.
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
 }
@@ -142,7 +142,7 @@ impl RunArgs {
 
 fn same_socket(flag: &str, one: Option<&Endpoint>, other: &Endpoint) -> anyhow::Result<()> {
     if one == Some(other) {
-        let words = format!("{flag} {other} is also the socket of another flag: choose two");
+        let words = format!("{flag} {other} is already used by another flag: choose different sockets");
         return Err(crate::Usage(words).into());
     }
     Ok(())

@@ -62,7 +62,7 @@ fn a_socket_nobody_listens_on() {
     drop(UnixListener::bind(&path).unwrap());
     fails(
         &path,
-        "nobody listens on {}: the socket is left over from a runtime that stopped. Start the runtime",
+        "no process listens on {}: the socket was left behind by a stopped runtime. Start the runtime",
     );
 }
 
@@ -141,7 +141,7 @@ fn grpc_without_cri() {
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(
         stderr.starts_with(&format!(
-            "Error: {endpoint} speaks gRPC but neither CRI v1 nor v1alpha2."
+            "Error: {endpoint} speaks gRPC but serves neither CRI v1 nor v1alpha2."
         )),
         "{stderr}"
     );
@@ -161,7 +161,7 @@ fn no_runtime_anywhere() {
     let output = pleg(&["pods"]).assert().code(1).get_output().clone();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(
-        stderr.starts_with("Error: no container runtime found: looked for $CONTAINER_RUNTIME_ENDPOINT"),
+        stderr.starts_with("Error: no container runtime found: tried $CONTAINER_RUNTIME_ENDPOINT"),
         "{stderr}"
     );
     assert!(

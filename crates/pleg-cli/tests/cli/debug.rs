@@ -86,7 +86,7 @@ fn a_bundle_of_a_lively_node_gives_the_same_events_again() {
     }
 
     // Nothing is replaced unless told so.
-    let there = format!("Error: {file} is there already: choose another name with -o, or add --force\n");
+    let there = format!("Error: {file} already exists: choose another name with -o, or add --force\n");
     bundle(&["-o", file]).assert().code(1).stderr(there);
     bundle(&["-o", file, "--force"]).assert().success();
     let piped = bundle(&["-o", "-"]).assert().success().get_output().clone();
@@ -130,7 +130,7 @@ fn a_replay_shows_the_first_difference() {
     assert!(text.contains("\n  recorded: ContainerCreated of ") && text.contains("\n  replayed: ContainerStarted of "));
 
     std::fs::write(&path, "{}\n").unwrap();
-    let said = format!("Error: {file} is neither a bundle nor a recording: line 1 makes no sense: ");
+    let said = format!("Error: {file} is neither a bundle nor a recording: line 1 cannot be parsed: ");
     let output = pleg(&["debug", "replay", file]).assert().code(1).get_output().clone();
     assert!(String::from_utf8(output.stderr).unwrap().starts_with(&said));
     pleg(&["debug", "replay", "/nonexistent"])
@@ -180,7 +180,7 @@ fn without_a_daemon_there_is_the_present() {
     assert!(
         String::from_utf8(output.stdout)
             .unwrap()
-            .contains("No daemon runs here")
+            .contains("No daemon is running")
     );
     assert_eq!(unpack(&path).len(), 5);
     let replay = pleg(&["debug", "replay", path.to_str().unwrap()])

@@ -50,8 +50,8 @@ fn snapshot(name: &str, report: &str) {
         (r"uid \d+, gid \d+", "uid [n], gid [n]"),
         (r"examined in [^)]+", "examined in [time]"),
         (r"takes a kubelet [\dms.]+", "takes a kubelet [time]"),
-        (r"(restart of the kubelet, (more than )?)[\dms.]+", "$1[time]"),
-        (r"A look takes [\dms.]+", "A look takes [time]"),
+        (r"(restart of the kubelet, takes (more than )?)[\dms.]+", "$1[time]"),
+        (r"A relist takes [\dms.]+", "A relist takes [time]"),
         (r"\b\d+(\.\d+)?ms\b", "[ms]"),
     ] {
         settings.add_filter(pattern, to);

@@ -77,13 +77,14 @@ fn manifests_become_pods() {
     assert_eq!(bad["reason"], "ManifestRefused");
     let message = bad["message"].as_str().unwrap();
     assert!(
-        message.contains("/bad.yaml: document 1 (pod default/bad) is refused: spec.containers[0].image: is missing; "),
+        message
+            .contains("/bad.yaml: document 1 (pod default/bad): spec.containers[0].image: required field is missing; "),
         "{message}"
     );
     wait_for("the complaint", || {
         let complaints = get(&daemon, "/api/v1/node/complaints").to_string();
         complaints.contains("bad.yaml")
-            && complaints.contains("spec.containers[0].imag: there is no such field; is image meant?")
+            && complaints.contains("spec.containers[0].imag: unknown field; did you mean image?")
     });
     let pod = &items(&daemon)[1];
     assert_eq!(
@@ -206,7 +207,7 @@ fn pods_are_shown_as_kubectl_does() {
     let (row, note) = (shown.lines().nth(1).unwrap(), shown.lines().nth(2).unwrap());
     assert!(row.starts_with("web-n1   1/1     StatusStale   0"), "{shown}");
     assert!(
-        note.starts_with("default/web-n1 has not been seen for ") && note.contains("This is how it was at "),
+        note.starts_with("default/web-n1 has not been seen for ") && note.contains("Last observed at "),
         "{shown}"
     );
     // An age in a sentence that is written once would be wrong a second later.
@@ -258,7 +259,7 @@ fn a_manifest_broken_meanwhile_costs_no_pod() {
     let (daemon, directory) = start(&node, &[]);
     wait_for("the pod and the complaint", || {
         let complaints = get(&daemon, "/api/v1/node/complaints").to_string();
-        pods(&daemon) == ["web-n1 Running"] && complaints.contains("Pod default/web-n1 stays as it was")
+        pods(&daemon) == ["web-n1 Running"] && complaints.contains("Pod default/web-n1 is kept as it was")
     });
     assert_eq!(node.sim.truth(), before, "nothing was touched");
     let id = before.containers[0].id.to_string();
@@ -305,14 +306,14 @@ fn bad_manifests_are_told_and_stop_nobody() {
     std::os::unix::fs::symlink(&elsewhere, directory.join("linked")).unwrap();
     let wanted = [
         ("syntax.yaml", "is neither YAML nor JSON"),
-        ("type.yaml", "spec.containers[0].image: is a list"),
-        ("kind.yaml", "has to be Pod of v1"),
-        ("field.yaml", "is image meant?"),
-        ("twice.yaml", "a-good.yaml has a pod of that name already, which stays"),
+        ("type.yaml", "spec.containers[0].image: expected a string, found a list"),
+        ("kind.yaml", "expected Pod (apiVersion v1)"),
+        ("field.yaml", "did you mean image?"),
+        ("twice.yaml", "a-good.yaml already defines a pod of this name"),
         ("giant.yaml", "is larger than 4 MiB"),
-        ("up.yaml", "metadata.name: is \\\"../../up"),
-        ("volume.yaml", "must not go up with .."),
-        ("container.yaml", "spec.containers[0].name: is \\\"../app"),
+        ("up.yaml", "metadata.name: \\\"../../up"),
+        ("volume.yaml", "must not contain .."),
+        ("container.yaml", "spec.containers[0].name: \\\"../app"),
         ("linked", "is a directory"),
     ];
     let complaints = || get(&daemon, "/api/v1/node/complaints");
@@ -388,7 +389,7 @@ fn a_runtime_of_somebody_else_is_refused() {
         .get_output()
         .clone();
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(stderr.contains("5 pods of somebody else (default/web-"), "{stderr}");
+    assert!(stderr.contains("5 pods of another owner (default/web-"), "{stderr}");
     assert!(stderr.contains("--share-runtime"), "{stderr}");
     let before = node.sim.truth();
     let (daemon, directory) = start(&node, &["--share-runtime"]);
@@ -404,10 +405,10 @@ fn what_makes_no_node_is_said() {
         (&["node"][..], "required"),
         (
             &["node", "--manifests", "x", "--node-name", "a/b"],
-            "Name one with --node-name",
+            "Set one with --node-name",
         ),
-        (&["node", "--manifest-url", "ftp://x/"], "only these are supported"),
-        (&["node", "--manifest-url", "/x"], "is no URL"),
+        (&["node", "--manifest-url", "ftp://x/"], "has an unsupported scheme"),
+        (&["node", "--manifest-url", "/x"], "is not a URL"),
     ] {
         let output = pleg(args).assert().code(2).get_output().clone();
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -61,7 +61,7 @@ fn where_events_are_split_auto_takes_none_and_says_why() {
     let line = text.lines().find(|line| line.starts_with("mode:")).unwrap();
     assert!(
         line.ends_with(
-            "containerd 1.7.24 hands each event to one subscriber only, and a kubelet beside us would miss ours"
+            "containerd 1.7.24 delivers each event to one subscriber only, so a kubelet on this node would miss events"
         ),
         "{line}"
     );
@@ -95,7 +95,7 @@ fn a_stream_that_is_lost_is_degraded_and_comes_back() {
         text.contains("[-]event-stream failed: no events from the runtime"),
         "{text}"
     );
-    assert!(text.contains("does not implement it"), "{text}");
+    assert!(text.contains("not implemented by the runtime"), "{text}");
     drop(daemon);
 
     let node = flavour(Flavour::CriO);

@@ -235,7 +235,7 @@ pub(crate) fn settings() -> insta::Settings {
         (r"for \d+m?s\b", "for [age]"),
         (r#"looks so far: \d+|"looks": \d+"#, "looks so far: [n]"),
         (r"(?m)^\d+ calls in flight.*\n", ""),
-        (r"a full look every [\d.]+m?s?[\d.]*s?", "a full look every [period]"),
+        (r"(a full (?:look|relist) every )[\d.]+m?s?[\d.]*s?", "$1[period]"),
     ] {
         settings.add_filter(pattern, to);
     }

@@ -328,7 +328,7 @@ fn one_node_of_a_name_on_a_runtime() {
     assert_eq!(
         stderr,
         format!(
-            "Error: another pleg node (pid {}) runs node n1 on {}: two of them would remove each other's pods. \
+            "Error: another pleg node (pid {}) already runs node n1 on {}; two would remove each other's pods. \
              Stop it, or choose another --node-name\n",
             first.child.id(),
             node.sim.endpoint()

@@ -27,14 +27,15 @@ fn manifests_are_checked_before_they_go_live() {
     assert_eq!(lines.len(), 3, "{text}");
     assert!(lines[0].ends_with("good.yaml: ok: default/web-n1"), "{text}");
     assert!(
-        lines[1].contains("bad.yaml: document 1 (pod default/db) is refused: spec.containers[0].image: "),
+        lines[1].contains("bad.yaml: document 1 (pod default/db): spec.containers[0].image: "),
         "{text}"
     );
     assert!(lines[2].contains("none.yaml: cannot be read: "), "{text}");
     // A directory is what is in it, and two pods of one name are refused as the daemon refuses them.
     let text = check(&[&dir.path().display().to_string()]);
     assert!(
-        text.contains("twice.yaml: pod default/web-n1 is refused: ") && text.contains("has a pod of that name already"),
+        text.contains("twice.yaml: pod default/web-n1 is refused: ")
+            && text.contains("already defines a pod of this name"),
         "{text}"
     );
     let json: Value = serde_json::from_str(&check(&[&path("good.yaml"), &path("bad.yaml"), "-o", "json"])).unwrap();
@@ -61,7 +62,7 @@ fn refused_manifests_have_a_command_and_stand_in_health() {
     assert!(!String::from_utf8_lossy(&ask(&["health"]).stdout).contains("Manifests"));
     let bad = directory.join("bad.yaml");
     std::fs::write(&bad, manifest("bad", "img:1").replace("image", "imag")).unwrap();
-    let what = format!("{}: document 1 (pod default/bad) is refused: ", bad.display());
+    let what = format!("{}: document 1 (pod default/bad): ", bad.display());
     wait_for("the problem", || {
         String::from_utf8_lossy(&ask(&["node", "problems"]).stdout).starts_with(&what)
     });

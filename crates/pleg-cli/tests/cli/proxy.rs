@@ -21,7 +21,7 @@ impl Proxy {
         let mut running = Running::start(command);
         let ready = running.stderr_line();
         assert!(
-            ready.starts_with("proxy ready on unix://") && ready.contains(" before unix://"),
+            ready.starts_with("proxy ready on unix://") && ready.contains(" for unix://"),
             "{ready}"
         );
         Self { node, running }
@@ -65,7 +65,7 @@ fn a_fault_comes_and_goes() {
     );
     let refused = proxy.ctl(&["storm"]);
     assert!(
-        refused.starts_with("Error: storm needs a simulated world, and this is a proxy before a real runtime"),
+        refused.starts_with("Error: storm needs a simulated runtime, and this is a proxy in front of a real one"),
         "{refused}"
     );
     assert_eq!(refused.lines().count(), 1, "{refused}");
@@ -120,11 +120,15 @@ fn what_is_wrong_is_one_line() {
     );
     let node = Node::with_pods(0);
     let upstream = node.sim.endpoint().to_string();
-    fails(&["--upstream", &upstream, "--listen", &upstream], 2, "choose two");
+    fails(
+        &["--upstream", &upstream, "--listen", &upstream],
+        2,
+        "choose different sockets",
+    );
     fails(
         &["--upstream", &upstream, "--listen", &listen, "--control", &listen],
         2,
-        "choose two",
+        "choose different sockets",
     );
     fails(&["--upstream", &upstream], 2, "--listen");
     fails(&["--upstream", "tcp://127.0.0.1:1", "--listen", &listen], 2, "unix");
@@ -132,6 +136,6 @@ fn what_is_wrong_is_one_line() {
     fails(
         &["--upstream", &upstream, "--listen", &at("file")],
         1,
-        "there is something that is no socket",
+        "exists and is not a socket",
     );
 }

@@ -32,7 +32,7 @@ fn an_empty_result_says_so() {
 #[test]
 fn two_namespaces_for_one_pod_are_a_mistake() {
     let node = Node::with_pods(2);
-    let words = "Error: -n kube-system and the pod default/web-1 name two namespaces: leave one out\n";
+    let words = "Error: -n kube-system and pod default/web-1 name different namespaces: omit one of them\n";
     for args in [
         &["inspect", "default/web-1", "-n", "kube-system"][..],
         &["watch", "--pod", "default/web-1", "-n", "kube-system"],

@@ -1,6 +1,6 @@
 //! The two lists, read frame by frame without building messages.
 //!
-//! A list carries every label and annotation of every container; a look needs an id and a state. So the bytes of the body
+//! A list carries every label and annotation of every container; a relist needs an id and a state. So the bytes of the body
 //! are walked as they arrive (`read`), items are handed to a visitor that borrows from them (`wire`), and what is not
 //! needed is skipped. Memory does not grow with the answer: only an item that straddles two frames is carried over.
 //!

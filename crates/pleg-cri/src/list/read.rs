@@ -134,7 +134,7 @@ impl Messages {
                     if *have == 5 {
                         let [compressed, len @ ..] = *seen;
                         if compressed != 0 {
-                            return Err(ReadError::Malformed("a compressed message, which we did not ask for"));
+                            return Err(ReadError::Malformed("unexpected compressed message"));
                         }
                         let left = u32::from_be_bytes(len) as usize;
                         self.count += 1;
@@ -156,7 +156,7 @@ impl Messages {
                     self.fields(&part, visit)?;
                     if ends {
                         if !self.carry.is_empty() {
-                            return Err(ReadError::Malformed("a message ends inside an item"));
+                            return Err(ReadError::Malformed("message ends inside an item"));
                         }
                         self.state = State::Prefix { seen: [0; 5], have: 0 };
                     }
@@ -224,10 +224,10 @@ impl Messages {
     fn finish(self, form: Form) -> Result<(usize, usize), ReadError> {
         match self.state {
             State::Prefix { have: 0, .. } if form == Form::Unary && self.count != 1 => {
-                Err(ReadError::Malformed("not exactly one message"))
+                Err(ReadError::Malformed("expected exactly one message"))
             }
             State::Prefix { have: 0, .. } => Ok((self.items, self.bytes)),
-            _ => Err(ReadError::Malformed("the answer is cut off")),
+            _ => Err(ReadError::Malformed("the answer is truncated")),
         }
     }
 }
@@ -261,7 +261,7 @@ fn field(bytes: &[u8]) -> Result<Parsed, Malformed> {
                 return Ok(Parsed::Head);
             };
             // The message's own limit bounds this long before it could overflow.
-            let len = u32::try_from(len).map_err(|_| Malformed("a length beyond the end"))? as usize;
+            let len = u32::try_from(len).map_err(|_| Malformed("length exceeds the message"))? as usize;
             return Ok(Parsed::Field {
                 number,
                 body: Some(used + n),
@@ -271,7 +271,7 @@ fn field(bytes: &[u8]) -> Result<Parsed, Malformed> {
         _ => return Err(Malformed("unknown wire type")),
     };
     if number == 1 {
-        return Err(Malformed("an item of another type than CRI's"));
+        return Err(Malformed("item has an unexpected wire type"));
     }
     Ok(Parsed::Field {
         number,

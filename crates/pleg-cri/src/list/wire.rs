@@ -50,19 +50,22 @@ struct Fields<'a>(&'a [u8]);
 impl<'a> Fields<'a> {
     #[inline]
     fn varint(&mut self) -> Result<u64, Malformed> {
-        let (value, used) = varint(self.0)?.ok_or(Malformed("cut off in a varint"))?;
+        let (value, used) = varint(self.0)?.ok_or(Malformed("truncated varint"))?;
         self.0 = &self.0[used..];
         Ok(value)
     }
 
     #[inline]
     fn take(&mut self, n: usize) -> Result<&'a [u8], Malformed> {
-        let (head, tail) = self.0.split_at_checked(n).ok_or(Malformed("a length beyond the end"))?;
+        let (head, tail) = self
+            .0
+            .split_at_checked(n)
+            .ok_or(Malformed("length exceeds the message"))?;
         self.0 = tail;
         Ok(head)
     }
 
-    /// The next field; `None` at the end. Inlined: it is most of what a look does.
+    /// The next field; `None` at the end. Inlined: it is most of what a relist does.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "measured: a tenth of a look")]
     fn next(&mut self) -> Result<Option<(u32, Field<'a>)>, Malformed> {
@@ -74,7 +77,7 @@ impl<'a> Fields<'a> {
             0 => Field::Varint(self.varint()?),
             1 => self.take(8).map(|_| Field::Skipped)?,
             2 => {
-                let len = usize::try_from(self.varint()?).map_err(|_| Malformed("a length beyond the end"))?;
+                let len = usize::try_from(self.varint()?).map_err(|_| Malformed("length exceeds the message"))?;
                 Field::Bytes(self.take(len)?)
             }
             5 => self.take(4).map(|_| Field::Skipped)?,
@@ -162,7 +165,7 @@ fn is_label<const N: usize>(key: &[u8], label: &[u8; N]) -> bool {
 }
 
 /// A known field that comes as another type. prost refuses it too, save for maps.
-const WRONG_TYPE: Malformed = Malformed("a field of another type than CRI's");
+const WRONG_TYPE: Malformed = Malformed("field has an unexpected wire type");
 
 /// The id and state of a message, or `None` where anything about it is unusual: then it has to be read in full. Top-level fields
 /// are walked to the end, because a later value wins; what is inside of them is not looked at.

@@ -26,12 +26,12 @@ const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys",
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotAllowed {
     /// It would be root.
-    #[error("container {0} has runAsNonRoot and would run as root: set runAsUser, or take an image with another user")]
+    #[error(
+        "container {0} has runAsNonRoot set but would run as root: set runAsUser, or use an image with a non-root user"
+    )]
     Root(String),
     /// Nobody can tell.
-    #[error(
-        "container {0} has runAsNonRoot, and its image has the user {1:?}, which may be root: set runAsUser to a number"
-    )]
+    #[error("container {0} has runAsNonRoot set and its image user {1:?} may be root: set runAsUser to a numeric UID")]
     Named(String, String),
 }
 

@@ -1,4 +1,4 @@
-//! How a pod ends: by itself, or because nobody wants it any more.
+//! How a pod terminates: because it has finished, or because it is no longer desired.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use pleg::{ContainerState, SandboxState};
 use super::{Action, Stage, Step, Why};
 use crate::manifest::Role;
 
-/// Whoever is told to end has at least this long, even if others have used up the time.
+/// Shortest grace period of a container, even if others have used up the time of the pod.
 const LEAST_GRACE: Duration = Duration::from_secs(2);
 
 impl Step<'_> {
@@ -31,7 +31,7 @@ impl Step<'_> {
     pub(super) fn end(&mut self, since: Timestamp, grace: Duration) {
         self.decision.stage = Stage::Ending;
         let used = Duration::try_from(self.it.now.duration_since(since)).unwrap_or_default();
-        // Who asks for no time at all gets none.
+        // A grace period of zero is respected.
         let least = LEAST_GRACE.min(grace);
         let left = grace.saturating_sub(used).max(least);
         if !self.kill_next(left, Why::End) {
@@ -40,7 +40,7 @@ impl Step<'_> {
         for sandbox in &self.it.status.sandboxes {
             self.act(Action::RemoveSandbox(sandbox.id.clone()));
         }
-        // A container whose sandbox is gone cannot be: a runtime that shows one will show it gone with the next look.
+        // A container whose sandbox is gone cannot be: a runtime that shows one will show it gone with the next relist.
         if self.it.status.sandboxes.is_empty() && self.it.busy.containers.is_empty() {
             self.decision.stage = Stage::Gone;
         }

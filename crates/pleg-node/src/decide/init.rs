@@ -1,4 +1,4 @@
-//! Init containers: one after the other, each to its end; sidecars in their turn, and from then on for good.
+//! Init containers: one after another, each to completion; sidecars start in order and keep running.
 
 use pleg::SandboxId;
 

@@ -30,7 +30,7 @@ impl Hands {
                 return Err(Failed {
                     reason: "ErrImageNeverPull",
                     message: format!(
-                        "container image {} is not present, and its pull policy is Never",
+                        "container image {} is not present and imagePullPolicy is Never",
                         container.image
                     ),
                 });

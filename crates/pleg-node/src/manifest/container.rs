@@ -197,9 +197,7 @@ pub(super) fn read(field: &Field<'_>, init: bool, volumes: &BTreeMap<String, Vol
         let mut probe = |name, kind| {
             let field = object.get(name)?;
             if role == Role::Init {
-                field.refuse(
-                    "an init container runs to its end, so it has no probes; sidecars have restartPolicy: Always",
-                );
+                field.refuse("an init container cannot have probes unless it is a sidecar (restartPolicy: Always)");
             }
             probe::read(&field, kind, &by_name)
         };
@@ -250,7 +248,7 @@ fn role(object: &mut Object<'_>, init: bool) -> Role {
         (None, false) => Role::Main,
         (None, true) => Role::Init,
         (Some(field), false) => {
-            field.refuse("only init containers have a restart policy of their own; the pod's is spec.restartPolicy");
+            field.refuse("only init containers can have their own restart policy; use spec.restartPolicy for the pod");
             Role::Main
         }
         (Some(field), true) => field.one_of(&[("Always", Role::Sidecar)]).unwrap_or(Role::Init),
@@ -262,7 +260,7 @@ fn lifecycle(object: &mut Object<'_>, role: Role, ports: &BTreeMap<String, u16>)
         return (None, None);
     };
     if role == Role::Init {
-        field.refuse("an init container runs to its end, so it has no hooks; sidecars have restartPolicy: Always");
+        field.refuse("an init container cannot have lifecycle hooks unless it is a sidecar (restartPolicy: Always)");
     }
     let hooks = field.object(&["stopSignal"], |lifecycle| {
         let mut hook = |name| lifecycle.get(name).and_then(|f| probe::read_hook(&f, ports));
@@ -276,7 +274,7 @@ fn image(text: &str) -> Result<(), String> {
     if !text.is_empty() && text.len() <= 1024 && text.bytes().all(|c| c.is_ascii_graphic()) {
         return Ok(());
     }
-    Err(format!("is {}, which is no image", names::quoted(text)))
+    Err(format!("{} is not an image reference", names::quoted(text)))
 }
 
 /// As Kubernetes has it: what may be another image tomorrow is fetched again.
@@ -299,7 +297,7 @@ fn read_env(field: &Field<'_>) -> Option<EnvVar> {
             .unwrap_or_default();
         let (text, from) = (var.get("value"), var.get("valueFrom"));
         if text.is_some() && from.is_some() {
-            var.refuse("has to have one of value and valueFrom, not both");
+            var.refuse("value and valueFrom must not both be set");
         }
         let unsupported = &["configMapKeyRef", "fileKeyRef", "resourceFieldRef", "secretKeyRef"];
         let reference =
@@ -314,7 +312,7 @@ fn read_env(field: &Field<'_>) -> Option<EnvVar> {
 
 fn field_ref(field: &Field<'_>) -> Option<PodField> {
     field.object(&[], |reference| {
-        reference.only("apiVersion", &Tree::Text("v1".to_owned()), "has to be v1");
+        reference.only("apiVersion", &Tree::Text("v1".to_owned()), "expected v1");
         let path = reference.need("fieldPath")?;
         let text = path.text()?;
         let keyed = |prefix: &str| text.strip_prefix(prefix)?.strip_suffix("']").map(str::to_owned);
@@ -332,7 +330,7 @@ fn field_ref(field: &Field<'_>) -> Option<PodField> {
         };
         if found.is_none() {
             path.refuse(format!(
-                "is {}, and has to be metadata.name, .namespace, .uid, .labels['…'] or .annotations['…'], spec.nodeName, \
+                "{} is not supported; expected metadata.name, .namespace, .uid, .labels['…'] or .annotations['…'], spec.nodeName, \
                  status.hostIP, .podIP or .podIPs",
                 names::quoted(text)
             ));
@@ -353,14 +351,14 @@ fn read_ports(field: &Field<'_>) -> Vec<Port> {
             let name = port.get("name").and_then(|f| f.checked(names::port));
             if let Some(name) = &name {
                 if seen.contains(name) {
-                    port.refuse_field("name", format!("there are two ports named {name}"));
+                    port.refuse_field("name", format!("duplicate port name {name}"));
                 }
                 seen.push(name.clone());
             }
             let host_ip = port.get("hostIP").and_then(|f| {
                 let ip = f.text()?.parse().ok();
                 if ip.is_none() {
-                    f.refuse("is no IP address");
+                    f.refuse("is not an IP address");
                 }
                 ip
             });
@@ -392,7 +390,7 @@ fn read_resources(field: &Field<'_>) -> Option<Resources> {
             if let (Some(request), Some(limit)) = (request, limit)
                 && request > limit
             {
-                resources.refuse_field("requests", format!("asks for more {name} than the limit allows"));
+                resources.refuse_field("requests", format!("requests more {name} than the limit allows"));
             }
         }
         Resources {

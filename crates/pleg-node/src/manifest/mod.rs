@@ -148,7 +148,6 @@ impl fmt::Display for Refused {
         if let Some(pod) = &self.pod {
             write!(f, " (pod {pod})")?;
         }
-        f.write_str(" is refused")?;
         for (n, problem) in self.problems.iter().enumerate() {
             write!(f, "{} {problem}", if n == 0 { ":" } else { ";" })?;
         }
@@ -163,13 +162,13 @@ impl fmt::Display for Refused {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     /// It is too large.
-    #[error("is larger than {} MiB, and no manifest is", MAX_BYTES >> 20)]
+    #[error("is larger than {} MiB, the limit for a manifest", MAX_BYTES >> 20)]
     TooLarge,
     /// It is neither YAML nor JSON.
     #[error("is neither YAML nor JSON: {0}")]
     Syntax(String),
     /// There is nothing in it: it may be about to be written.
-    #[error("holds no document")]
+    #[error("contains no document")]
     Empty,
 }
 
@@ -202,9 +201,9 @@ pub fn read(text: &[u8], node: &NodeName) -> Result<Manifests, Unreadable> {
                 Ok(pod) => {
                     let name = pod.id.full_name();
                     let what = match seen.get(&name) {
-                        Some(first) => Some(format!("document {first} is a pod of that name already")),
+                        Some(first) => Some(format!("document {first} already has a pod of this name")),
                         None if seen.len() >= MOST_PODS => {
-                            Some(format!("no more than {MOST_PODS} pods are read of one text"))
+                            Some(format!("at most {MOST_PODS} pods are read from one file"))
                         }
                         None => None,
                     };
@@ -291,15 +290,13 @@ fn read_pod(document: Tree, number: usize, node: &NodeName) -> Result<Pod, Refus
     let (version, kind) = (document.get("apiVersion"), document.get("kind"));
     let is = |tree: Option<&Tree>, wanted| tree.and_then(Tree::as_text) == Some(wanted);
     if !is(version, "v1") || !is(kind, "Pod") {
-        let word = |tree: Option<&Tree>| {
-            tree.and_then(Tree::as_text)
-                .map_or_else(|| "nothing".to_owned(), names::quoted)
+        let word = |tree: Option<&Tree>| tree.and_then(Tree::as_text).map(names::quoted);
+        let found = match (word(kind), word(version)) {
+            (None, _) => "required field is missing".to_owned(),
+            (Some(kind), None) => format!("{kind} without an apiVersion is not supported"),
+            (Some(kind), Some(version)) => format!("{kind} (apiVersion {version}) is not supported"),
         };
-        let what = format!(
-            "is {} of apiVersion {}, and has to be Pod of v1: pods are all that runs here",
-            word(kind),
-            word(version)
-        );
+        let what = format!("{found}; expected Pod (apiVersion v1)");
         return Err(Refused {
             // Who says nothing, or Pod of another version, may mean one of ours.
             is_other: kind.and_then(Tree::as_text).is_some_and(|kind| kind != "Pod"),
@@ -312,7 +309,7 @@ fn read_pod(document: Tree, number: usize, node: &NodeName) -> Result<Pod, Refus
         pod.get("apiVersion");
         pod.get("kind");
         // As tools write it that make manifests from Go structs.
-        pod.only("status", &Tree::Map(BTreeMap::new()), "is ours to say: remove it");
+        pod.only("status", &Tree::Map(BTreeMap::new()), "set by pleg node; remove it");
         let metadata = pod.need("metadata").and_then(|f| read_metadata(&f, node));
         let spec = pod.need("spec").and_then(|f| spec::read(&f));
         (metadata, spec)
@@ -367,7 +364,7 @@ const UNSUPPORTED_METADATA: &[&str] = &[
 fn read_metadata(field: &Field<'_>, node: &NodeName) -> Option<Metadata> {
     field.object(UNSUPPORTED_METADATA, |metadata| {
         if let Some(uid) = metadata.get("uid") {
-            uid.refuse("is made from the content: remove it");
+            uid.refuse("computed from the manifest; remove it");
         }
         let namespace = metadata.get("namespace").and_then(|f| f.checked(names::label));
         let namespace = namespace.unwrap_or_else(|| "default".to_owned());
@@ -377,7 +374,7 @@ fn read_metadata(field: &Field<'_>, node: &NodeName) -> Option<Metadata> {
         if let Some(field) = field
             && (name.len() > names::LONGEST_NAME || namespace.len() + name.len() + UID_LENGTH + 2 > LONGEST_FILE_NAME)
         {
-            field.refuse(format!("is too long: with namespace, {node} and UID it has to be the name of a directory"));
+            field.refuse(format!("is too long: namespace, name, node name ({node}) and UID together name a directory"));
         }
         let key = |field: &Field<'_>, key: &str| {
             if let Err(what) = names::qualified(key) {
@@ -389,7 +386,7 @@ fn read_metadata(field: &Field<'_>, node: &NodeName) -> Option<Metadata> {
                 key(field, name);
                 if !names::label_value(value) {
                     field.refuse(format!(
-                        "is {}, and has to be at most 63 of A-Z, a-z, 0-9, -, _ and ., with a letter or digit at both ends",
+                        "{} is not a valid label value; expected at most 63 characters of A-Z, a-z, 0-9, -, _ and ., starting and ending with a letter or digit",
                         names::quoted(value)
                     ));
                 }

@@ -8,7 +8,7 @@ pub(super) fn label(text: &str) -> Result<(), String> {
     let is = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
     if text.is_empty() || text.len() > 63 || !text.bytes().all(is) || text.starts_with('-') || text.ends_with('-') {
         return Err(format!(
-            "is {}, and has to be 1 to 63 of a-z, 0-9 and -, with neither end a -",
+            "{} is not a valid name; expected 1 to 63 characters of a-z, 0-9 and -, not starting or ending with -",
             quoted(text)
         ));
     }
@@ -23,7 +23,7 @@ pub(super) fn subdomain(text: &str) -> Result<(), String> {
     };
     if text.len() > LONGEST_NAME || !text.split('.').all(is) {
         return Err(format!(
-            "is {}, and has to be 1 to {LONGEST_NAME} of a-z, 0-9, - and ., each part of it with neither end a -",
+            "{} is not a valid name; expected 1 to {LONGEST_NAME} characters of a-z, 0-9, - and ., no part starting or ending with -",
             quoted(text)
         ));
     }
@@ -34,19 +34,14 @@ pub(super) fn subdomain(text: &str) -> Result<(), String> {
 pub(super) fn qualified(text: &str) -> Result<(), String> {
     let name = match text.split_once('/') {
         Some((prefix, name)) => {
-            subdomain(prefix).map_err(|_| {
-                format!(
-                    "the part of the key before / has to be a DNS name, not {}",
-                    quoted(prefix)
-                )
-            })?;
+            subdomain(prefix).map_err(|_| format!("the key prefix {} is not a DNS name", quoted(prefix)))?;
             name
         }
         None => text,
     };
     if name.is_empty() || !label_value(name) {
         return Err(
-            "the key has to be 1 to 63 of A-Z, a-z, 0-9, -, _ and ., with a letter or digit at both ends".to_owned(),
+            "the key must be 1 to 63 characters of A-Z, a-z, 0-9, -, _ and ., starting and ending with a letter or digit".to_owned(),
         );
     }
     Ok(())
@@ -65,7 +60,10 @@ pub(super) fn label_value(text: &str) -> bool {
 pub(super) fn variable(text: &str) -> Result<(), String> {
     let is = |c: u8| (b' '..=b'~').contains(&c) && c != b'=';
     if text.is_empty() || !text.bytes().all(is) {
-        return Err(format!("is {}, and has to be printable ASCII without =", quoted(text)));
+        return Err(format!(
+            "{} is not valid; expected printable ASCII without =",
+            quoted(text)
+        ));
     }
     Ok(())
 }
@@ -75,7 +73,7 @@ pub(super) fn port(text: &str) -> Result<(), String> {
     let letter = text.bytes().any(|c| c.is_ascii_lowercase());
     if label(text).is_err() || text.len() > 15 || !letter || text.contains("--") {
         return Err(format!(
-            "is {}, and has to be 1 to 15 of a-z, 0-9 and single -, with a letter among them",
+            "{} is not a valid port name; expected 1 to 15 characters of a-z, 0-9 and single -, with at least one letter",
             quoted(text)
         ));
     }
@@ -85,13 +83,16 @@ pub(super) fn port(text: &str) -> Result<(), String> {
 /// A path that stays where it says: absolute, and no step up.
 pub(super) fn absolute_path(text: &str) -> Result<(), String> {
     if !text.starts_with('/') {
-        return Err(format!("is {}, and has to begin with /", quoted(text)));
+        return Err(format!(
+            "{} is not absolute; expected a path that starts with /",
+            quoted(text)
+        ));
     }
     if text.split('/').any(|part| part == "..") {
-        return Err(format!("is {}, and must not go up with ..", quoted(text)));
+        return Err(format!("{} must not contain ..", quoted(text)));
     }
     if text.len() > 4096 {
-        return Err("is longer than any path may be".to_owned());
+        return Err("is longer than 4096 bytes, the limit for a path".to_owned());
     }
     Ok(())
 }
@@ -100,10 +101,10 @@ pub(super) fn absolute_path(text: &str) -> Result<(), String> {
 pub(super) fn mount_path(text: &str) -> Result<(), String> {
     absolute_path(text)?;
     if text.contains(':') {
-        return Err(format!("is {}, and must not contain a colon", quoted(text)));
+        return Err(format!("{} must not contain a colon", quoted(text)));
     }
     if text.split('/').all(|part| part.is_empty() || part == ".") {
-        return Err("must not be the root of the container".to_owned());
+        return Err("must not be the root directory of the container".to_owned());
     }
     Ok(())
 }

@@ -126,7 +126,7 @@ pub(super) fn read(field: &Field<'_>, kind: ProbeKind, ports: &BTreeMap<String, 
         let failure_threshold = count("failureThreshold", i64::from(i32::MAX), 3);
         let grace = probe.get("terminationGracePeriodSeconds");
         if let (Some(grace), ProbeKind::Readiness) = (&grace, kind) {
-            grace.refuse("a readiness probe ends nothing, so it has no grace period");
+            grace.refuse("a readiness probe does not terminate the container, so it has no grace period");
         }
         Probe {
             handler: handler.unwrap_or(ProbeHandler::Exec(Vec::new())),
@@ -177,7 +177,7 @@ fn handler(probe: &mut Object<'_>, ports: &BTreeMap<String, u16>) -> Option<Prob
         ways.push(grpc);
     }
     if ways.len() != 1 {
-        probe.refuse("has to have exactly one of exec, httpGet, tcpSocket and grpc");
+        probe.refuse("exactly one of exec, httpGet, tcpSocket and grpc must be set");
     }
     ways.pop()?
 }
@@ -201,7 +201,7 @@ pub(super) fn read_hook(field: &Field<'_>, ports: &BTreeMap<String, u16>) -> Opt
             );
         }
         if ways.len() != 1 {
-            hook.refuse("has to have exactly one of exec, httpGet and sleep");
+            hook.refuse("exactly one of exec, httpGet and sleep must be set");
         }
         ways.pop()?
     })?
@@ -211,7 +211,7 @@ fn command(field: &Field<'_>) -> Option<Vec<String>> {
     field.object(&[], |exec| {
         let command = exec.need("command").map(|f| f.texts()).unwrap_or_default();
         if command.is_empty() {
-            exec.refuse_field("command", "has to name a command");
+            exec.refuse_field("command", "must contain a command");
         }
         command
     })
@@ -249,7 +249,7 @@ fn request_target(text: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "is {}, and has to be printable ASCII without spaces",
+        "{} is not valid; expected printable ASCII without spaces",
         names::quoted(text)
     ))
 }
@@ -260,13 +260,13 @@ fn header(field: &Field<'_>) -> Option<(String, String)> {
         if !text.is_empty() && text.bytes().all(is) {
             return Ok(());
         }
-        Err(format!("is {}, which is no name of a header", names::quoted(text)))
+        Err(format!("{} is not a valid header name", names::quoted(text)))
     };
     let value = |text: &str| {
         if text.bytes().all(|c| c == b'\t' || (b' '..=b'~').contains(&c)) {
             return Ok(());
         }
-        Err("has to be printable ASCII".to_owned())
+        Err("must be printable ASCII".to_owned())
     };
     field.object(&[], |header| {
         let name = header.need("name").and_then(|f| f.checked(token));

@@ -27,7 +27,7 @@ impl Quantity {
     pub fn parse(text: &str) -> Result<Self, String> {
         let bad = || {
             format!(
-                "is {}, which is no quantity such as 500m, 2, 128Mi or 1G",
+                "{} is not a quantity; expected a value such as 500m, 2, 128Mi or 1G",
                 super::names::quoted(text)
             )
         };
@@ -47,7 +47,7 @@ impl Quantity {
         let digits: i128 = format!("0{whole}{fraction}").parse().map_err(|_| bad())?;
         // A fraction is at most 40 digits, an exponent at most 18.
         let tens = scale.tens + 3 - i32::try_from(fraction.len()).map_err(|_| bad())?;
-        let too_large = || format!("is {}, which is more than any node has", super::names::quoted(text));
+        let too_large = || format!("{} is too large: no node has that much", super::names::quoted(text));
         let scaled = digits.checked_mul(scale.factor).ok_or_else(too_large)?;
         let power = 10_i128.checked_pow(tens.unsigned_abs());
         let milli = if tens >= 0 {

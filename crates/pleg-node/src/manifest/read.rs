@@ -92,10 +92,10 @@ impl<'a> Field<'a> {
 
     fn wrong<T>(&self, wanted: &str) -> Option<T> {
         let hint = match (self.tree, wanted) {
-            (Tree::Bool(_) | Tree::Int(_) | Tree::Float(_), "a text") => ": write it in quotes",
+            (Tree::Bool(_) | Tree::Int(_) | Tree::Float(_), "a string") => "; put it in quotes",
             _ => "",
         };
-        self.refuse(format!("is {}, and has to be {wanted}{hint}", self.tree.kind()));
+        self.refuse(format!("expected {wanted}, found {}{hint}", self.tree.kind()));
         None
     }
 
@@ -103,11 +103,11 @@ impl<'a> Field<'a> {
         match self.tree {
             // C strings end there: what a runtime would see is another text than the one we checked.
             Tree::Text(text) if text.contains('\0') => {
-                self.refuse("holds a NUL byte");
+                self.refuse("must not contain a NUL byte");
                 None
             }
             Tree::Text(text) => Some(text),
-            _ => self.wrong("a text"),
+            _ => self.wrong("a string"),
         }
     }
 
@@ -132,16 +132,16 @@ impl<'a> Field<'a> {
 
     pub(super) fn int(&self, range: RangeInclusive<i64>) -> Option<i64> {
         let Tree::Int(value) = *self.tree else {
-            return self.wrong("a whole number");
+            return self.wrong("an integer");
         };
         if range.contains(&value) {
             return Some(value);
         }
         let (least, most) = range.into_inner();
         if most == i64::MAX {
-            self.refuse(format!("is {value}, and has to be {least} or more"));
+            self.refuse(format!("{value} is out of range; expected {least} or more"));
         } else {
-            self.refuse(format!("is {value}, and has to be from {least} to {most}"));
+            self.refuse(format!("{value} is out of range; expected {least} to {most}"));
         }
         None
     }
@@ -152,7 +152,11 @@ impl<'a> Field<'a> {
         let found = words.iter().find(|(word, _)| *word == text);
         if found.is_none() {
             let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-            self.refuse(format!("is {}, and has to be {}", names::quoted(text), either(&words)));
+            self.refuse(format!(
+                "{} is not valid; expected {}",
+                names::quoted(text),
+                either(&words)
+            ));
         }
         found.map(|(_, value)| *value)
     }
@@ -239,7 +243,7 @@ impl<'a> Object<'a> {
     pub(super) fn need(&mut self, name: &'static str) -> Option<Field<'a>> {
         let field = self.get(name);
         if field.is_none() {
-            self.problems.add(&join(&self.path, name), "is missing");
+            self.problems.add(&join(&self.path, name), "required field is missing");
         }
         field
     }
@@ -274,11 +278,11 @@ impl<'a> Object<'a> {
                 continue;
             }
             let what = if unsupported.contains(&name.as_str()) {
-                "pleg node does not support this field: remove it".to_owned()
+                "field is not supported by pleg node; remove it".to_owned()
             } else if let Some(near) = nearest(name, &self.asked) {
-                format!("there is no such field; is {near} meant?")
+                format!("unknown field; did you mean {near}?")
             } else {
-                "there is no such field".to_owned()
+                "unknown field".to_owned()
             };
             self.problems.add(&join(&self.path, name), what);
         }
@@ -352,10 +356,10 @@ mod tests {
         assert_eq!(
             found,
             [
-                "NAME: there is no such field; is name meant?",
-                "imag: there is no such field; is image meant?",
-                "tolerations: pleg node does not support this field: remove it",
-                "zzz: there is no such field",
+                "NAME: unknown field; did you mean name?",
+                "imag: unknown field; did you mean image?",
+                "tolerations: field is not supported by pleg node; remove it",
+                "zzz: unknown field",
             ]
         );
     }
@@ -377,21 +381,27 @@ mod tests {
         assert_eq!(
             found,
             [
-                "a: is a number, and has to be a text: write it in quotes",
-                "b: is a text, and has to be true or false",
-                "c[1]: is a text, and has to be a whole number",
-                "c[2]: is an object, and has to be a whole number",
-                "e: is 99, and has to be from 1 to 5",
-                "f['x.y/z']: is a number, and has to be a text: write it in quotes",
-                "g: is missing",
-                "h: is an object, and has to be a text",
+                "a: expected a string, found a number; put it in quotes",
+                "b: expected true or false, found a string",
+                "c[1]: expected an integer, found a string",
+                "c[2]: expected an integer, found an object",
+                "e: 99 is out of range; expected 1 to 5",
+                "f['x.y/z']: expected a string, found a number; put it in quotes",
+                "g: required field is missing",
+                "h: expected a string, found an object",
             ]
         );
         let found = problems("{a: q, b: \"x\\0y\"}", |object| {
             object.need("a").unwrap().one_of(&[("x", 1), ("y", 2), ("z", 3)]);
             object.need("b").unwrap().text();
         });
-        assert_eq!(found, [r#"a: is "q", and has to be x, y or z"#, "b: holds a NUL byte"]);
+        assert_eq!(
+            found,
+            [
+                r#"a: "q" is not valid; expected x, y or z"#,
+                "b: must not contain a NUL byte"
+            ]
+        );
     }
 
     #[test]

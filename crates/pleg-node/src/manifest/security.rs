@@ -93,7 +93,7 @@ pub(super) fn read_container(field: &Field<'_>) -> Option<ContainerSecurity> {
         if let (Some(field), Some(false)) = (escalation, allow_privilege_escalation)
             && (privileged || add_capabilities.iter().any(|name| name == "SYS_ADMIN" || name == "ALL"))
         {
-            field.refuse("a container that is privileged or has SYS_ADMIN can escalate in any case");
+            field.refuse("must not be false in a container that is privileged or has SYS_ADMIN");
         }
         ContainerSecurity {
             run_as_user: id(security, "runAsUser"),
@@ -128,7 +128,7 @@ fn capability(field: &Field<'_>) -> Option<String> {
             return Ok(());
         }
         Err(format!(
-            "is {}, which is no capability such as NET_ADMIN",
+            "{} is not a capability; expected a name such as NET_ADMIN",
             super::names::quoted(text)
         ))
     };
@@ -140,7 +140,7 @@ fn seccomp(object: &mut Object<'_>) -> Option<Seccomp> {
     object.get("seccompProfile")?.object(&["localhostProfile"], |profile| {
         let kind = profile.need("type")?;
         if *kind.tree == Tree::Text("Localhost".to_owned()) {
-            kind.refuse("pleg node does not support profiles of its own: write RuntimeDefault or Unconfined");
+            kind.refuse("Localhost profiles are not supported; use RuntimeDefault or Unconfined");
             return None;
         }
         kind.one_of(&[

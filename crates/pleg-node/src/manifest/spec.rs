@@ -155,7 +155,7 @@ pub(super) fn read(field: &Field<'_>) -> Option<Spec> {
         let field = spec.need("containers");
         let containers = containers(field.clone(), false, &volumes);
         if let (Some(field), true) = (field, containers.is_empty()) {
-            field.refuse("a pod has at least one container");
+            field.refuse("a pod must have at least one container");
         }
         let restart_policy = spec.get("restartPolicy").and_then(|f| {
             f.one_of(&[
@@ -177,7 +177,7 @@ pub(super) fn read(field: &Field<'_>) -> Option<Spec> {
             (false, true) => Processes::Pod,
             (true, share) => {
                 if share {
-                    spec.refuse_field("shareProcessNamespace", "with hostPID all processes are shared already");
+                    spec.refuse_field("shareProcessNamespace", "must not be set together with hostPID");
                 }
                 Processes::Host
             }
@@ -207,20 +207,20 @@ pub(super) fn read(field: &Field<'_>) -> Option<Spec> {
 /// Fields that manifests often have, with the one value that says what we do in any case.
 fn say_what_we_do(spec: &mut Object<'_>) {
     let no = Tree::Bool(false);
-    let none = "there is no API server here: write false, or remove it";
+    let none = "requires an API server; set it to false or remove it";
     spec.only("automountServiceAccountToken", &no, none);
     spec.only("enableServiceLinks", &no, none);
-    let unsupported = "pleg node does not support this: write false, or remove it";
+    let unsupported = "not supported by pleg node; set it to false or remove it";
     spec.only("hostIPC", &no, unsupported);
     spec.only("setHostnameAsFQDN", &no, unsupported);
     spec.only(
         "hostUsers",
         &Tree::Bool(true),
-        "pleg node does not support user namespaces: write true, or remove it",
+        "user namespaces are not supported by pleg node; set it to true or remove it",
     );
     if let Some(os) = spec.get("os") {
         os.object(&[], |os| {
-            os.only("name", &Tree::Text("linux".to_owned()), "this is linux");
+            os.only("name", &Tree::Text("linux".to_owned()), "must be linux");
         });
     }
 }
@@ -240,20 +240,20 @@ fn check_together(spec: &Spec, object: &Object<'_>) {
     ] {
         for (n, container) in containers.iter().enumerate() {
             if !container.name.is_empty() && !names.insert(&container.name) {
-                object.refuse_field(list, format!("there are two containers named {}", container.name));
+                object.refuse_field(list, format!("duplicate container name {}", container.name));
             }
             for port in &container.ports {
                 let Some(host) = port.host else { continue };
                 let place = format!("{}.{list}[{n}].ports", object.path());
                 if spec.host_network && host != port.container {
                     let what = format!(
-                        "with hostNetwork the hostPort {host} has to be the containerPort {}",
+                        "with hostNetwork, hostPort {host} must equal containerPort {}",
                         port.container
                     );
                     object.refuse_at(&place, what);
                 }
                 if !host_ports.insert((host, port.protocol, port.host_ip)) {
-                    object.refuse_at(&place, format!("the hostPort {host} is taken twice"));
+                    object.refuse_at(&place, format!("duplicate hostPort {host}"));
                 }
             }
         }
@@ -269,7 +269,7 @@ fn priority(spec: &mut Object<'_>) -> bool {
     if let Some(field) = spec.get("priority")
         && class.is_none_or(|(value, _)| *field.tree != Tree::Int(value))
     {
-        field.refuse("has to be the value of priorityClassName: there is nobody here who would sort pods by it");
+        field.refuse("must match priorityClassName; pleg node does not schedule by priority");
     }
     class.is_some_and(|(_, node)| node)
 }
@@ -284,13 +284,13 @@ fn dns(spec: &mut Object<'_>) -> Dns {
         .as_text()
         .is_some_and(|text| text.starts_with("ClusterFirst"))
     {
-        policy.refuse("there is no cluster DNS here: write Default for the host's, or None with dnsConfig");
+        policy.refuse("cluster DNS is not available; use Default (the host's DNS) or None with dnsConfig");
         return Dns::Host;
     }
     match (policy.one_of(&[("Default", false), ("None", true)]), config) {
         (Some(true), Some(config)) if !config.servers.is_empty() => Dns::Own(config),
         (Some(true), _) => {
-            policy.refuse("None needs at least one of dnsConfig.nameservers");
+            policy.refuse("None requires at least one entry in dnsConfig.nameservers");
             Dns::Host
         }
         (_, config) => config.map_or(Dns::Host, Dns::HostAnd),
@@ -303,13 +303,13 @@ fn dns_config(field: &Field<'_>) -> Option<DnsConfig> {
         let server = |f: &Field<'_>| {
             let ip = f.text()?.parse().ok();
             if ip.is_none() {
-                f.refuse("is no IP address");
+                f.refuse("is not an IP address");
             }
             ip
         };
         let list = servers.as_ref().map(|f| f.list(server)).unwrap_or_default();
         if let (Some(field), true) = (&servers, list.len() > 3) {
-            field.refuse("no more than 3 are looked at");
+            field.refuse("at most 3 entries are allowed");
         }
         let searches = config.get("searches");
         // A dot at the end says that the name is complete.
@@ -319,7 +319,7 @@ fn dns_config(field: &Field<'_>) -> Option<DnsConfig> {
             .map(|f| f.list(|item| item.checked(domain)))
             .unwrap_or_default();
         if let (Some(field), true) = (&searches, domains.len() > 32) {
-            field.refuse("no more than 32 are looked at");
+            field.refuse("at most 32 entries are allowed");
         }
         DnsConfig {
             servers: list,
@@ -335,7 +335,7 @@ fn dns_option(field: &Field<'_>) -> Option<String> {
         if !text.is_empty() && text.bytes().all(|c| c.is_ascii_graphic()) {
             return Ok(());
         }
-        Err(format!("is {}, and has to be one word", names::quoted(text)))
+        Err(format!("{} must be a single word", names::quoted(text)))
     };
     field.object(&[], |option| {
         let name = option.need("name").and_then(|f| f.checked(word)).unwrap_or_default();

@@ -272,9 +272,9 @@ fn all_problems_are_told_at_once() {
     );
     assert_eq!(
         found.refused[0].to_string(),
-        "document 1 (pod default/A) is refused: metadata.name: is \"A\", and has to be 1 to 253 of a-z, 0-9, - and ., each part of it \
-         with neither end a -; spec.containers[0].image: is missing; spec.containers[0].images: there is no such field; is image \
-         meant?; spec.tolerations: pleg node does not support this field: remove it"
+        "document 1 (pod default/A): metadata.name: \"A\" is not a valid name; expected 1 to 253 characters of a-z, 0-9, - and ., no \
+         part starting or ending with -; spec.containers[0].image: required field is missing; spec.containers[0].images: unknown field; did you \
+         mean image?; spec.tolerations: field is not supported by pleg node; remove it"
     );
 }
 
@@ -291,11 +291,11 @@ fn one_bad_document_leaves_the_others() {
     assert_eq!(
         refused,
         [
-            "document 2 (pod default/web) is refused: spec.containers[0].image: is missing; spec.containers[0].imag: there is no such \
-             field; is image meant?",
-            "document 4 (pod default/web) is refused: metadata.name: document 1 is a pod of that name already",
-            "document 5 is refused: kind: is \"ConfigMap\" of apiVersion \"v1\", and has to be Pod of v1: pods are all that runs here",
-            "document 6 is refused: kind: is nothing of apiVersion nothing, and has to be Pod of v1: pods are all that runs here",
+            "document 2 (pod default/web): spec.containers[0].image: required field is missing; spec.containers[0].imag: unknown \
+             field; did you mean image?",
+            "document 4 (pod default/web): metadata.name: document 1 already has a pod of this name",
+            "document 5: kind: \"ConfigMap\" (apiVersion \"v1\") is not supported; expected Pod (apiVersion v1)",
+            "document 6: kind: required field is missing; expected Pod (apiVersion v1)",
         ]
     );
 }
@@ -317,7 +317,7 @@ fn lists_are_their_pods() {
     let found = read_text("{apiVersion: v2, kind: List, item: []}");
     assert_eq!(
         found.refused[0].to_string(),
-        "document 1 is refused: apiVersion: is \"v2\", and has to be v1; items: is missing; item: there is no such field; is items meant?"
+        "document 1: apiVersion: \"v2\" is not valid; expected v1; items: required field is missing; item: unknown field; did you mean items?"
     );
 }
 

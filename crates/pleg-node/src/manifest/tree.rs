@@ -63,7 +63,7 @@ impl Tree {
             Self::Null => "nothing",
             Self::Bool(_) => "a bool",
             Self::Int(_) | Self::Float(_) => "a number",
-            Self::Text(_) => "a text",
+            Self::Text(_) => "a string",
             Self::List(_) => "a list",
             Self::Map(_) => "an object",
         }
@@ -166,7 +166,7 @@ impl<'de> Visitor<'de> for TreeVisitor {
         while let Some(key) = access.next_key::<String>()? {
             let value: Tree = access.next_value()?;
             if map.contains_key(&key) {
-                return Err(A::Error::custom(format!("the key {key} is there twice")));
+                return Err(A::Error::custom(format!("duplicate key {key}")));
             }
             map.insert(key, value);
         }

@@ -116,13 +116,13 @@ pub(super) fn read(field: &Field<'_>) -> BTreeMap<String, Volume> {
             // A volume of a kind that is not supported has had its word already, if it is there at all.
             if found.len() != 1 {
                 volume.refuse(
-                    "has to have exactly one of emptyDir and hostPath (an empty directory is written emptyDir: {})",
+                    "exactly one of emptyDir and hostPath must be set (write emptyDir: {} for an empty directory)",
                 );
             }
             (name, found.pop().flatten())
         })?;
         if volumes.contains_key(&name) {
-            item.refuse(format!("there are two volumes named {name}"));
+            item.refuse(format!("duplicate volume name {name}"));
         }
         volumes.insert(name, volume.unwrap_or(Volume::EmptyDir));
         Some(())
@@ -176,7 +176,7 @@ pub(super) fn read_mounts(field: &Field<'_>, volumes: &BTreeMap<String, Volume>,
                     .collect::<Vec<_>>()
                     .join("/");
                 if !paths.insert(normal) {
-                    mount.refuse_field("mountPath", format!("there are two mounts at {}", names::quoted(&path)));
+                    mount.refuse_field("mountPath", format!("duplicate mount at {}", names::quoted(&path)));
                 }
                 let propagation = mount.get("mountPropagation");
                 let wanted = propagation.as_ref().and_then(|f| {
@@ -187,7 +187,7 @@ pub(super) fn read_mounts(field: &Field<'_>, volumes: &BTreeMap<String, Volume>,
                     ])
                 });
                 if let (Some(field), Some(Propagation::Bidirectional), false) = (propagation, wanted, privileged) {
-                    field.refuse("Bidirectional is for privileged containers only");
+                    field.refuse("Bidirectional requires a privileged container");
                 }
                 Mount {
                     volume,

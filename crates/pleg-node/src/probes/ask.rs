@@ -1,4 +1,4 @@
-//! One question, within its time.
+//! One probe, within its timeout.
 
 use std::net::IpAddr;
 
@@ -85,7 +85,7 @@ async fn grpc(service: &str, port: u16, ip: Option<IpAddr>) -> Result<(), String
     if status == SERVING {
         return Ok(());
     }
-    Err(format!("the server says that it is not serving (status {status})"))
+    Err(format!("the server reports that it is not serving (status {status})"))
 }
 
 #[cfg(test)]

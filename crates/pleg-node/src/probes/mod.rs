@@ -1,4 +1,4 @@
-//! Asks containers how they do.
+//! Probes containers.
 //!
 //! One task for each running container that has probes: first the startup probe until it has succeeded, then liveness and readiness
 //! beside each other. A pod's worker begins the task when it sees the container run and ends it when it does not; what is found goes

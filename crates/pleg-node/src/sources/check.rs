@@ -1,4 +1,4 @@
-//! What a node would say about manifests, without one: the same reading, the same merge, the same words.
+//! Checks manifests without a node: the same parsing, merging and messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -82,7 +82,7 @@ fn read(found: Found, node: &NodeName, origin: &Origin) -> (Vec<Arc<Pod>>, Optio
         Found::Text(_, text) => read_once(&text, node, origin),
         Found::Directory => (Vec::new(), Some(SUBDIRECTORY.to_owned())),
         Found::Unusable(_, what) => (Vec::new(), Some(what)),
-        Found::Same | Found::Unsettled => (Vec::new(), Some("is being written: check it again".to_owned())),
+        Found::Same | Found::Unsettled => (Vec::new(), Some("is being written: check it again later".to_owned())),
     }
 }
 
@@ -125,7 +125,7 @@ mod tests {
             expected.map(|(name, pods, problems)| (name.to_owned(), pods.to_owned(), problems))
         );
         assert!(
-            checked[2].problems[0].contains("has a pod of that name already"),
+            checked[2].problems[0].contains("already defines a pod of this name"),
             "{checked:?}"
         );
         // A file is read whatever its name ends with: it may get another one when it goes live.

@@ -1,4 +1,4 @@
-//! The desired state: what all sources together want, and what changed when one of them spoke.
+//! The desired state: the pods of all sources, and what changed with the last snapshot.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use crate::manifest::Pod;
 /// What changed.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
-    /// A pod that nobody wanted before.
+    /// A pod that was not desired before.
     Add(Offer),
-    /// A pod of the same name with other content: the old one ends, then this one begins.
+    /// A pod of the same name with other content: the old one terminates, then this one starts.
     Update {
-        /// Who has to end first.
+        /// The pod that terminates first.
         old: PodUid,
-        /// Who comes then.
+        /// The pod that starts then.
         new: Offer,
     },
-    /// Nobody wants this pod any more.
+    /// This pod is no longer desired.
     Remove(Arc<Pod>),
-    /// The same pod, from another place: worth a look, and nothing to do.
+    /// The same pod, from another place: no action is needed.
     Reconcile(Offer),
 }
 
@@ -47,7 +47,7 @@ struct Source {
 #[derive(Debug, Default)]
 pub struct Desired {
     sources: BTreeMap<Origin, Option<Source>>,
-    /// By `namespace/name`: who has the name.
+    /// By `namespace/name`: the pod that has the name.
     pods: BTreeMap<Arc<str>, Offer>,
     conflicts: Vec<Complaint>,
 }
@@ -96,7 +96,7 @@ impl Desired {
                 conflicts.push(Complaint {
                     origin: other.origin.clone(),
                     what: format!(
-                        "pod {name} is refused: {} has a pod of that name already, which stays. Rename one, or remove one",
+                        "pod {name} is refused: {} already defines a pod of this name. Rename or remove one of them",
                         chosen.origin
                     ),
                 });
@@ -130,7 +130,7 @@ impl Desired {
         self.pods.values()
     }
 
-    /// All that somebody has to mend.
+    /// All problems that a person has to fix.
     pub fn complaints(&self) -> Vec<Complaint> {
         let sources = self.sources.values().flatten();
         let mut all: Vec<Complaint> = sources.flat_map(|source| source.complaints.iter().cloned()).collect();
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(words(&merged), [""; 0]);
         assert_eq!(
             merged.new_conflicts[0].to_string(),
-            "a: pod default/web-n is refused: b has a pod of that name already, which stays. Rename one, or remove one"
+            "a: pod default/web-n is refused: b already defines a pod of this name. Rename or remove one of them"
         );
         // Said once.
         let merged = desired.apply(snapshot("dir", &both), |_| false);

@@ -1,7 +1,7 @@
 //! The source of a directory: every manifest right in it, read when it changes.
 //!
-//! Told by the kernel, so an edit is read at once; and it looks by itself now and then, because the kernel tells nothing about what a
-//! link leads to, or when the directory itself is a link that was turned elsewhere. A file is read when its writer has closed it or
+//! The kernel reports changes, so an edit is read at once. The directory is also scanned now and then, because the kernel reports nothing
+//! about targets of symbolic links, or if the directory itself is a link that was changed. A file is read when its writer has closed it or
 //! moved it here, or has left it alone for a while: half a manifest may well be a valid one. A file that is gone is gone only if it
 //! still is a moment later: editors move a file away before they write the new one.
 
@@ -21,15 +21,15 @@ use super::watch::{Heard, Watch};
 use super::{Complaint, Offer, Origin, Outlet, RefusedPod, Snapshot, all_known};
 use crate::manifest::{self, NodeName, Pod};
 
-/// How often it looks by itself.
+/// How often the directory is scanned anyway.
 const RESCAN: Duration = Duration::from_secs(10);
-/// The same, where the kernel cannot tell.
+/// The same, if the kernel cannot report changes.
 const RESCAN_UNTOLD: Duration = Duration::from_secs(1);
 /// How long a file has to be gone.
 const GONE: Duration = Duration::from_millis(100);
 
 /// What is wrong with a directory among the manifests.
-pub(super) const SUBDIRECTORY: &str = "is a directory: only the files right in the directory of manifests are read";
+pub(super) const SUBDIRECTORY: &str = "is a directory: subdirectories are not read";
 
 /// Reads a directory of manifests.
 #[derive(Debug)]
@@ -55,8 +55,8 @@ impl DirectorySource {
         }
     }
 
-    /// What an earlier one of us had read of these files. While one of them is broken its pods stay as they were; one that is gone
-    /// is of no interest here.
+    /// What an earlier run of `pleg node` had read from these files. While one of them is broken, its pods are kept; files that are gone
+    /// do not matter here.
     #[must_use]
     pub fn with_known(mut self, offers: &[Offer]) -> Self {
         for offer in offers {
@@ -78,7 +78,7 @@ impl DirectorySource {
         self.directory.display().to_string().into()
     }
 
-    /// Sends a snapshot at the start and after each change, until it is shut down or nobody listens.
+    /// Sends a snapshot at the start and after each change, until shutdown or until the receiver is dropped.
     pub async fn run(mut self, outlet: Outlet, shutdown: CancellationToken) {
         let source = self.origin();
         shutdown
@@ -86,7 +86,7 @@ impl DirectorySource {
                 let mut watched: Option<(Watch, Option<(u64, u64)>)> = None;
                 let (mut done, mut sent) = (BTreeSet::new(), None);
                 loop {
-                    // The watch comes before the look: what happens between them is told.
+                    // The watch is set up before the scan, so changes in between are reported.
                     let place = self.place().await;
                     if watched.as_ref().is_none_or(|(_, of)| *of != place) {
                         watched = Watch::new(&self.directory).ok().map(|watch| (watch, place));
@@ -199,7 +199,7 @@ impl Files {
         }
     }
 
-    /// Takes in what a look found. Returns when to look again, if that is soon.
+    /// Processes the result of a scan. Returns when to scan again, if that is soon.
     fn take(&mut self, found: BTreeMap<OsString, Found>, now: Instant) -> Option<Duration> {
         if !std::mem::replace(&mut self.listed, true) {
             self.changes += 1;
@@ -303,7 +303,7 @@ impl Files {
         let refused = there.flat_map(|known| &known.refused);
         let own = self.trouble.iter().map(|what| Complaint {
             origin: source.clone(),
-            what: format!("{what}; pods stay as they are"),
+            what: format!("{what}; existing pods are kept"),
         });
         Snapshot {
             source: source.clone(),
@@ -353,8 +353,8 @@ fn stay<'a>(pods: impl Iterator<Item = &'a Arc<Pod>>) -> String {
     let names: Vec<String> = pods.map(|pod| pod.id.to_string()).collect();
     match &names[..] {
         [] => String::new(),
-        [name] => format!(". Pod {name} stays as it was"),
-        names => format!(". Pods {} stay as they were", names.join(", ")),
+        [name] => format!(". Pod {name} is kept as it was"),
+        names => format!(". Pods {} are kept as they were", names.join(", ")),
     }
 }
 

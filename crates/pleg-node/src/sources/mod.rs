@@ -1,18 +1,18 @@
-//! Where manifests come from, and how what several sources say becomes one desired state.
+//! Sources of manifests, and how they are merged into one desired state.
 //!
-//! A source is a task that sends a [`Snapshot`], all that it has, whenever that changed; the sync loop knows no more of it, so that an
-//! API server can be one too. [`Desired`] merges snapshots and says what changed: pure.
+//! A source is a task that sends a [`Snapshot`] of all its pods whenever they change; the sync loop knows nothing else about it, so an API
+//! server can be a source too. [`Desired`] merges snapshots and returns what changed: pure.
 //!
-//! What a source cannot read any more stays as it was: a pod is removed by removing its manifest, never by breaking it, by a disk that
-//! is gone or by a server that is down. (A kubelet drops the pods of a file that it cannot parse.)
+//! Pods that a source can no longer read are kept: a pod is removed by removing its manifest, never by a broken manifest, a missing disk or
+//! a server that is down. (A kubelet drops the pods of a file that it cannot parse.)
 //!
 //! | module | job |
 //! |---|---|
-//! | `check` | what a node would say about manifests |
+//! | `check` | checks manifests without a node |
 //! | `desired` | the merge |
 //! | `directory` | the source of a directory: a task |
 //! | `scan` | what is in a directory now, read with care |
-//! | `watch` | told by the kernel when a directory changes |
+//! | `watch` | inotify on a directory |
 //! | `url` | the source of a URL: a task |
 
 mod check;
@@ -67,7 +67,7 @@ pub struct Offer {
     pub pod: Arc<Pod>,
 }
 
-/// Something about an origin that somebody has to mend.
+/// A problem of an origin that a person has to fix.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Complaint {
     /// Where.

@@ -1,4 +1,4 @@
-//! What is in a directory now. Blocking, and careful: whoever can write there can put anything there.
+//! Scans a directory. Blocking, and defensive: any user who can write there can put anything there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::manifest::{MAX_BYTES, Unreadable};
 
-/// A file that nobody said is done is taken for done once it was left alone for this long.
+/// A file that was not closed as far as we know counts as complete once it was unchanged for this long.
 pub(super) const SETTLE: Duration = Duration::from_secs(1);
 /// Files that are read.
 const MOST_FILES: usize = 1024;
@@ -52,7 +52,7 @@ pub(super) enum Found {
     Text(Fingerprint, Vec<u8>),
     /// Something new that may still be written.
     Unsettled,
-    /// A directory, in which nobody looks.
+    /// A directory, which is not read.
     Directory,
     /// Something that cannot be read.
     Unusable(Option<Fingerprint>, String),
@@ -80,14 +80,14 @@ pub(super) fn scan(
             Found::Unusable(
                 None,
                 format!(
-                    "is left out: {} has more than {MOST_FILES} manifests",
+                    "is skipped: {} has more than {MOST_FILES} manifests",
                     directory.display()
                 ),
             )
         } else if room == 0 {
             Found::Unusable(
                 None,
-                format!("is left out: the manifests before it have {} MiB", MOST_BYTES >> 20),
+                format!("is skipped: the manifests before it add up to {} MiB", MOST_BYTES >> 20),
             )
         } else {
             look(&directory.join(&name), known.get(&name), done.contains(&name), now)
@@ -142,12 +142,12 @@ pub(super) fn look(path: &Path, known: Option<&Fingerprint>, done: bool, now: Sy
 
 /// Reads a file, with its fingerprints before and after.
 fn read(path: &Path) -> io::Result<(Fingerprint, Vec<u8>, Fingerprint)> {
-    // Without waiting: to open a pipe would last until somebody writes to it.
+    // Non-blocking: opening a pipe would block until there is a writer.
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let mut file: File = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
     }
     let mut text = Vec::new();
     // It may grow while we read. One byte more than is accepted: whoever reads the text says that it is too large.
@@ -158,7 +158,7 @@ fn read(path: &Path) -> io::Result<(Fingerprint, Vec<u8>, Fingerprint)> {
 
 fn unreadable(error: &io::Error) -> String {
     let hint = match error.kind() {
-        io::ErrorKind::NotFound => " (a link that leads nowhere?)",
+        io::ErrorKind::NotFound => " (a broken symbolic link?)",
         _ => "",
     };
     format!("cannot be read: {error}{hint}")
@@ -245,7 +245,7 @@ mod tests {
         };
         assert_eq!(found[OsStr::new("more")], Found::Directory);
         assert_eq!(found[OsStr::new("loop.yaml")], Found::Directory);
-        assert!(told("gone.yaml").contains("a link that leads nowhere?"));
+        assert!(told("gone.yaml").contains("a broken symbolic link?"));
         assert!(matches!(&found[OsStr::new("link.yaml")], Found::Text(_, text) if text == b"x"));
     }
 
@@ -269,11 +269,11 @@ mod tests {
         let Found::Unusable(_, what) = &found[OsStr::new("pipe.yaml")] else {
             panic!("{found:?}");
         };
-        assert_eq!(what, "cannot be read: it is no regular file");
+        assert_eq!(what, "cannot be read: it is not a regular file");
         let Found::Unusable(_, what) = &found[OsStr::new("giant.yaml")] else {
             panic!("{found:?}");
         };
-        assert_eq!(what, "is larger than 4 MiB, and no manifest is");
+        assert_eq!(what, "is larger than 4 MiB, the limit for a manifest");
     }
 
     #[test]

@@ -24,16 +24,16 @@ const DEADLINE: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
     /// It is none.
-    #[error("{0:?} is no URL such as http://example.com/pods.yaml")]
+    #[error("{0:?} is not a URL; expected for example http://example.com/pods.yaml")]
     Invalid(String),
     /// It is of another kind than HTTP.
-    #[error("{0:?} is neither http nor https: only these are supported")]
+    #[error("{0:?} has an unsupported scheme; use http or https")]
     Scheme(String),
     /// There is a password in it, which would be in every log.
-    #[error("the URL has a user or a password in it: it would be in every log")]
+    #[error("the URL must not contain a user name or password: it would appear in logs")]
     Credentials,
     /// TLS cannot be had.
-    #[error("{url:?} cannot be asked by TLS: {why}")]
+    #[error("cannot set up TLS for {url:?}: {why}")]
     Tls {
         /// The URL.
         url: String,
@@ -96,7 +96,7 @@ impl UrlSource {
         })
     }
 
-    /// What an earlier one of us had read there: it stays until the server answers.
+    /// What an earlier run of `pleg node` had read there: it is kept until the server answers.
     #[must_use]
     pub fn with_known(mut self, offers: &[Offer]) -> Self {
         let own = offers.iter().filter(|offer| offer.origin == self.origin);
@@ -110,7 +110,7 @@ impl UrlSource {
         self.origin.clone()
     }
 
-    /// Sends a snapshot after the first answer, or failure, and after each change, until it is shut down or nobody listens.
+    /// Sends a snapshot after the first answer, or failure, and after each change, until shutdown or until the receiver is dropped.
     pub async fn run(mut self, outlet: Outlet, shutdown: CancellationToken) {
         shutdown
             .run_until_cancelled(async {
@@ -169,8 +169,8 @@ impl UrlSource {
     fn stay(&self) -> String {
         match self.pods.len() {
             0 => String::new(),
-            1 => ". Its pod stays as it was".to_owned(),
-            pods => format!(". Its {pods} pods stay as they were"),
+            1 => ". Its pod is kept as it was".to_owned(),
+            pods => format!(". Its {pods} pods are kept as they were"),
         }
     }
 
@@ -191,10 +191,7 @@ impl UrlSource {
                 let old = std::mem::replace(&mut self.pods, found.pods);
                 self.pods
                     .extend(old.into_iter().filter(|pod| !new.contains(&pod.id.full_name())));
-                Some(format!(
-                    "{}. Pods that were there stay as they were",
-                    refused.join(". ")
-                ))
+                Some(format!("{}. Existing pods are kept as they were", refused.join(". ")))
             }
         }
     }
@@ -253,7 +250,7 @@ where
             .map_err(|error| error.to_string())?;
         let response = send.send_request(request).await.map_err(|error| error.to_string())?;
         if response.status() != http::StatusCode::OK {
-            return Err(format!("the server answers {}", response.status()));
+            return Err(format!("the server returned {}", response.status()));
         }
         let body = Limited::new(response.into_body(), MAX_BYTES).collect().await;
         body.map(http_body_util::Collected::to_bytes)

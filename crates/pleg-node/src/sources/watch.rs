@@ -1,4 +1,4 @@
-//! Told by the kernel when something in a directory changes. Only a hint: whoever is told looks at the directory.
+//! inotify on a directory. Its events are only hints: the receiver scans the directory.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -11,7 +11,7 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Names that are remembered between two looks; beyond that the look takes its time with each file instead.
+/// Names that are remembered between two scans; beyond that the scan reads every file instead.
 const MOST_NAMES: usize = 4096;
 
 /// What was heard.
@@ -32,7 +32,7 @@ pub(super) struct Watch {
 impl Watch {
     pub(super) fn new(directory: &Path) -> io::Result<Self> {
         let fd = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-        // Not MODIFY: a file that is being written is nobody's business until it is closed.
+        // Not MODIFY: a file that is being written is not read until it is closed.
         let what = WatchFlags::CLOSE_WRITE
             | WatchFlags::MOVED_TO
             | WatchFlags::MOVED_FROM

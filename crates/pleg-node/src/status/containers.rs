@@ -40,7 +40,7 @@ fn status(from: &Sources<'_>, seen: &Observed<'_>, container: &Container) -> Con
         }),
         Standing::Unknown(unknown) => Some(ending(&Ending {
             reason: "ContainerStatusUnknown".into(),
-            message: "The runtime cannot tell what the container is doing".into(),
+            message: "The runtime reports the container state as unknown".into(),
             ..seen.ending(unknown)
         })),
         Standing::Ended { ending: how, .. } => Some(ending(how)),
@@ -125,7 +125,7 @@ fn why_waiting(from: &Sources<'_>, name: &str) -> Option<State> {
 fn failed(failure: &Failure, now: Timestamp) -> State {
     let until = failure.until(now);
     if failure.reason == "ErrImagePull" && failure.count > 1 && until > now {
-        let message = format!("{}; tried again at {}", failure.message, whole(until));
+        let message = format!("{}; next attempt at {}", failure.message, whole(until));
         return waiting("ImagePullBackOff", message);
     }
     waiting(&failure.reason, failure.message.clone())

@@ -82,8 +82,8 @@ pub const STALE: &str = "StatusStale";
 impl fmt::Display for Stale {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.as_of {
-            Some(at) => write!(f, "This is how it was at {at:.0}; since then: {}", self.why),
-            None => write!(f, "Nothing is known of it yet: {}", self.why),
+            Some(at) => write!(f, "Last observed at {at:.0}; since then: {}", self.why),
+            None => write!(f, "Not observed yet: {}", self.why),
         }
     }
 }

@@ -413,7 +413,7 @@ fn what_is_stale_says_so() {
     );
     assert_eq!(
         status.conditions[2].message.as_deref(),
-        Some("This is how it was at 2027-01-15T08:15:00Z; since then: ListContainers has not answered for 40s")
+        Some("Last observed at 2027-01-15T08:15:00Z; since then: ListContainers has not answered for 40s")
     );
 }
 

@@ -117,7 +117,7 @@ async fn a_runtime_that_goes_and_comes_loses_nobody() {
         .message
         .clone()
         .unwrap();
-    assert!(message.starts_with("This is how it was at "), "{message}");
+    assert!(message.starts_with("Last observed at "), "{message}");
     machine.sim.wait_up().await;
     // The one that died meanwhile is started again; the other is as it was.
     node.until("both again", |board| {

@@ -237,9 +237,7 @@ async fn a_host_port_has_one_pod() {
     let status = node.board.get(&uids[0]).unwrap().status;
     assert_eq!(
         status.message.as_deref(),
-        Some(
-            "pod default/a-n needs the host's port 8080/TCP, which pod default/b-n has: change one of them, or remove one"
-        )
+        Some("host port 8080/TCP of pod default/a-n is already used by pod default/b-n: change or remove one of them")
     );
     assert_eq!(
         (status.phase, node.state(&uids[0], "app").as_str()),

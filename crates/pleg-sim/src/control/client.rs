@@ -22,8 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Why a command did not get through, or was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// Nobody listens.
-    #[error("{endpoint}: no simulator listens there; start one with `pleg sim --control {endpoint}`")]
+    /// No simulator listens there.
+    #[error("no simulator is listening on {endpoint}; start one with `pleg sim --control {endpoint}`")]
     NoSimulator {
         /// Where.
         endpoint: Endpoint,
@@ -41,7 +41,7 @@ pub enum ControlError {
         endpoint: Endpoint,
     },
     /// Something answers, but no simulator.
-    #[error("{endpoint}: this is not the control socket of a simulator: {detail}")]
+    #[error("{endpoint} is not the control socket of a simulator: {detail}")]
     NotASimulator {
         /// Where.
         endpoint: Endpoint,

@@ -49,18 +49,18 @@ impl<'de> Deserialize<'de> for RpcName {
 /// Why a command was not done.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CommandError {
-    /// The world refuses.
+    /// The simulator refuses the command.
     #[error(transparent)]
     World(#[from] WorldError),
     /// The fault makes no sense.
     #[error(transparent)]
     Fault(#[from] FaultError),
     /// No such call.
-    #[error("{0:?} is no CRI call: write its name as in ListContainers, ContainerStatus, PodSandboxStatus")]
+    #[error("{0:?} is not a CRI call; expected a name such as ListContainers, ContainerStatus, PodSandboxStatus")]
     NoRpc(String),
     /// Only a simulator can do it.
     #[error(
-        "{0} needs a simulated world, and this is a proxy before a real runtime: it takes faults (hang, unhang, lock, \
+        "{0} needs a simulated runtime, and this is a proxy in front of a real one; a proxy supports faults (hang, unhang, lock, \
              unlock, set --latency, fail, down, events, clear), stats and pods"
     )]
     NeedsWorld(&'static str),
@@ -188,8 +188,8 @@ impl Object {
                 container: None,
                 id,
             } => Ok(id.map(|id| Target::Id(Arc::from(id)))),
-            Self { id: Some(_), .. } => invalid("an id says it all: leave out the pod and the container"),
-            Self { .. } => invalid("a container needs its pod too: add --pod NAMESPACE/NAME"),
+            Self { id: Some(_), .. } => invalid("--id cannot be combined with --pod and --container"),
+            Self { .. } => invalid("--container needs --pod NAMESPACE/NAME"),
         }
     }
 }
@@ -225,7 +225,7 @@ pub struct Set {
     /// What `Status` says of the network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network_ready: Option<bool>,
-    /// A subscriber that does not read holds up whoever makes something.
+    /// A subscriber that does not read blocks calls that create something.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub block_on_subscribers: Option<bool>,
 }

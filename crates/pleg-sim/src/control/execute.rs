@@ -77,9 +77,9 @@ pub(crate) async fn execute(on: &impl Commanded, command: Command) -> Result<Rep
             format!("{} ended", counted(count, "hang"))
         }
         Command::Lock(object) => {
-            let target = object
-                .target()?
-                .ok_or_else(|| CommandError::Invalid("name what to lock: --pod and --container, or --id".into()))?;
+            let target = object.target()?.ok_or_else(|| {
+                CommandError::Invalid("lock needs a container: use --pod and --container, or --id".into())
+            })?;
             let done = format!("{target} is locked: ListContainers hangs until unlock");
             let (selector, ids) = resolve(on, target).await?;
             faults.lock(selector, ids)?;
@@ -100,7 +100,7 @@ pub(crate) async fn execute(on: &impl Commanded, command: Command) -> Result<Rep
         }
         Command::Down(Down { length }) => {
             if !on.switch().down(length.0).await {
-                return Err(CommandError::Invalid("it is ending".into()));
+                return Err(CommandError::Invalid("the simulator is shutting down".into()));
             }
             format!("down for {length}")
         }
@@ -141,7 +141,7 @@ async fn apply(on: &impl Commanded, set: Set) -> Result<String, CommandError> {
     // All that can be wrong is found before anything is done.
     let target = Object { pod, container, id }.target()?;
     if target.is_some() && latency.is_none() {
-        let words = "a pod, container or id needs a latency: add --latency";
+        let words = "--pod, --container and --id need --latency";
         return Err(CommandError::Invalid(words.into()));
     }
     let about = target
@@ -169,7 +169,7 @@ async fn apply(on: &impl Commanded, set: Set) -> Result<String, CommandError> {
         done.push(format!("{calls}{about} takes {latency}"));
     }
     if done.is_empty() {
-        let words = "nothing to set: give a latency, a churn, or what Status says";
+        let words = "nothing to set: use --latency, --churn or the Status flags";
         return Err(CommandError::Invalid(words.into()));
     }
     Ok(done.join(", "))

@@ -59,7 +59,7 @@ pub(crate) async fn serve<C: Commanded>(
         .fallback(|| async {
             Failure(
                 StatusCode::NOT_FOUND,
-                "see POST /v1/command, GET /v1/stats, GET /v1/pods".into(),
+                "unknown path; use POST /v1/command, GET /v1/stats or GET /v1/pods".into(),
             )
         })
         .layer(DefaultBodyLimit::max(BODY_LIMIT))
@@ -71,7 +71,7 @@ pub(crate) async fn serve<C: Commanded>(
 
 async fn command<C: Commanded>(State(on): State<Arc<C>>, body: axum::body::Bytes) -> Result<Json<Reply>, Failure> {
     let command: Command = serde_json::from_slice(&body)
-        .map_err(|error| Failure(StatusCode::BAD_REQUEST, format!("the command cannot be read: {error}")))?;
+        .map_err(|error| Failure(StatusCode::BAD_REQUEST, format!("invalid command: {error}")))?;
     Ok(Json(execute(&*on, command).await?))
 }
 

@@ -40,7 +40,7 @@ pub enum ScenarioError {
         source: std::io::Error,
     },
     /// It is too large.
-    #[error("{}: {size} bytes is too large for a scenario", path.display())]
+    #[error("{}: the scenario is too large ({size} bytes)", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
@@ -48,7 +48,7 @@ pub enum ScenarioError {
         size: u64,
     },
     /// It is no scenario; the text says where and why.
-    #[error("not a scenario: {0}")]
+    #[error("invalid scenario: {0}")]
     Invalid(String),
 }
 
@@ -86,13 +86,13 @@ pub struct Scenario {
     /// `v1` or `v1alpha2`.
     #[serde(deserialize_with = "api")]
     pub api: Option<ApiVersion>,
-    /// Which runtime it takes after, as in `containerd-1.7`.
+    /// Which runtime it imitates, as in `containerd-1.7`.
     pub flavour: Option<Flavour>,
     /// Serve the streaming lists.
     pub streaming_lists: Option<bool>,
     /// Events that a subscriber may be behind.
     pub event_queue: Option<usize>,
-    /// Events kept while nobody listens.
+    /// Events kept while there is no subscriber.
     pub event_backlog: Option<usize>,
     #[serde(rename = "steps")]
     read_steps: Vec<Spanned<StepFile>>,
@@ -168,8 +168,8 @@ impl StepFile {
         let mut commands = commands.into_iter().flatten();
         match (commands.next(), commands.next()) {
             (Some(command), None) => Ok(command),
-            (None, _) => Err("a step needs a verb beside `at`, as in `storm: {}`"),
-            (Some(_), Some(_)) => Err("a step has one verb: write two steps with the same `at`"),
+            (None, _) => Err("a step needs a verb in addition to `at`, as in `storm: {}`"),
+            (Some(_), Some(_)) => Err("a step can have only one verb; write two steps with the same `at`"),
         }
     }
 }

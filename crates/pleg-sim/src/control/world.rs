@@ -72,7 +72,9 @@ impl Commanded for Shared {
             }
             Command::Add(Add { pods }) => {
                 if pods > MOST_ADDED {
-                    return Err(CommandError::Invalid(format!("at most {MOST_ADDED} pods at once")));
+                    return Err(CommandError::Invalid(format!(
+                        "at most {MOST_ADDED} pods can be added at once"
+                    )));
                 }
                 world().add_pods(pods)?;
                 format!("{} added", counted(pods, "pod"))
@@ -95,7 +97,7 @@ impl Commanded for Shared {
                 format!("lists padded with {bytes} bytes")
             }
             Command::Pods {} => return Ok(Reply::Pods(pods(&world()))),
-            command => return Err(CommandError::Invalid(format!("{} is done elsewhere", command.name()))),
+            command => return Err(CommandError::Invalid(format!("{} is not handled here", command.name()))),
         };
         Ok(Reply::Done(done))
     }
@@ -107,11 +109,11 @@ fn change(shared: &Shared, set: &Set) -> Result<String, CommandError> {
     if let Some(churn) = set.churn {
         if !(0.0..=1e6).contains(&churn) {
             return Err(CommandError::Invalid(format!(
-                "{churn} is no churn: write changes a second, up to 1000000"
+                "{churn} is not a churn rate; expected changes per second, up to 1000000"
             )));
         }
         world.set_churn(churn);
-        done.push(format!("{churn} changes a second"));
+        done.push(format!("{churn} changes per second"));
     }
     let mut readiness = world.readiness();
     if let Some(ready) = set.runtime_ready {
@@ -125,7 +127,7 @@ fn change(shared: &Shared, set: &Set) -> Result<String, CommandError> {
     world.set_readiness(readiness);
     if let Some(blocks) = set.block_on_subscribers {
         world.block_on_subscribers(blocks);
-        let what = if blocks { "hold up the runtime" } else { "lose events" };
+        let what = if blocks { "block the runtime" } else { "lose events" };
         done.push(format!("subscribers that do not read {what}"));
     }
     Ok(done.join(", "))

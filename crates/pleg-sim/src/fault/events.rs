@@ -60,7 +60,7 @@ impl Passing {
                 if frame.is_data() && !delay.is_zero() {
                     tokio::time::sleep(delay).await;
                 }
-                // While a container is locked, containerd sends nobody's events.
+                // While a container is locked, containerd sends no events at all.
                 self.faults.unlocked().await;
                 return Ok(Some(frame));
             }

@@ -81,7 +81,7 @@ where
                 tokio::time::sleep(plan.latency).await;
             }
             if let Some(code) = plan.fail {
-                let status = Status::new(code.0, format!("{rpc} fails because it was told to"));
+                let status = Status::new(code.0, format!("injected failure of {rpc}"));
                 return Ok(status.into_http());
             }
             let request = if rpc == Rpc::StreamContainers && faults.locked() {
@@ -127,7 +127,7 @@ async fn read(body: Body) -> Result<Bytes, Status> {
     match Limited::new(body, REQUEST_LIMIT).collect().await {
         Ok(read) => Ok(read.to_bytes()),
         Err(_) => Err(Status::resource_exhausted(format!(
-            "a request may have {REQUEST_LIMIT} bytes"
+            "the request is larger than {REQUEST_LIMIT} bytes"
         ))),
     }
 }

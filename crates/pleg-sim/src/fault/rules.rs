@@ -21,13 +21,13 @@ const MOST_RULES: usize = 1000;
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum FaultError {
     /// The call has no object in its request.
-    #[error("{0} is about no single pod or container: leave out the pod, or take `lock` to hang lists by a container")]
+    #[error("{0} does not take a pod or container: omit --pod, or use `lock` to make one container hang the lists")]
     NoObject(Rpc),
     /// Not a rate.
-    #[error("{0} is no rate: write a number from 0 to 1")]
+    #[error("{0} is not a rate; expected a number from 0 to 1")]
     Rate(f64),
     /// Too many rules.
-    #[error("more than {MOST_RULES} faults of one kind: take some back first")]
+    #[error("more than {MOST_RULES} faults of one kind: remove some first")]
     TooMany,
 }
 

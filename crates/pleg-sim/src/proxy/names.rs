@@ -1,4 +1,4 @@
-//! Which ids the runtime behind a proxy has under which names: its own lists, taken when somebody asks.
+//! Maps names to ids of the runtime behind a proxy, from lists taken on demand.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ struct Pod {
 /// By `namespace/name`.
 type Pods = BTreeMap<String, Pod>;
 
-/// The names, and who is asked for them.
+/// The names, and the client that lists them.
 #[derive(Debug)]
 pub(super) struct Names {
     client: Client,

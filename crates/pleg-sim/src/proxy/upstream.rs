@@ -137,7 +137,7 @@ impl Service<Request<Body>> for Upstream {
     }
 }
 
-/// An answer on its way. If it breaks off, the client is told so in gRPC's way.
+/// An answer in transit. If it breaks off, the client gets a gRPC error.
 struct Passing {
     inner: Incoming,
     upstream: Upstream,

@@ -20,7 +20,7 @@ pub(super) fn conditions(readiness: Readiness) -> Vec<v1::RuntimeCondition> {
             "RuntimeReady",
             readiness.runtime,
             "RuntimeNotReady",
-            "told to be not ready",
+            "set to not ready by the simulator",
         ),
         condition(
             "NetworkReady",

@@ -113,6 +113,6 @@ where
         }
     };
     if let Some(Err(error)) = ended {
-        tracing::debug!(%error, "a connection ended");
+        tracing::debug!(%error, "connection ended");
     }
 }

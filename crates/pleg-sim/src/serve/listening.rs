@@ -122,7 +122,7 @@ impl Listening {
             match Bound::bind(self.endpoint.path()).await {
                 Ok(bound) => return bound,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot open the socket again");
+                    tracing::warn!(%error, "cannot reopen the socket");
                     tokio::time::sleep(BIND_PAUSE).await;
                 }
             }

@@ -31,12 +31,12 @@ pub(crate) async fn answer(shared: &Shared, rpc: Rpc, request: Request<Body>) ->
     let bytes = Limited::new(request.into_body(), REQUEST_LIMIT)
         .collect()
         .await
-        .map_err(|_| Status::resource_exhausted(format!("a list request may have {REQUEST_LIMIT} bytes")))?
+        .map_err(|_| Status::resource_exhausted(format!("the list request is larger than {REQUEST_LIMIT} bytes")))?
         .to_bytes();
     let message = match bytes.first() {
         Some(0) if bytes.len() >= PREFIX => bytes.slice(PREFIX..),
         Some(1) => return Err(Status::unimplemented("compressed requests are not supported")),
-        _ => return Err(Status::internal("the request is no gRPC message")),
+        _ => return Err(Status::internal("the request is not a gRPC message")),
     };
     // The streaming requests have the same fields.
     let answer = if matches!(rpc, Rpc::ListPodSandbox | Rpc::StreamPodSandboxes) {
@@ -68,8 +68,12 @@ struct Items {
 }
 
 fn answer_items(answer: ListAnswer, streamed: bool) -> Result<Items, Status> {
-    let length = u32::try_from(answer.bytes)
-        .map_err(|_| Status::resource_exhausted(format!("a list of {} bytes is no gRPC message", answer.bytes)))?;
+    let length = u32::try_from(answer.bytes).map_err(|_| {
+        Status::resource_exhausted(format!(
+            "a list of {} bytes does not fit into a gRPC message",
+            answer.bytes
+        ))
+    })?;
     Ok(Items {
         prefix: (!streamed).then_some(length),
         rest: answer.items.into_iter(),

@@ -44,7 +44,7 @@ pub(super) fn status(error: &WorldError) -> Status {
 
 /// Lists and events are answered before they come here: see `lists` and `events`.
 fn elsewhere() -> Status {
-    Status::internal("this is answered elsewhere")
+    Status::internal("not handled by this server")
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "what every handler returns")]

@@ -19,10 +19,10 @@ const PROBE: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// Something else is there.
-    #[error("{}: there is something that is no socket; remove it or choose another path", .0.display())]
+    #[error("{} exists and is not a socket; remove it or choose another path", .0.display())]
     NotASocket(PathBuf),
-    /// Somebody listens there.
-    #[error("{}: another process is listening there; stop it or choose another path", .0.display())]
+    /// Another process listens there.
+    #[error("another process is listening on {}; stop it or choose another path", .0.display())]
     InUse(PathBuf),
     /// The system refuses.
     #[error("{}: cannot {doing}", path.display())]
@@ -44,7 +44,7 @@ pub(crate) struct Bound {
     _file: SocketFile,
 }
 
-/// The file of a socket of ours: removed when dropped, unless it is somebody else's by then.
+/// The file of our socket: removed when dropped, unless another process has replaced it.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
@@ -72,15 +72,15 @@ impl Bound {
         remove_dead(path).await?;
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
-            .map_err(|e| failed("make a socket")(e.into()))?;
+            .map_err(|e| failed("create a socket")(e.into()))?;
         let address = SocketAddrUnix::new(path).map_err(|e| failed("use this path")(e.into()))?;
         bind(&socket, &address).map_err(|e| failed("bind a socket")(e.into()))?;
-        let meta = std::fs::symlink_metadata(path).map_err(failed("look at the socket"))?;
+        let meta = std::fs::symlink_metadata(path).map_err(failed("inspect the socket"))?;
         let file = SocketFile {
             path: path.to_owned(),
             inode: (meta.dev(), meta.ino()),
         };
-        // Nobody can connect before `listen`, so there is no moment at which others may open it.
+        // No client can connect before `listen`, so other users never have access.
         rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR).map_err(|e| failed("set the socket's mode")(e.into()))?;
         listen(&socket, BACKLOG).map_err(|e| failed("listen")(e.into()))?;
         let listener = std::os::unix::net::UnixListener::from(socket);
@@ -100,16 +100,16 @@ async fn remove_dead(path: &Path) -> Result<(), BindError> {
     };
     match std::fs::symlink_metadata(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(e) => return Err(failed("look at it")(e)),
+        Err(e) => return Err(failed("inspect it")(e)),
         Ok(meta) if !meta.file_type().is_socket() => return Err(BindError::NotASocket(path.to_owned())),
         Ok(_) => {}
     }
     match timeout(PROBE, UnixStream::connect(path)).await {
         Ok(Err(e)) if e.kind() == io::ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path).map_err(failed("remove the dead socket"))
+            std::fs::remove_file(path).map_err(failed("remove the stale socket"))
         }
         Ok(Err(e)) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        Ok(Err(e)) => Err(failed("find out whether somebody listens there")(e)),
+        Ok(Err(e)) => Err(failed("find out whether a process is listening")(e)),
         Ok(Ok(_)) | Err(_) => Err(BindError::InUse(path.to_owned())),
     }
 }

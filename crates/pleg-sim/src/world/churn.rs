@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Ending, World};
 
-/// More changes a second than anybody can tell apart.
+/// Highest churn rate that makes sense.
 const MOST_PER_SECOND: f64 = 1e6;
 /// Changes made at once at most: after a pause of the process the lost ones are lost.
 const MOST_AT_ONCE: usize = 10_000;

@@ -1,4 +1,4 @@
-//! The event stream: who listens, what is kept for the next listener, and who gets what.
+//! The event stream: subscribers, the backlog for the next one, and the delivery of events.
 
 use std::collections::VecDeque;
 
@@ -34,7 +34,7 @@ pub struct EventStats {
     pub longest_wait_ms: u64,
 }
 
-/// Who listens, and what waits for the next listener.
+/// The subscribers, and the backlog for the next one.
 #[derive(Debug)]
 pub(crate) struct Events {
     flavour: Flavour,
@@ -44,7 +44,7 @@ pub(crate) struct Events {
     /// With the time at which each came.
     backlog: VecDeque<(i64, Bytes)>,
     keeps: Backlog,
-    /// A subscriber without room holds up whoever makes something, instead of losing events.
+    /// A subscriber without room blocks calls that create something, instead of losing events.
     blocks: bool,
     taken: watch::Sender<()>,
     /// Whose turn it is where each event goes to one subscriber only.
@@ -74,7 +74,7 @@ impl Events {
         }
     }
 
-    /// Forgets those who left.
+    /// Forgets subscribers that left.
     fn sweep(&mut self, now: i64) {
         let longest = &mut self.longest_wait;
         self.subscribers.retain(|queue| {
@@ -86,7 +86,7 @@ impl Events {
         });
     }
 
-    /// Nobody listens and nothing is kept: no need to make events.
+    /// There is no subscriber and no backlog: events need not be created.
     fn idle(&mut self, now: i64) -> bool {
         self.sweep(now);
         self.subscribers.is_empty() && self.keeps.events == 0
@@ -105,7 +105,7 @@ impl Events {
         }
         let room = if self.blocks { LONGEST_QUEUE } else { self.room };
         if self.flavour.splits_events() {
-            // Whoever has room next; with none, it is nobody's.
+            // The next subscriber with room; if there is none, the event is dropped.
             let (turn, count) = (self.turn, self.subscribers.len());
             let mut places = (turn..turn + count).map(|place| place % count);
             match places.find(|&place| self.subscribers[place].len() < room) {
@@ -161,7 +161,7 @@ impl World {
         }
         self.events.forget_old(now);
         let (queue, subscription) = Queue::new(self.clock.clone(), self.events.taken.clone());
-        // The wait for a subscriber is nobody's fault.
+        // The wait for a subscriber does not count.
         for (_, event) in std::mem::take(&mut self.events.backlog) {
             queue.push(now, event);
             self.events.sent += 1;
@@ -184,7 +184,7 @@ impl World {
         self.events.taken.send_replace(());
     }
 
-    /// Some subscriber has no room, and whoever makes something has to wait for it.
+    /// A subscriber has no room, and calls that create something have to wait for it.
     pub(crate) fn blocked(&mut self) -> bool {
         if !self.events.blocks {
             return false;
@@ -200,7 +200,7 @@ impl World {
         self.events.taken.subscribe()
     }
 
-    /// Tells the subscribers about a sandbox or container. `id` is the one it is about, `sandbox` the sandbox of its pod.
+    /// Sends an event about a sandbox or container to the subscribers. `id` is the one it is about, `sandbox` the sandbox of its pod.
     pub(super) fn emit(&mut self, kind: ContainerEventType, id: &str, sandbox: &str) {
         if self.events.idle(self.clock.now()) {
             return;
@@ -210,7 +210,7 @@ impl World {
         self.emit_with(kind, id, sandbox, created_at, status);
     }
 
-    /// Tells that a sandbox is gone, whose last status this was.
+    /// Sends the event that a sandbox is gone, with its last status.
     pub(super) fn emit_deleted(&mut self, id: &str, status: Option<&v1::PodSandboxStatus>) {
         let created_at = self.stamp();
         let status = status.filter(|_| self.events.flavour.tells_deleted_status());

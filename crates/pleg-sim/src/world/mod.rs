@@ -12,7 +12,7 @@
 //! | [`script`] | what a container does by itself |
 //! | `encode` | list items kept encoded |
 //! | `list` | list answers |
-//! | `events` | the event stream: who listens, and who gets what |
+//! | `events` | the event stream: subscribers and delivery |
 //! | `queue` | what waits for one subscriber |
 //! | `shim` | shims that hang |
 //! | `images` | the image store |

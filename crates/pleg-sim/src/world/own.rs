@@ -312,7 +312,7 @@ impl World {
         }
         // A pod that is being taken down has no ready sandbox: then there is nothing to restart in.
         if let Err(error) = self.restart_container(key, name) {
-            tracing::debug!(pod = %key, container = name, %error, "not restarted");
+            tracing::debug!(pod = %key, container = name, %error, "container not restarted");
         }
     }
 

@@ -20,7 +20,7 @@ pub(super) struct Queue(Arc<Shared>);
 #[derive(Debug)]
 pub struct Subscription {
     shared: Arc<Shared>,
-    /// Told after each event that was taken: somebody may wait for room.
+    /// Notified after each event that was taken: a call may wait for room.
     taken: watch::Sender<()>,
     clock: Clock,
 }

@@ -22,7 +22,7 @@ pub(crate) enum Due {
 pub(crate) struct Schedule {
     entries: BTreeMap<DueKey, Due>,
     count: u64,
-    /// The first entry may have changed: whoever waits for it has to look again.
+    /// The first entry may have changed: the task that waits for it has to check again.
     pub(crate) changed: bool,
 }
 

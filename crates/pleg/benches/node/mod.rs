@@ -86,7 +86,7 @@ impl Node {
         random.shuffle(&mut self.containers);
     }
 
-    /// What a look does with the bytes: decode, and match against the records. Returns how many pods have news.
+    /// What a relist does with the bytes: decode, and match against the records. Returns how many pods have news.
     pub(crate) fn look(&self, snapshot: &mut Snapshot, records: &mut Records) -> usize {
         records.prepare(snapshot);
         // As a frame of 16 kB brings them.

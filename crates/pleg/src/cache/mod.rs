@@ -2,20 +2,20 @@
 //!
 //! # Freshness
 //!
-//! Looks are numbered in the order in which they *start*, before anything is sent to the runtime. A [`Token`] names the first look
-//! that had not started when the token was taken; whatever such a look saw happened after the token. No clock is involved, so no
+//! Relists are numbered in the order in which they *start*, before anything is sent to the runtime. A [`Token`] names the first relist
+//! that had not started when the token was taken; whatever such a relist saw happened after the token. No clock is involved, so no
 //! clock can go wrong (kubernetes/kubernetes#124297, #138024).
 //!
-//! A complete look is news about every pod, also about those it found unchanged, except those that are *held*: their change was
-//! seen but their inspection is not committed. A held pod waits alone; it never holds up another.
+//! A complete relist is news about every pod, also about those it found unchanged, except those that are *held*: their change was
+//! seen but their inspection is not committed. A held pod never delays another.
 //!
 //! # What an entry promises
 //!
-//! A look lists; it asks for the details of a pod only if the list shows a change. So an entry carries two points in the order of looks:
+//! A relist lists; it asks for the details of a pod only if the list shows a change. So an entry carries two points in the order of relists:
 //!
 //! | part of the status | true as of | because |
 //! |---|---|---|
-//! | which sandboxes and containers exist, and the state of each | [`PodEntry::observed`] | every complete look lists them |
+//! | which sandboxes and containers exist, and the state of each | [`PodEntry::observed`] | every complete relist lists them |
 //! | the rest: IPs, resources, exit codes, reasons, times, images | [`PodEntry::inspected`] | only an inspection asks for it |
 //!
 //! [`Cache::newer_than`] waits for `observed` only. A change that no list shows, such as new limits after `UpdateContainerResources` or
@@ -39,12 +39,12 @@ use crate::trouble::Trouble;
 use wait::Waiters;
 pub use wait::{Wait, WaitError};
 
-/// A point in the order of looks. See the [module's text](self).
+/// A point in the order of relists. See the [module's text](self).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct Token(u64);
 
 impl Token {
-    /// The number of the look.
+    /// The number of the relist.
     pub fn number(self) -> u64 {
         self.0
     }
@@ -55,7 +55,7 @@ impl Token {
 pub struct PodError {
     /// The call that failed, with its object and cause.
     pub message: Arc<str>,
-    /// What usually lies behind it.
+    /// The trouble that usually causes it.
     pub trouble: Trouble,
     /// The call, such as `ContainerStatus`.
     pub rpc: &'static str,
@@ -94,12 +94,12 @@ pub struct StalePart {
 pub struct PodEntry {
     /// What the runtime said of each part of the pod when it was last asked for it.
     pub status: Arc<PodStatus>,
-    /// The look as of which the sandboxes and containers of the pod are these, each in this state. Says nothing about the rest of the
+    /// The relist as of which the sandboxes and containers of the pod are these, each in this state. Says nothing about the rest of the
     /// status: see [what an entry promises](self#what-an-entry-promises).
     pub observed: Token,
     /// The same for every part that is not in `stale`.
     pub fresh: Token,
-    /// The look after which the runtime was last asked about the whole pod, and answered; zero before the first time. Every detail in
+    /// The relist after which the runtime was last asked about the whole pod, and answered; zero before the first time. Every detail in
     /// the status is at least this new, but for containers that had already exited.
     pub inspected: Token,
     /// When the runtime last answered about the pod or a part of it, by the wall clock; none before the first time.
@@ -123,7 +123,7 @@ impl PodEntry {
     }
 }
 
-/// The status is not as new as asked for, and will not be soon.
+/// The status is not as fresh as requested, and will not be soon.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum NotFresh {
     /// The pod is in quarantine.
@@ -134,7 +134,7 @@ pub enum NotFresh {
         /// The last good entry.
         last: Box<PodEntry>,
     },
-    /// There will be no more looks.
+    /// The generator has ended: there will be no more relists.
     #[error("the generator has ended")]
     Ended,
 }
@@ -142,20 +142,20 @@ pub enum NotFresh {
 #[derive(Debug)]
 struct Slot {
     entry: PodEntry,
-    /// A change was seen and is not committed: complete looks say nothing about this pod.
+    /// A change was seen and is not committed: complete relists say nothing about this pod.
     held: bool,
     /// An inspection is under way.
     inspecting: bool,
-    /// The newest look after which an inspection failed.
+    /// The newest relist after which an inspection failed.
     tried: Token,
-    /// The look after which the inspection under way was sent; none if it asks about a part of the pod only.
+    /// The relist after which the inspection under way was sent; none if it asks about a part of the pod only.
     asked: Option<Token>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     pods: HashMap<PodUid, Slot>,
-    /// The newest complete look.
+    /// The newest complete relist.
     complete: Token,
     /// There will be no more.
     ended: bool,
@@ -169,7 +169,7 @@ struct Shared {
     state: RwLock<State>,
     // Taken after `state` where both are needed.
     waiters: Mutex<HashMap<PodUid, Waiters>>,
-    /// Somebody began to wait.
+    /// Signalled when a caller starts to wait.
     wanted: Notify,
 }
 
@@ -180,12 +180,12 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// A point in the order of looks that is now: a status observed at or after it reflects everything done before this call.
+    /// A point in the order of relists that is now: a status observed at or after it reflects everything done before this call.
     pub fn token(&self) -> Token {
         Token(self.shared.started.load(Ordering::SeqCst) + 1)
     }
 
-    /// The newest complete look.
+    /// The newest complete relist.
     pub fn complete(&self) -> Token {
         self.shared.state.read().complete
     }
@@ -270,7 +270,7 @@ pub(crate) struct CacheWriter {
 }
 
 impl Drop for CacheWriter {
-    /// Nobody waits for looks that never come.
+    /// Wakes all waiters when the generator ends.
     fn drop(&mut self) {
         self.cache.shared.state.write().ended = true;
         for waiters in self.cache.shared.waiters.lock().values() {
@@ -283,7 +283,7 @@ impl Drop for CacheWriter {
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) status: Arc<PodStatus>,
-    /// The look after which all of it was inspected.
+    /// The relist after which all of it was inspected.
     pub(crate) inspected: Token,
     /// When a part of it was last.
     pub(crate) at: Option<Timestamp>,
@@ -294,12 +294,12 @@ pub(crate) struct Known {
 /// How a pod stands with a commit.
 #[derive(Debug)]
 pub(crate) struct Committed {
-    /// The look that the inspection can vouch for.
+    /// The relist that the inspection can vouch for.
     pub(crate) token: Token,
     pub(crate) at: Timestamp,
     /// What was not inspected.
     pub(crate) stale: Arc<[StalePart]>,
-    /// A newer change of it was seen meanwhile, or a part is stale: complete looks say nothing about it.
+    /// A newer change of it was seen meanwhile, or a part is stale: complete relists say nothing about it.
     pub(crate) held: bool,
     /// More is being inspected.
     pub(crate) inspecting: bool,
@@ -315,12 +315,12 @@ impl CacheWriter {
         self.cache.shared.wanted.notified().await;
     }
 
-    /// Numbers a look that starts now.
+    /// Numbers a relist that starts now.
     pub(crate) fn start_look(&self) -> Token {
         Token(self.cache.shared.started.fetch_add(1, Ordering::SeqCst) + 1)
     }
 
-    /// A change of this pod was seen: complete looks say nothing about it until it is committed. Until it is inspected, a new pod is
+    /// A change of this pod was seen: complete relists say nothing about it until it is committed. Until it is inspected, a new pod is
     /// what the lists say of it.
     pub(crate) fn hold(&self, pod: &PodRef, listed: impl FnOnce() -> (PodStatus, Arc<[StalePart]>)) {
         let mut state = self.cache.shared.state.write();
@@ -344,7 +344,7 @@ impl CacheWriter {
             }
         });
         if !slot.held {
-            // What complete looks said about it so far stays true.
+            // What complete relists said about it so far stays true.
             slot.entry.observed = slot.entry.observed.max(complete);
             slot.held = true;
         }
@@ -366,15 +366,15 @@ impl CacheWriter {
             })
     }
 
-    /// An inspection of the pod is sent now, after the look `token`. `whole`: nothing of what is known is taken over, but for what has
-    /// exited. Looks that list the same while it runs vouch for the pod's states, and not for what the inspection brings.
+    /// An inspection of the pod is sent now, after the relist `token`. `whole`: nothing of what is known is taken over, but for what has
+    /// exited. Relists that list the same while it runs vouch for the pod's states, and not for what the inspection brings.
     pub(crate) fn inspecting(&self, uid: &PodUid, token: Token, whole: bool) {
         if let Some(slot) = self.cache.shared.state.write().pods.get_mut(uid) {
             slot.asked = whole.then_some(token);
         }
     }
 
-    /// A full look is complete.
+    /// A full relist is complete.
     pub(crate) fn complete_look(&self, token: Token) {
         self.cache.shared.state.write().complete = token;
         for waiters in self.cache.shared.waiters.lock().values() {
@@ -394,7 +394,7 @@ impl CacheWriter {
         } = committed;
         let mut state = self.cache.shared.state.write();
         let before = state.pods.get(&uid);
-        // What was seen by id while a list hangs vouches for no later look, and takes nothing back either.
+        // What was seen by id while a list hangs vouches for no later relist, and takes nothing back either.
         let [observed, fresh, inspected] = before.map_or([Token::default(); 3], |slot| {
             [slot.entry.observed, slot.entry.fresh, slot.entry.inspected]
         });
@@ -439,7 +439,7 @@ impl CacheWriter {
         }
     }
 
-    /// What was seen of the pod turned out to be no change: complete looks count for it again.
+    /// What was seen of the pod turned out to be no change: complete relists count for it again.
     pub(crate) fn release(&self, uid: &PodUid) {
         if let Some(slot) = self.cache.shared.state.write().pods.get_mut(uid) {
             slot.held = false;

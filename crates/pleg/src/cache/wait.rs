@@ -10,10 +10,10 @@ use super::{Cache, NotFresh, PodEntry, Token};
 use crate::model::PodUid;
 use crate::sync::Notify;
 
-/// The pod is not as it was waited for.
+/// The pod did not meet the condition.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum WaitError {
-    /// The time is over.
+    /// The deadline passed.
     #[error("pod {uid} did not meet the condition within {}; last seen: {}", seconds(*.within), seen(.last.as_deref()))]
     Deadline {
         /// The pod.
@@ -36,7 +36,7 @@ pub enum WaitError {
 /// An entry in a few words, as in `default/web (app Running, init Exited), as of relist 17`.
 fn seen(entry: Option<&PodEntry>) -> String {
     let Some(entry) = entry else {
-        return "nothing of it".to_owned();
+        return "nothing".to_owned();
     };
     let containers = entry.status.containers.iter();
     let states: Vec<String> = containers
@@ -63,20 +63,20 @@ pub struct Wait {
     pub uid: PodUid,
     /// How many wait for it.
     pub waiters: usize,
-    /// The newest look any of them waits for; zero if all of them wait for a condition.
+    /// The newest relist any of them waits for; zero if all of them wait for a condition.
     pub token: Token,
     /// How long the first of them has waited.
     pub age: Duration,
 }
 
-/// Those who wait for one pod.
+/// The waiters of one pod.
 #[derive(Debug)]
 pub(super) struct Waiters {
     count: usize,
     pub(super) notify: Arc<Notify>,
     oldest: Instant,
     token: Token,
-    /// Those among them who wait for a newer entry, and since when the first of these does.
+    /// How many of them wait for a newer entry, and since when the first one does.
     newer: Option<(usize, Instant)>,
 }
 
@@ -85,7 +85,7 @@ impl Cache {
     /// look that started after the token was taken. The rest of the status may be older: see
     /// [what an entry promises](super#what-an-entry-promises).
     ///
-    /// A pod the runtime does not know has an empty status after the next complete look. A pod in quarantine is an error once it was
+    /// A pod the runtime does not know has an empty status after the next complete relist. A pod in quarantine is an error once it was
     /// tried, or once everything else was seen; so is everything once the generator has ended. Waits as long as that takes: put it into
     /// a [`tokio::time::timeout`] for a deadline. Cancel-safe.
     pub async fn newer_than(&self, uid: &PodUid, token: Token) -> Result<PodEntry, NotFresh> {
@@ -96,8 +96,8 @@ impl Cache {
     }
 
     /// Waits until the pod is as `condition` wants it, for up to `within`, and returns the entry that was. The condition is asked at
-    /// once, and again whenever the pod is committed or a look is complete; a pod that the cache does not have is `None`, and that is
-    /// asked about only once a look was complete. Nothing is requested of the runtime: changes that no list shows are found by
+    /// once, and again whenever the pod is committed or a relist is complete; a pod that the cache does not have is `None`, and that is
+    /// asked about only once a relist was complete. Nothing is requested of the runtime: changes that no list shows are found by
     /// [`Pleg::refresh`](crate::Pleg::refresh). A pod in quarantine goes on being waited for; its entry has the error. Cancel-safe.
     ///
     /// ```no_run
@@ -148,7 +148,7 @@ impl Cache {
         self.woken_until(uid, None, check).await
     }
 
-    /// Checks now and whenever the pod may have changed. `token`: the caller waits for a look, so the generator hurries.
+    /// Checks now and whenever the pod may have changed. `token`: the caller waits for a relist, so the generator hurries.
     async fn woken_until<T>(&self, uid: &PodUid, token: Option<Token>, mut check: impl FnMut() -> Option<T>) -> T {
         let waiting = Waiting::enter(self, uid, token);
         loop {
@@ -163,14 +163,14 @@ impl Cache {
         }
     }
 
-    /// Since when the first caller has been waiting for a newer entry. Waits for a condition may be long and are served by the looks
+    /// Since when the first caller has been waiting for a newer entry. Waits for a condition may be long and are served by the relists
     /// that come anyway.
     pub(crate) fn oldest_wait(&self) -> Option<Instant> {
         let waiters = self.shared.waiters.lock();
         waiters.values().filter_map(|w| w.newer.map(|(_, since)| since)).min()
     }
 
-    /// Who waits for what.
+    /// Lists the waits in progress.
     pub fn waits(&self) -> Vec<Wait> {
         let waiters = self.shared.waiters.lock();
         let wait = |(uid, w): (&PodUid, &Waiters)| Wait {

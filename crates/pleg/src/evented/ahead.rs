@@ -1,8 +1,8 @@
-//! Events that are ahead of the runtime's own books.
+//! Events that are ahead of the runtime's own answers.
 //!
-//! CRI-O tells that a container has started before its status says so, and containerd that a sandbox is deleted while a plugin still
-//! holds it up. A look at once finds nothing then, and no other event will come. So what an event claims is remembered: a moment later,
-//! and once more after a while, it is looked at again if it is still not so. Pure: whoever asks brings the time.
+//! CRI-O reports that a container has started before its status does, and containerd that a sandbox is deleted while a plugin still blocks
+//! it. An immediate inspection finds nothing then, and no other event follows. So the claim of an event is remembered and checked twice more,
+//! after short delays, until it holds. Pure: the caller passes the time.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use tokio::time::Instant;
 
 use crate::model::PodUid;
 
-/// After these times it is looked at again.
+/// Delays after which a claim is checked again.
 const AGAIN: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(1)];
-/// Claims that wait. In a storm more are left to the next full look.
+/// Most claims that wait. Beyond that, in a storm, they are left to the next full relist.
 const LIMIT: usize = 4096;
 
-/// How far an event says that an object has come.
+/// The state that an event claims for an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reached {
     /// It runs; of a sandbox, it is ready.
@@ -36,14 +36,14 @@ pub(crate) struct Claim {
     pub(crate) reached: Reached,
 }
 
-/// Claims that are looked into later: in the order of their times, for each of the two.
+/// Claims to check later, in the order of their times, for each of the two delays.
 #[derive(Debug, Default)]
 pub(crate) struct Ahead {
     claims: [VecDeque<(Instant, Claim)>; AGAIN.len()],
 }
 
 impl Ahead {
-    /// Remembers what an event claims. Whoever is told looks at once; this is for later.
+    /// Remembers the claim of an event for later checks; the first check is immediate and happens elsewhere.
     pub(crate) fn claimed(&mut self, claim: Claim, now: Instant) {
         self.put(0, claim, now);
     }

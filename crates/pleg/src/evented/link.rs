@@ -1,4 +1,4 @@
-//! What the task that reads the stream and the generator tell each other.
+//! The state shared by the task that reads the stream and the generator.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::sync::{AtomicU64, Mutex, Notify, Ordering};
 pub(crate) enum State {
     /// Being asked for; nothing is known yet.
     Asking,
-    /// There is none, and that is all right.
+    /// There is no stream, and none is expected.
     Off {
         /// Why.
         reason: Arc<str>,
@@ -20,7 +20,7 @@ pub(crate) enum State {
     Up {
         /// The runtime's name and version.
         runtime: Arc<str>,
-        /// Somebody may lose events by it.
+        /// Another subscriber may lose events because of it.
         splits: bool,
     },
     /// It should be up.

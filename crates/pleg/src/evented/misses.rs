@@ -1,7 +1,7 @@
-//! Did the stream tell what a full look found?
+//! Detects changes that a full relist found and the event stream did not report.
 //!
 //! A list may show a change a moment before its event arrives, and an event may arrive a moment before a list shows its change. So a
-//! change that nobody hinted at is only suspected, and forgiven if a hint about its pod comes within [`GRACE`].
+//! change without a hint is only suspected, and cleared if a hint about its pod arrives within [`GRACE`].
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::model::{ContainerId, PodUid};
 
 /// How far apart a change and its event may be seen.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
-/// More pods than this within the grace: nobody is blamed for a while. Bounds the memory.
+/// With more pods than this within the grace period, no miss is counted for a while. Bounds the memory.
 const MOST: usize = 8192;
 
-/// Who was hinted at, and who changed without.
+/// Pods with recent hints, and pods that changed without one.
 #[derive(Debug, Default)]
 pub(crate) struct Misses {
     hinted: HashMap<PodUid, Instant>,
@@ -24,11 +24,11 @@ pub(crate) struct Misses {
     suspected: HashMap<PodUid, Suspicion>,
 }
 
-/// A change that nobody hinted at, so far.
+/// A change without a hint, so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Suspicion {
     since: Instant,
-    /// The containers that ended without having been seen to run: if their start failed, no event tells.
+    /// The containers that ended without having been seen to run: if their start failed, there is no event.
     pub(crate) unstarted: Vec<ContainerId>,
     /// Something else changed, too.
     pub(crate) other: bool,
@@ -80,14 +80,14 @@ impl Misses {
         self.flooded.is_some_and(recent) || self.hinted.get(uid).copied().is_some_and(recent)
     }
 
-    /// A full look found this change.
+    /// A full relist found this change.
     pub(crate) fn suspect(&mut self, uid: &PodUid, suspicion: Suspicion) {
         if self.suspected.len() < MOST && !suspicion.is_empty() {
             self.suspected.entry_ref(uid).or_insert(suspicion);
         }
     }
 
-    /// Nothing is suspected.
+    /// True if no change is suspected.
     pub(crate) fn is_clear(&self) -> bool {
         self.suspected.is_empty()
     }
@@ -97,13 +97,13 @@ impl Misses {
         self.suspected.values().map(|suspicion| suspicion.since + GRACE).min()
     }
 
-    /// Those that nobody hinted at in time.
+    /// Suspected changes for which no hint arrived in time.
     pub(crate) fn certain(&mut self, now: Instant) -> Vec<(PodUid, Suspicion)> {
         let late = |_: &PodUid, suspicion: &mut Suspicion| now >= suspicion.since + GRACE;
         self.suspected.extract_if(late).collect()
     }
 
-    /// The stream ended: whatever it did not tell, it had no chance to.
+    /// The stream ended: it had no chance to report the suspected changes.
     pub(crate) fn forgive(&mut self) {
         *self = Self::default();
     }

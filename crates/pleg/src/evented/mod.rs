@@ -1,4 +1,4 @@
-//! Event-driven generation: the runtime's own events are hints where to look, and nothing else.
+//! Event-driven generation: events of the runtime are hints, and nothing else.
 //!
 //! ```text
 //!              GetContainerEvents            dirty set                 one writer
@@ -7,16 +7,15 @@
 //!    └──────────── by id · one pod's lists · both lists in full ◀─────────────────────┘
 //! ```
 //!
-//! The task in `stream` reads the stream as fast as it comes, whatever the generator does: a slow reader holds up the runtime's
-//! own work. What it writes is the dirty set; cache, records and events have one writer, the generator, so that an event that is
-//! late, doubled, half filled or from the future can cost a look and can never be wrong. What runtimes are known to do to their
-//! events is in [`quirks`].
+//! The task in `stream` reads the stream as fast as events arrive, in every state of the generator: a slow reader blocks the runtime. It
+//! writes only the dirty set. Cache, records and events have one writer, the generator, so an event that is late, duplicated, half empty or
+//! from the future costs a relist and does no harm. [`quirks`] lists what runtimes are known to do to their events.
 //!
-//! An event may be ahead of what the runtime says when it is asked: what it claims is looked into again a moment later (`ahead`). And
-//! no event may come at all when a stopped pod is removed: so it is listed again soon (`stopped`).
+//! An event may be ahead of the runtime's own answers: its claim is checked again a moment later (`ahead`). The removal of a stopped pod may
+//! have no event: the pod is listed again soon (`stopped`).
 //!
-//! Trust, but verify: while the stream is up the period of full relists grows (`period`). A full relist that finds a change nobody
-//! hinted at (`misses`) takes it back to the shortest, as does a stream that ends. Misses are remembered (`trust`): the period grows
+//! Trust, but verify: while the stream is up the period of full relists grows (`period`). A full relist that finds a change
+//! without a hint (`misses`) resets it to the shortest, as does a stream that ends. Misses are remembered (`trust`): the period grows
 //! more slowly after each, and a stream that keeps missing is never relied on for more than 2 s.
 
 pub(crate) mod ahead;
@@ -43,11 +42,11 @@ pub(crate) use stream::Stream;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// By full looks, once a period.
+    /// By full relists, once a period.
     Generic,
-    /// By the runtime's events, and full looks now and then.
+    /// By the runtime's events, and full relists now and then.
     Evented,
-    /// By events where the runtime has them and nobody else loses any by it.
+    /// By events if the runtime has them and no other subscriber loses any.
     #[default]
     Auto,
 }
@@ -72,9 +71,9 @@ impl fmt::Display for Mode {
     }
 }
 
-/// Why a text is no mode.
+/// The text is not a mode.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no mode: write generic, evented or auto")]
+#[error("{0:?} is not a mode; expected generic, evented or auto")]
 pub struct BadMode(String);
 
 impl FromStr for Mode {
@@ -91,10 +90,10 @@ impl FromStr for Mode {
 pub struct EventedConfig {
     /// Whether they are.
     pub mode: Mode,
-    /// The longest pause between full looks while the stream is good; never more than half of the health threshold, so that
+    /// The longest pause between full relists while the stream is good; never more than half of the health threshold, so that
     /// one late look does not make a node NotReady.
     pub most_period: Duration,
-    /// Nobody else listens on this runtime, so that [`Mode::Auto`] takes nothing from anybody where each event goes to one only.
+    /// There is no other subscriber on this runtime, so [`Mode::Auto`] may subscribe even if each event goes to one subscriber only.
     pub alone: bool,
 }
 
@@ -117,9 +116,9 @@ pub struct ModeReport {
     pub configured: Mode,
     /// Why, in a few words.
     pub reason: Arc<str>,
-    /// The pause between full looks, now.
+    /// The pause between full relists, now.
     pub full_look_period_seconds: f64,
-    /// Changes that the stream should have told and a full look found.
+    /// Changes found by a full relist that the stream should have reported.
     pub missed_changes: u64,
 }
 
@@ -128,7 +127,7 @@ impl Default for ModeReport {
         Self {
             mode: Mode::Generic,
             configured: Mode::Auto,
-            reason: "not running yet".into(),
+            reason: "not started yet".into(),
             full_look_period_seconds: 1.0,
             missed_changes: 0,
         }
@@ -139,7 +138,7 @@ impl fmt::Display for ModeReport {
     /// As in `evented (full look every 60s): the event stream of containerd 2.1.9 is up`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let period = pleg_cri::error::seconds(Duration::from_secs_f64(self.full_look_period_seconds.max(0.0)));
-        write!(f, "{} (a full look every {period}): {}", self.mode, self.reason)
+        write!(f, "{} (a full relist every {period}): {}", self.mode, self.reason)
     }
 }
 
@@ -154,7 +153,7 @@ mod tests {
         }
         assert_eq!(
             "fast".parse::<Mode>().unwrap_err().to_string(),
-            "\"fast\" is no mode: write generic, evented or auto"
+            "\"fast\" is not a mode; expected generic, evented or auto"
         );
     }
 }

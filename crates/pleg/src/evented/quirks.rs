@@ -1,22 +1,22 @@
-//! What runtimes are known to do to their events, and why none of it can hurt.
+//! Known quirks of event streams, and why none of them does harm.
 //!
-//! | what | who | what we do |
+//! | quirk | runtimes | handling |
 //! |---|---|---|
-//! | each event goes to one subscriber only | containerd before 2.0 | `auto` does not subscribe ([`Quirks::splits_events`]); a kubelet beside us would miss what we take |
-//! | no `GetContainerEvents` at all | containerd 1.6, cri-dockerd | generic mode, asked again now and then |
+//! | each event goes to one subscriber only | containerd before 2.0 | `auto` does not subscribe ([`Quirks::splits_events`]); a kubelet on the node would miss the events we receive |
+//! | no `GetContainerEvents` at all | containerd 1.6, cri-dockerd | generic mode; checked again now and then |
 //! | the stream ends at once, without an error | CRI-O with `enable_pod_events` off | the same; where there was a stream before, after three such ends in a row |
 //! | no answer before the first event | every Go server | a subscription that is not refused within a second stands |
-//! | `pod_sandbox_status` is missing | containerd 1.7 on a sandbox's DELETED; half-filled events | the id is looked up in the records; what is not there is found by a full look |
+//! | `pod_sandbox_status` is missing | containerd 1.7 on a sandbox's DELETED; half-filled events | the id is looked up in the records; what is not there is found by a full relist |
 //! | `created_at` in seconds, in nanoseconds, or 0 | CRI-O, containerd, others | never decides anything; [`made_at`] reads it for a metric |
 //! | DELETED when a container only stopped | CRI-O before 1.26.2 | the pod is looked at, and what is listed counts |
-//! | an event before the runtime's own answers say so | CRI-O on a start, containerd on a sandbox's end that a plugin holds up | what it claims is looked into again after 100 ms and after 1 s (`ahead`) |
-//! | no STOPPED after a failed start | containerd | found by a full look; not counted as a miss |
+//! | an event before the runtime's own answers say so | CRI-O on a start, containerd on a sandbox's end that a plugin holds up | its claim is checked again after 100 ms and after 1 s (`ahead`) |
+//! | no STOPPED after a failed start | containerd | found by a full relist; not counted as a miss |
 //! | no STOPPED at all | some runtimes | found by a full relist and counted as a miss; if it repeats, relists come every 2 s at least and health is Degraded (`trust`) |
 //! | no DELETED when a stopped sandbox is removed with its containers | CRI-O (`crictl rmp`) | a pod that has stopped is listed again after 0.5, 1, 2, 4 and 8 s (`stopped`); the removal of what has stopped is never counted as a miss, on any runtime |
-//! | old events, kept for the next subscriber | containerd: 1000 in 1.7, five minutes in 2.x | a look that finds nothing new says nothing |
-//! | doubled events | CRI-O | the same |
-//! | a subscriber that reads slowly blocks `CreateContainer` | containerd 2.x | the stream is read by a task of its own that waits for nobody |
-//! | nothing while a container's lock is held, then all at once | containerd | silence is not health: full looks go on |
+//! | old events, kept for the next subscriber | containerd: 1000 in 1.7, five minutes in 2.x | a relist that finds no change publishes nothing |
+//! | duplicated events | CRI-O | the same |
+//! | a subscriber that reads slowly blocks `CreateContainer` | containerd 2.x | a task of its own reads the stream and waits for nothing else |
+//! | nothing while a container's lock is held, then all at once | containerd | full relists continue: silence does not mean health |
 
 use jiff::Timestamp;
 
@@ -28,8 +28,8 @@ pub struct Quirks {
 }
 
 impl Quirks {
-    /// Those of the runtime of that name and version. A containerd whose version cannot be read is taken for an old one: that
-    /// costs nobody an event.
+    /// Those of the runtime of that name and version. A containerd whose version cannot be parsed is treated as an old one:
+    /// then no subscriber loses an event.
     pub fn of(name: &str, version: &str) -> Self {
         let version = version.trim_start_matches('v');
         let major = version.split(|c: char| !c.is_ascii_digit()).next();

@@ -1,4 +1,4 @@
-//! Pods that have stopped are looked at again soon: what has stopped will be removed, and no runtime promises an event for that.
+//! Stopped pods are listed again soon: they will be removed, and no runtime promises an event for that.
 //!
 //! CRI-O reports the stops of a pod's containers and of its sandbox, and nothing when the sandbox is then removed together with its
 //! containers. Pure: the caller brings the time, and knows what has stopped.

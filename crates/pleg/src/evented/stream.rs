@@ -1,7 +1,7 @@
-//! The task that reads the runtime's events: subscribes, drains into the dirty set, and comes back for ever.
+//! The task that reads the event stream: subscribes, drains events into the dirty set, and reconnects without end.
 //!
-//! Nothing here waits for the generator, and nothing is gated on health: a stream that is not read holds up the runtime, and a
-//! generator that waits for what it does not read never starts (as the kubelet's did, with more than 1000 events in the backlog).
+//! Nothing here waits for the generator, and nothing is gated on health: a stream that is not read blocks the runtime, and a
+//! generator that waits for events that it does not read never starts (as happened to the kubelet with more than 1000 queued events).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,11 +17,11 @@ use crate::hints::Hints;
 use crate::metrics::Metrics;
 use crate::runtime::{Runtime, RuntimeVersion};
 
-/// The first pause before a lost stream is asked for again, and the longest.
+/// Reconnect back-off: the first pause and the longest.
 const AGAIN: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(30)];
-/// A runtime without events is asked again after this long, or when it was away: it may have become another one.
+/// A runtime without events is checked again after this long, or after an outage: it may have been replaced.
 const RECHECK: Duration = Duration::from_mins(1);
-/// A stream that ends sooner, without an event, was none.
+/// A stream that ends sooner, without an event, does not count as one.
 const PROVEN: Duration = Duration::from_secs(1);
 /// A runtime that had a stream may end one or two at once while it restarts. After so many in a row it has none any more.
 const ENDED_AT_ONCE: u32 = 3;
@@ -43,9 +43,9 @@ enum Ended {
     Lost(Arc<str>),
     /// There was none, but there should be.
     Failed(Arc<str>),
-    /// It ended at once and without an error, as that of a runtime whose events are switched off.
+    /// It ended immediately and without an error, as with a runtime whose events are disabled.
     AtOnce(Arc<str>),
-    /// This runtime has none, or it is not ours to take.
+    /// This runtime has none, or subscribing would take events from others.
     NotOffered(Arc<str>),
 }
 
@@ -114,8 +114,9 @@ impl<R: Runtime> Stream<R> {
         let name = name(&version);
         let splits = Quirks::of(&version.name, &version.version).splits_events;
         if splits && self.mode == Mode::Auto && !self.alone {
-            let reason =
-                format!("{name} hands each event to one subscriber only, and a kubelet beside us would miss ours");
+            let reason = format!(
+                "{name} delivers each event to one subscriber only, so a kubelet on this node would miss events"
+            );
             return Ended::NotOffered(reason.into());
         }
         let asked = Instant::now();
@@ -159,7 +160,7 @@ impl<R: Runtime> Stream<R> {
         }
         if clean && self.mode == Mode::Auto {
             let reason =
-                format!("{name} ends its event stream at once (CRI-O does so unless enable_pod_events is set)");
+                format!("{name} ends its event stream immediately (CRI-O does this unless enable_pod_events is set)");
             return Ended::AtOnce(reason.into());
         }
         Ended::Failed(error)

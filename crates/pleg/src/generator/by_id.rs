@@ -364,7 +364,7 @@ impl<R: Runtime> Generator<R> {
         }
     }
 
-    /// Tells health and, once, the log who stands out.
+    /// Reports suspects to health and, once, to the log.
     fn name_suspects(&mut self, now: Instant) {
         let (Some(hang), Some(listing)) = (&mut self.by_id.hang, &self.listing) else {
             return;
@@ -442,7 +442,7 @@ impl<R: Runtime> Generator<R> {
         let Some(hang) = &mut self.by_id.hang else { return };
         let Answered { who, asked, answer } = answered;
         let now = Instant::now();
-        // Hangs come under several codes: what takes long is no answer, whatever it says.
+        // Runtimes report hangs under several codes: an error that took long is not an answer.
         let told = match &answer {
             Ok(_) => true,
             Err(error) if error.kind.is_not_found() => true,
@@ -470,7 +470,7 @@ impl<R: Runtime> Generator<R> {
         self.recorder
             .look(&mut self.records, &[key], why, since.unwrap_or_default(), 0);
         self.uncounted = true;
-        // A container that nobody has listed yet may be missing, so this vouches for nothing beyond the last complete look.
+        // A container that nobody has listed yet may be missing, so this vouches for nothing beyond the last complete relist.
         let why = if asked { Why::Asked } else { Why::News };
         self.evaluate(key, self.cache.reader().complete(), Source::Relist, why);
     }

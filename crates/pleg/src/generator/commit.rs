@@ -25,9 +25,9 @@ use crate::status::{ContainerStatus, PodStatus};
 /// A lag beyond this is a clock that was set, not a lag.
 const MOST_LAG: Duration = Duration::from_hours(1);
 
-/// The reason of an end that is told apart from it has arrived after this long, mostly.
+/// Delay before a container killed by SIGKILL is inspected again: the runtime learns of an OOM kill separately from the exit.
 const REASON_ARRIVES_SOON: Duration = Duration::from_secs(2);
-/// Pods that are asked again for a reason. Where many containers are killed at once, it is not the memory of each.
+/// Most pods that are inspected again for a reason. If many containers are killed at once, the cause is not an OOM kill of each.
 const MOST_REASONS: usize = 32;
 
 impl<R: Runtime> Generator<R> {
@@ -131,7 +131,7 @@ impl<R: Runtime> Generator<R> {
             return true;
         }
         if by_id && !self.records.is_dirty(key) {
-            // Whether the pod is gone, only a list can tell.
+            // Only a list can establish that the pod is gone.
             let asked = self.work.get(&key).and_then(|work| work.again);
             let uid = self.records.pod(key).map(|pod| pod.uid.clone());
             self.no_news(key);
@@ -153,7 +153,7 @@ impl<R: Runtime> Generator<R> {
 
     /// Asks for lists of the pod where the inspection says something that only lists can settle.
     fn want_lists(&mut self, uid: &PodUid, by_id: bool, inspected: &Inspected) {
-        // There may be no event for what is ahead of the lists, and the next full look is far.
+        // There may be no event for what is ahead of the lists, and the next full relist is far.
         let behind = !by_id && self.evented.period.is_grown() && self.records.is_behind(inspected);
         // What went without a word: its pod may not be what we think.
         if behind || (by_id && inspected.misses_something()) {
@@ -161,7 +161,7 @@ impl<R: Runtime> Generator<R> {
         }
     }
 
-    /// Records that answers by id were ahead of the lists, and counts as a look.
+    /// Records that answers by id were ahead of the lists, and counts as a relist.
     fn record_advance(&mut self, key: PodKey, uid: &PodUid, source: Source, since: Instant) {
         let why = (Scope::Pods, source);
         self.recorder.look(&mut self.records, &[key], why, since.elapsed(), 0);
@@ -296,7 +296,7 @@ impl<R: Runtime> Generator<R> {
         }
     }
 
-    /// Only a complete look can say that there is no trace of a pod. Who asked by a look of his own does not wait a period for it.
+    /// Only a complete relist can say that there is no trace of a pod. A caller's request does not wait a period for it.
     pub(super) fn confirm_absence(&self, source: Source) {
         self.hints.all(source);
     }

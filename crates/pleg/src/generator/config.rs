@@ -11,17 +11,17 @@ use crate::health::THRESHOLD;
 use crate::limiter::LimiterConfig;
 use crate::recorder::RecorderConfig;
 
-/// The longest pause between full looks that makes sense: a change that no event reports is found that late.
+/// The longest pause between full relists that makes sense: a change that no event reports is found that late.
 const LONGEST_PERIOD: Duration = Duration::from_mins(5);
 
 /// How a generator behaves. The defaults are the kubelet's where it has one.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// From the end of one full look to the start of the next; while the runtime's events are good, the shortest such pause.
+    /// From the end of one full relist to the start of the next; while the runtime's events are good, the shortest such pause.
     pub period: Duration,
     /// Without a complete look for this long the generator is unhealthy.
     pub threshold: Duration,
-    /// A full look waits no longer than this for inspections that do not move.
+    /// A full relist waits no longer than this for inspections that do not move.
     pub grace: Duration,
     /// A list that has not answered for this long is waited for, but what is known is asked for by id meanwhile.
     pub list_patience: Duration,
@@ -35,9 +35,9 @@ pub struct Config {
     pub retry_most: Duration,
     /// How many inspection calls may be in flight.
     pub inspections: LimiterConfig,
-    /// How many events the feed keeps for those who fall behind.
+    /// How many events the feed keeps for readers that fall behind.
     pub feed_capacity: usize,
-    /// What is kept for those who come after the fact.
+    /// The flight recorder.
     pub recorder: RecorderConfig,
 }
 
@@ -59,7 +59,7 @@ impl Default for Config {
     }
 }
 
-/// A setting that makes no sense, alone or beside another one. Names both, with their values, and the relation that must hold.
+/// A setting that is invalid, alone or together with another one. Names both, with their values, and the relation that must hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
     setting: (&'static str, Value),
@@ -186,7 +186,7 @@ impl Config {
         ]
     }
 
-    /// How far full looks may be apart counts only where events are used.
+    /// How far full relists may be apart counts only where events are used.
     fn events(&self) -> Vec<Rule> {
         if self.evented.mode == Mode::Generic {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! Plans a look, lists, and takes in what the lists said.
+//! Plans a relist, lists, and takes in what the lists said.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -26,25 +26,25 @@ use crate::records::{Coverage, PodKey};
 use crate::runtime::Runtime;
 use crate::snapshot::{ContainerList, SandboxList, Snapshot};
 
-/// Up to this many pods are looked at one by one. A runtime goes through all its containers for a filtered list too, so beyond a
-/// few a full look is the cheaper one.
+/// Up to this many pods are listed one by one. A runtime walks all its containers for a filtered list too, so beyond a few a full
+/// relist is cheaper.
 const MOST_PODS: usize = 4;
 
-/// What a look covers.
+/// What a relist covers.
 #[derive(Debug)]
 enum Scope {
     Full,
     Pods(Vec<PodUid>),
 }
 
-/// A look whose lists are in flight.
+/// A relist whose lists are in flight.
 #[derive(Debug)]
 pub(super) struct Listing {
     scope: Scope,
     token: Token,
     asked: Dirty,
     stirred: Wanted,
-    /// A full look was due.
+    /// A full relist was due.
     due: bool,
     pub(super) started: Instant,
     /// The runtime was away and has not said yet what it is now.
@@ -56,7 +56,7 @@ pub(super) struct Listing {
     calls: Calls,
 }
 
-/// The calls of a look: its lists, and the question what the runtime is.
+/// The calls of a relist: its lists, and the question what the runtime is.
 struct Calls([Option<BoxFuture<'static, Arrived>>; 3]);
 
 impl std::fmt::Debug for Calls {
@@ -66,10 +66,10 @@ impl std::fmt::Debug for Calls {
     }
 }
 
-/// What the runtime says of itself after it was away; true: it does not say yet.
+/// Name and version of the runtime after an outage; true: not known yet.
 type Renewed = Shared<BoxFuture<'static, bool>>;
 
-/// One of the two lists of a full look.
+/// One of the two lists of a full relist.
 #[derive(Debug)]
 pub(super) enum Part<L> {
     /// In flight.
@@ -178,7 +178,7 @@ impl Listing {
     }
 }
 
-/// What lists took lately. How long one is waited for before that is a hang follows from it.
+/// Durations of recent lists. They determine when a list counts as hung.
 #[derive(Debug, Default)]
 pub(super) struct ListTimes {
     last: VecDeque<Duration>,
@@ -207,7 +207,7 @@ impl ListTimes {
     }
 }
 
-/// A full look whose lists are in, waiting for the inspections it caused.
+/// A full relist whose lists are in, waiting for the inspections it caused.
 #[derive(Debug)]
 pub(super) struct Settling {
     started: Instant,
@@ -218,14 +218,14 @@ pub(super) struct Settling {
 }
 
 impl Settling {
-    /// When nobody waits any longer: nothing has moved for `grace`, or so much moves that the look would outlast its threshold.
+    /// When the relist ends regardless of open inspections: no progress for `grace`, or a third of the threshold has passed.
     pub(super) fn late_at(&self, grace: Duration, threshold: Duration) -> Instant {
         (self.moved + grace).min(self.started + threshold / 3)
     }
 }
 
 impl<R: Runtime> Generator<R> {
-    /// Sends the lists of the look that is due now, if one is and none is in flight.
+    /// Sends the lists of the relist that is due now, if one is and none is in flight.
     pub(super) fn plan(&mut self) {
         let now = Instant::now();
         if self.listing.is_some() || now < self.not_before {
@@ -239,7 +239,7 @@ impl<R: Runtime> Generator<R> {
         }
         let cache = &self.cache;
         let (asked, token) = self.hints.take(|| cache.start_look());
-        // Whatever the reason for a look, it is news about what events were about.
+        // Whatever the reason for a relist, it is news about what events were about.
         let stirred = std::mem::take(&mut self.evented.wanted);
         let labelled = |uid: &PodUid| self.records.key(uid).map(|key| self.records.is_labelled(key));
         let full = due
@@ -313,7 +313,7 @@ impl<R: Runtime> Generator<R> {
             .patience(self.config.list_patience, self.config.threshold)
     }
 
-    /// Takes in a look.
+    /// Takes in a relist.
     fn listed(&mut self, listing: Listing) {
         self.lost |= listing.lost;
         self.evented.listed(
@@ -387,7 +387,7 @@ impl<R: Runtime> Generator<R> {
                 }
                 (error, true)
             }
-            // A look ends when no list is open, and a list is taken in alone only while the other one is.
+            // A relist ends when no list is open, and a list is taken in alone only while the other one is.
             _ => return,
         };
         if error.kind.is_unreachable() {
@@ -436,7 +436,7 @@ impl<R: Runtime> Generator<R> {
     }
 
     /// Takes in one of the two lists, while the other one does not answer. The list of sandboxes establishes which sandboxes there
-    /// are, the list of containers which containers; neither says anything about the other, and together they are no complete look.
+    /// are, the list of containers which containers; neither says anything about the other, and together they are no complete relist.
     pub(super) fn take_in_alone(&mut self, list: Alone, started: Instant) {
         let mut snapshot = Snapshot::default();
         let coverage = match list {
@@ -573,7 +573,7 @@ impl<R: Runtime> Generator<R> {
         let text = error.to_string();
         let recorded = if full { line::Scope::Full } else { line::Scope::Pods };
         self.recorder.look_failed(recorded, now - started, &text);
-        // Who does not know our calls is another one than we think.
+        // A runtime that does not implement our calls is not the one we know.
         if error.kind.is_unreachable() || error.kind == ErrorKind::Unimplemented {
             self.lost = true;
             self.restarted = self.cache.reader().token();
@@ -605,7 +605,7 @@ impl<R: Runtime> Generator<R> {
         }
     }
 
-    /// Nobody waits for those that do not move, and not forever for those that do.
+    /// Ends the relist if its remaining inspections make no progress, or take too long.
     pub(super) fn settle_if_late(&mut self) {
         if self
             .settling
@@ -641,7 +641,7 @@ pub(super) enum Alone {
     Containers(ContainerList),
 }
 
-/// Sends the lists of a look, all at the same time. Each has its own deadline, and the failure of one does not keep the other from
+/// Sends the lists of a relist, all at the same time. Each has its own deadline, and the failure of one does not keep the other from
 /// answering: which of them does is what tells a locked container from a runtime that is stuck. `renew`: the runtime is asked first
 /// what it is, because it may be another one.
 fn send_lists<R: Runtime>(runtime: &Arc<R>, scope: &Scope, renew: bool, spare: Snapshot) -> Calls {

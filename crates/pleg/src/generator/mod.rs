@@ -6,7 +6,7 @@
 //! ```
 //!
 //! One list is in flight at a time, never a second behind a hung one. Inspections run beside it, pod by pod, and are committed as
-//! they arrive; nobody waits for a pod that does not answer. A full look *ends* when every pod it found changed is committed or in
+//! they arrive; nothing waits for a pod that does not answer. A full relist *ends* when every pod it found changed is committed or in
 //! quarantine, or when none of those left has moved for [`Config::grace`], or after a third of the threshold: many changes at once
 //! are not ill health. The next one starts a period after that.
 
@@ -61,13 +61,13 @@ use quarantine::Quarantine;
 use troubles::Told;
 use work::{Done, Queue, Work};
 
-/// How many may wait for a recording.
+/// Most callers that may wait for a recording.
 const RECORDINGS: usize = 4;
 
 /// The one writer. Made with [`Generator::new`], started with [`Generator::run`], used through its [`Pleg`] handle.
 #[derive(Debug)]
 pub struct Generator<R> {
-    /// Before everything else, so that nobody who sees the feed or the cache end finds the generator healthy.
+    /// The first field, so that a reader who sees the feed or the cache end never finds the generator healthy.
     _alive: Alive,
     runtime: Arc<R>,
     config: Config,
@@ -82,26 +82,26 @@ pub struct Generator<R> {
     stops: Stops,
     limiter: Limiter,
     recorder: Recorder,
-    /// Who wants a recording.
+    /// Requests for a recording.
     recordings: (
         mpsc::Sender<oneshot::Sender<Recording>>,
         mpsc::Receiver<oneshot::Sender<Recording>>,
     ),
 
-    /// When the next full look is due, unless somebody asks before.
+    /// When the next full relist is due, unless it is requested earlier.
     next_full: Instant,
-    /// After a failed look nothing is listed before this.
+    /// After a failed relist nothing is listed before this.
     not_before: Instant,
-    /// When the last full look started.
+    /// When the last full relist started.
     last_start: Option<Instant>,
     evented: Evented,
-    /// The full look whose inspections are not done.
+    /// The full relist whose inspections are not done.
     settling: Option<Settling>,
-    /// Buffers of the last full look, for the next one.
+    /// Buffers of the last full relist, for the next one.
     spare: Snapshot,
     /// No look has been complete yet.
     first: bool,
-    /// Looks at single pods brought news that is not in the gauges.
+    /// Relists at single pods brought news that is not in the gauges.
     uncounted: bool,
     /// When the gauges were last brought up to date.
     counted: Instant,
@@ -127,7 +127,7 @@ pub struct Generator<R> {
     reasons: VecDeque<(Instant, PodUid)>,
     /// What does not answer.
     quarantine: Quarantine,
-    /// The look whose lists are in flight.
+    /// The relist whose lists are in flight.
     listing: Option<Listing>,
     list_times: ListTimes,
     by_id: ById,
@@ -191,7 +191,7 @@ impl<R: Runtime> Generator<R> {
         }
     }
 
-    /// The handle through which everybody else uses the generator.
+    /// The handle through which callers use the generator.
     pub fn handle(&self) -> Pleg {
         Pleg {
             cache: self.cache.reader(),
@@ -206,12 +206,12 @@ impl<R: Runtime> Generator<R> {
         }
     }
 
-    /// The runtime it looks at.
+    /// The runtime that it observes.
     pub fn runtime(&self) -> &R {
         &self.runtime
     }
 
-    /// The task that asks the runtime how it is, for [`Pleg::readiness`]. Run it beside the generator.
+    /// The task that polls the runtime's `Status`, for [`Pleg::readiness`]. Run it beside the generator.
     pub fn runtime_monitor(&self) -> RuntimeMonitor<R> {
         RuntimeMonitor::new(Arc::clone(&self.runtime), self.readiness.clone(), self.hints.clone())
     }
@@ -219,7 +219,7 @@ impl<R: Runtime> Generator<R> {
     /// Runs until `shutdown`. What is in flight then is dropped; no call of the generator's changes the runtime.
     pub async fn run(mut self, shutdown: CancellationToken) {
         if let Err(error) = self.config.validate() {
-            tracing::warn!("the settings contradict each other: {error}");
+            tracing::warn!("invalid configuration: {error}");
         }
         let _stream = self.start_stream();
         loop {
@@ -245,7 +245,7 @@ impl<R: Runtime> Generator<R> {
                 progress = self.by_id.next() => self.by_id_progress(progress),
                 probed = self.prober.next() => self.probed(probed),
                 Some(reply) = self.recordings.1.recv() => {
-                    // Who asked may have left.
+                    // The caller may have left.
                     let _ = reply.send(self.recorder.recording(&self.records, self.feed.reader().newest()));
                 }
                 () = self.hints.wait() => {}
@@ -255,7 +255,7 @@ impl<R: Runtime> Generator<R> {
         }
     }
 
-    /// When there is something to do even if nobody answers.
+    /// When there is something to do even if nothing arrives.
     fn next_wake(&self, listing: bool) -> Instant {
         let full = (!listing && self.settling.is_none()).then(|| self.full_at().max(self.not_before));
         let hinted = self.asked_at().filter(|_| !listing);
@@ -282,7 +282,7 @@ impl<R: Runtime> Generator<R> {
             self.quarantine.next_retry(),
             self.troubles_at(),
         ];
-        // Nothing at all never happens: either the expiry is to come, or a look is in flight, or one is due.
+        // Nothing at all never happens: either the expiry is to come, or a relist is in flight, or one is due.
         wakes
             .into_iter()
             .flatten()
@@ -295,7 +295,7 @@ impl<R: Runtime> Generator<R> {
         self.health.expires().unwrap_or(self.started + self.config.threshold) + Duration::from_millis(1)
     }
 
-    /// Says once when the threshold has passed without a complete look.
+    /// Says once when the threshold has passed without a complete relist.
     fn check_health(&mut self) {
         let now = Instant::now();
         if self.unhealthy_since.is_none() && now >= self.expires() {

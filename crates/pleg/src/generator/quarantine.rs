@@ -1,4 +1,4 @@
-//! Containers and sandboxes that do not answer: each waits by itself, and nothing waits for them.
+//! Containers and sandboxes that do not answer: each is retried by itself, and nothing waits for them.
 //!
 //! ```text
 //!  inspection ── no answer ──▶ InFlight ── fails ──▶ Waiting (back-off) ──▶ Queued ──▶ InFlight …
@@ -38,7 +38,7 @@ use crate::runtime::Runtime;
 pub(super) struct Quarantine {
     objects: HashMap<Arc<str>, Held>,
     by_pod: HashMap<PodKey, Vec<Arc<str>>>,
-    /// Whose time has come, in that order.
+    /// Objects whose back-off is over, in that order.
     queue: VecDeque<Arc<str>>,
     calls: FuturesUnordered<BoxFuture<'static, Ended>>,
     /// Calls that keep their place in the limiter, because the budget is used up.
@@ -64,11 +64,11 @@ struct Held {
     logged: bool,
     /// The state in which it was listed when it was last asked for.
     listed: Option<ObjectState>,
-    /// The look that an answer to the call in flight, or to the next one, can vouch for.
+    /// The relist that an answer to the call in flight, or to the next one, can vouch for.
     token: Token,
     source: Source,
     initial: bool,
-    /// Somebody asked for the pod after the call in flight was sent.
+    /// A caller requested the pod after the call in flight was sent.
     asked: Option<(Token, Source)>,
 }
 
@@ -119,11 +119,11 @@ impl From<&Error> for Failure {
 pub(super) struct Ended {
     id: Arc<str>,
     call: u64,
-    /// `None`: nobody wanted it any more.
+    /// `None`: it was aborted because it was no longer needed.
     answered: Option<Answered>,
 }
 
-/// How an object comes here.
+/// How an object entered quarantine.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Arrival {
     pub(super) token: Token,
@@ -239,7 +239,7 @@ impl Quarantine {
 
 impl<R: Runtime> Generator<R> {
     /// Takes over what an inspection of the pod had no answer for.
-    /// `asked`: somebody asked for the pod while the inspection ran.
+    /// `asked`: a caller requested the pod while the inspection ran.
     pub(super) fn take_over(
         &mut self,
         key: PodKey,
@@ -334,7 +334,7 @@ impl<R: Runtime> Generator<R> {
         })
     }
 
-    /// Asks again for those whose time has come, as far as the budget allows.
+    /// Retries the objects whose back-off is over, as far as the budget allows.
     pub(super) fn start_retries(&mut self) {
         let now = Instant::now();
         let due = |held: &Held| matches!(held.phase, Phase::Waiting { until } if until <= now);
@@ -379,7 +379,7 @@ impl<R: Runtime> Generator<R> {
         }
     }
 
-    /// A look brought news of the pod, or somebody asked for it: what is listed no more is let go, and what is listed in another
+    /// A relist brought news of the pod, or somebody asked for it: what is listed no more is let go, and what is listed in another
     /// state, or was asked for, is tried at once.
     pub(super) fn follow_quarantined(&mut self, key: PodKey, token: Token, source: Source, asked: bool) {
         if !self.quarantine.has_pod(key) {
@@ -507,7 +507,7 @@ impl<R: Runtime> Generator<R> {
         self.moved(key);
     }
 
-    /// Tells health, recorder and log, unless there is nothing to tell yet.
+    /// Reports the object to health, recorder and log, unless it is too early to report.
     fn announce_quarantined(&mut self, pod: &PodRef, id: &Arc<str>, failure: &Failure, pause: Duration) {
         let was_announced = self
             .quarantine
@@ -538,7 +538,7 @@ impl<R: Runtime> Generator<R> {
         // reached, is not gone.
         let gone = failure.kind.is_unreachable() && (held.attempts == 1 || looks_fail);
         if gone {
-            // The next look tells whether it is the runtime, and says so; why wait for it?
+            // The next relist shows whether the runtime is gone, and reports that; relist now.
             self.hints.all(Source::Relist);
         } else if !std::mem::replace(&mut held.logged, true) {
             let who = Who {
@@ -563,7 +563,7 @@ impl<R: Runtime> Generator<R> {
         }
     }
 
-    /// Takes an object out of quarantine, because it answered or is gone. Returns what was held of it.
+    /// Releases an object from quarantine, because it answered or is gone. Returns its entry.
     fn let_go(&mut self, id: &Arc<str>) -> Option<Held> {
         // An answer that waits stays with what is returned.
         let answered = match self.quarantine.objects.get_mut(id)?.phase {

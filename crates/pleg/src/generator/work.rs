@@ -25,16 +25,16 @@ use crate::status::PodStatus;
 #[derive(Debug)]
 pub(super) struct Work {
     phase: Phase,
-    /// The look that the next commit can vouch for.
+    /// The relist that the next commit can vouch for.
     pub(super) token: Token,
     pub(super) source: Source,
-    /// The pod was so before we came.
+    /// The first relist found the pod in this state.
     pub(super) initial: bool,
-    /// Somebody asked for it: an inspection is due even if there is no change.
+    /// A caller requested it: an inspection is due even without a change.
     asked: bool,
     /// The next inspection is of the whole pod.
     pub(super) whole: bool,
-    /// The next inspection is a look by itself, at these objects: what it says of their states counts.
+    /// The next inspection is a relist by itself, at these objects: what it says of their states counts.
     pub(super) by_id: HashSet<Arc<str>>,
     /// More was asked for or seen while the inspection ran: by which look, and on whose account.
     pub(super) again: Option<(Token, Source)>,
@@ -59,7 +59,7 @@ impl Work {
         ids
     }
 
-    /// Since when an inspection runs that is a look by itself.
+    /// Since when an inspection runs that is a relist by itself.
     pub(super) fn by_id_since(&self) -> Option<Instant> {
         match &self.phase {
             Phase::Running { by_id, since, .. } if !by_id.is_empty() => Some(*since),
@@ -96,9 +96,9 @@ enum Phase {
 /// Why a pod is evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Why {
-    /// A look brought news of it.
+    /// A relist brought news of it.
     News,
-    /// Somebody asked for it, and lists that were sent after that are in.
+    /// A caller requested it, and lists that were sent after that have arrived.
     Asked,
     /// An event was about objects of it: see [`Generator::ask_by_ids`].
     ById,
@@ -116,12 +116,12 @@ pub(super) struct Done {
     pub(super) known: Option<Arc<PodStatus>>,
     /// Objects that were in quarantine when it began: it did not ask for them.
     pub(super) skipped: HashSet<Arc<str>>,
-    /// `None`: nobody wanted it any more.
+    /// `None`: it was aborted because it was no longer needed.
     pub(super) inspected: Option<Inspected>,
 }
 
 impl<R: Runtime> Generator<R> {
-    /// Decides what to do about a pod that a look brought news of, or that somebody asked for.
+    /// Decides what to do about a pod that a relist brought news of, or that somebody asked for.
     pub(super) fn evaluate(&mut self, key: PodKey, token: Token, source: Source, why: Why) {
         let asked = why != Why::News;
         self.follow_quarantined(key, token, source, asked);
@@ -158,7 +158,7 @@ impl<R: Runtime> Generator<R> {
         work.asked |= asked || asked_before;
         work.whole |= why != Why::ById;
         if no_news {
-            // What was to be a look by itself when it was ended for lack of news still is.
+            // What was to be a relist by itself when it was ended for lack of news still is.
             work.by_id.extend(by_id_before);
         }
         match &work.phase {
@@ -255,7 +255,7 @@ impl<R: Runtime> Generator<R> {
             self.next_inspection += 1;
             let (abort, registration) = AbortHandle::new_pair();
             let by_id = std::mem::take(&mut work.by_id);
-            // Whoever asked for the pod, or saw it change, wants all of it.
+            // A request or a listed change needs the whole pod.
             let only = (!work.whole && !by_id.is_empty()).then(|| by_id.clone());
             work.whole = false;
             work.phase = Phase::Running {
@@ -296,7 +296,7 @@ impl<R: Runtime> Generator<R> {
     /// Takes in an inspection.
     pub(super) fn inspected(&mut self, done: Done) {
         let current = |work: &Work| matches!(work.phase, Phase::Running { id, .. } if id == done.id);
-        // An aborted inspection comes back too; its place may be somebody else's by now.
+        // An aborted inspection comes back too; its place may belong to another one by now.
         if self.work.get(&done.key).is_some_and(current) {
             let key = done.key;
             self.commit(done);

@@ -67,7 +67,7 @@ pub struct Report {
     pub headline: String,
     /// The headline and the first cause with its meaning and the next step: the text that log, event and node condition have.
     pub message: String,
-    /// Why not better; the longest-standing first.
+    /// Why the level is not Healthy: by stage, and within a stage the longest-standing first.
     pub causes: Vec<Cause>,
     /// Causes that are not listed because there are too many.
     #[serde(skip_serializing_if = "is_zero")]

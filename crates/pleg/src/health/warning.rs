@@ -63,19 +63,19 @@ impl Load {
         }
         if self.dead >= MANY_DEAD && self.dead > self.objects / 2 {
             let (dead, objects) = (self.dead, self.objects);
-            let text = format!("{dead} of {objects} containers and sandboxes are dead containers");
+            let text = format!("dead containers are {dead} of {objects} containers and sandboxes");
             warn(Trouble::ManyDeadContainers, text);
         }
         if let Some(call) = self.call {
             let all = call.saturating_mul(u32::try_from(self.objects).unwrap_or(u32::MAX));
             if call >= SLOW {
-                let text = format!("a status call takes {} even when nobody else asks", seconds(call));
+                let text = format!("a status call takes {} even when it is the only call", seconds(call));
                 warn(Trouble::RuntimeSlow, text);
             }
             if all >= LONG_RELIST {
                 let (all, one) = (seconds(Duration::from_secs(all.as_secs())), milliseconds(call));
                 let text = format!(
-                    "{} status calls of {one} each, one after the other, take {all}",
+                    "{} status calls of {one} each, one after another, take {all}",
                     self.objects
                 );
                 warn(Trouble::LongRelist, text);

@@ -1,4 +1,4 @@
-//! What a recording is made of: one JSON object a line. In memory the same values are kept, with their texts shared.
+//! The lines of a recording: one JSON object per line. In memory the same values are kept, with their texts shared.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub struct Line {
     pub what: What,
 }
 
-/// What a line tells.
+/// The content of a line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum What {
@@ -31,7 +31,7 @@ pub enum What {
     Pod(Arc<PodState>),
     /// Lists came in. What they changed stands in the lines before this one.
     Look(Look),
-    /// Lists did not come in.
+    /// Lists were not answered.
     LookFailed(Arc<LookFailed>),
     /// How the lists differ, about one pod, from what was listed before.
     Seen(Arc<Seen>),
@@ -132,7 +132,7 @@ pub struct Object {
     /// A container's name in the pod.
     #[serde(default, skip_serializing_if = "str::is_empty")]
     pub name: Arc<str>,
-    /// How often one of this name was made before.
+    /// How often one of this name was created before.
     pub attempt: u32,
     /// The runtime's time of making, in nanoseconds since 1970.
     pub created_at: i64,
@@ -166,7 +166,7 @@ pub struct ObjectState {
 pub struct Look {
     /// Everything, or single pods.
     pub scope: Scope,
-    /// What made us look.
+    /// What triggered the relist.
     pub source: Source,
     /// From asking to the last byte.
     pub micros: u64,
@@ -176,7 +176,7 @@ pub struct Look {
     pub changes: u32,
 }
 
-/// What a look covers.
+/// What a relist covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
@@ -186,7 +186,7 @@ pub enum Scope {
     Pods,
 }
 
-/// Lists that did not come in.
+/// Lists that were not answered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LookFailed {
     /// Everything, or single pods.
@@ -317,7 +317,7 @@ pub enum Turn {
     RuntimeLost,
     /// They are complete again.
     RuntimeBack,
-    /// No complete look within the threshold.
+    /// No complete relist within the threshold.
     Unhealthy,
     /// There is one again.
     Healthy,
@@ -331,11 +331,11 @@ pub enum Turn {
     StatusAnswers,
     /// Changes are found by the runtime's events.
     Evented,
-    /// They are found by full looks only; the message says why.
+    /// They are found by full relists only; the message says why.
     Generic,
-    /// A full look found what the events should have told.
+    /// A full relist found a change that events should have reported.
     Missed,
-    /// The pause between full looks changed; the message says to what.
+    /// The pause between full relists changed; the message says to what.
     Period,
     /// What only a newer version knows.
     #[serde(other)]

@@ -1,11 +1,11 @@
-//! The flight recorder: what the generator saw, decided and sent in the last minutes, for those who come after the fact.
+//! The flight recorder: what the generator observed, decided and published in the last minutes, for later analysis.
 //!
 //! Kept are differences only: of what is listed, and of what is committed, each with the state before it. The node as it is now stands
-//! in the records anyway, so a [`Recording`] is that and the differences, and whoever reads it goes back from the end to the beginning.
-//! Nothing is kept twice, dropping the oldest needs no work, and a look without a change is one small entry. [`replay()`] feeds the lists
+//! in the records anyway, so a [`Recording`] is that and the differences, and a reader goes back from the end to the beginning.
+//! Nothing is kept twice, dropping the oldest needs no work, and a relist without a change is one small entry. [`replay()`] feeds the lists
 //! through the records and the diff again.
 //!
-//! The generator owns the recorder and writes without a lock; who wants a recording [asks it](crate::Pleg::recording).
+//! The generator owns the recorder and writes without a lock; callers [request](crate::Pleg::recording) a recording.
 
 mod calls;
 pub mod line;
@@ -371,7 +371,7 @@ impl Recording {
 mod tests {
     use super::*;
 
-    /// A look without a change is one of these, and nothing else.
+    /// A relist without a change is one of these, and nothing else.
     #[test]
     fn an_entry_is_small() {
         assert!(size_of::<Entry>() <= 48, "{}", size_of::<Entry>());

@@ -1,6 +1,6 @@
-//! What the newest look listed, in the form by which an unchanged item is recognised while a list is still being read.
+//! What the newest relist listed, in the form by which an unchanged item is recognised while a list is still being read.
 //!
-//! A look goes through thousands of items of which none has changed, in random order. So all that such an item is recognised by
+//! A relist goes through thousands of items of which none has changed, in random order. So all that such an item is recognised by
 //! stands close together here, and the lists that are being read share it ([`Seen`]): of an unchanged item nothing is kept but a bit.
 
 use std::hash::BuildHasher;
@@ -22,7 +22,7 @@ struct Print {
     head: [u8; 4],
 }
 
-/// A slot, and the state in which the newest look listed the item there, as it is on the wire: in one word, so that four entries fit
+/// A slot, and the state in which the newest relist listed the item there, as it is on the wire: in one word, so that four entries fit
 /// into a line of the cache.
 #[derive(Debug, Clone, Copy)]
 struct Place(u32);
@@ -130,7 +130,7 @@ pub(crate) enum Recognised {
     Again,
 }
 
-/// Which items a list has shown so far. Recognises those that are as the look before left them.
+/// Which items a list has shown so far. Recognises those that are as the relist before left them.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     known: Option<Arc<Known>>,

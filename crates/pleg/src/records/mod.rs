@@ -1,7 +1,7 @@
 //! What the generator last committed for every pod, and what the lists have said since.
 //!
-//! Each container and sandbox has two states here: `listed`, what the newest look said, and `committed`, what events have been
-//! sent for. A pod is *dirty* while the two differ, so a change whose inspection failed is found again by itself. A look only
+//! Each container and sandbox has two states here: `listed`, what the newest relist said, and `committed`, what events have been
+//! sent for. A pod is *dirty* while the two differ, so a change whose inspection failed is found again by itself. A relist only
 //! writes `listed`; a commit only writes `committed`. What is unchanged is recognised while the lists are read, and costs a bit.
 
 mod by_id;
@@ -35,7 +35,7 @@ struct Pod {
     containers: Vec<u32>,
     /// Events of the pod were sent, and its removal was not.
     present: bool,
-    /// The look that last touched it, so that it is reported once.
+    /// The relist that last touched it, so that it is reported once.
     touched: u32,
 }
 
@@ -48,11 +48,11 @@ pub struct Records {
     sandboxes: Table<SandboxState>,
     containers: Table<ContainerState>,
     look: u32,
-    /// Pods with news in the look that is being taken in; reused.
+    /// Pods with news in the relist that is being taken in; reused.
     touched: Vec<PodKey>,
 }
 
-/// Which part of the node a look covered: what it may declare absent.
+/// Which part of the node a relist covered: what it may declare absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Coverage {
     /// Everything.
@@ -68,13 +68,13 @@ pub enum Coverage {
 }
 
 impl Records {
-    /// A look begins: what was told by id so far is older than what it will list.
+    /// A relist begins: what was told by id so far is older than what it will list.
     pub(crate) fn begin_look(&mut self) {
         self.sandboxes.forget_notes();
         self.containers.forget_notes();
     }
 
-    /// Empties the snapshot for a look, and lets it recognise what will be unchanged.
+    /// Empties the snapshot for a relist, and lets it recognise what will be unchanged.
     pub fn prepare(&self, snapshot: &mut Snapshot) {
         snapshot.clear();
         self.sandboxes.prepare(&mut snapshot.sandboxes.seen);
@@ -91,7 +91,7 @@ impl Records {
         self.containers.prepare(&mut list.seen);
     }
 
-    /// Takes in a look. Returns the pods about which it brought news, and what was odd.
+    /// Takes in a relist. Returns the pods about which it brought news, and what was odd.
     pub fn observe(&mut self, snapshot: &mut Snapshot, coverage: Coverage) -> (Vec<PodKey>, Oddities) {
         self.look = self.look.wrapping_add(1);
         let mut odd = snapshot.sandboxes.oddities();
@@ -266,7 +266,7 @@ impl Records {
         });
         let key = PodKey(slot);
         self.by_uid.insert(names.uid.clone(), key);
-        // Not the look's own number: the first touch has to count.
+        // Not the relist's own number: the first touch has to count.
         let touched = self.look.wrapping_sub(1);
         self.pods[slot as usize] = Some(Pod {
             names,
@@ -429,7 +429,7 @@ impl Records {
         changes
     }
 
-    /// The pod as the newest look saw it.
+    /// The pod as the newest relist saw it.
     pub fn listed(&self, key: PodKey) -> PodView {
         self.view(key, Item::visible, Item::visible)
     }

@@ -26,7 +26,7 @@ pub(super) struct Item<S> {
     pub(super) labelled: bool,
     /// The runtime said `NOT_FOUND` when asked by id. Holds until its listed state changes.
     pub(super) not_found: bool,
-    /// What the newest look that covers it said; `None`: it is not there.
+    /// What the newest relist that covers it said; `None`: it is not there.
     pub(super) listed: Option<S>,
     /// What was last committed; `None`: never, or its removal was.
     pub(super) committed: Option<S>,
@@ -58,14 +58,14 @@ impl<S: Copy + PartialEq> Item<S> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shown<S> {
     pub(super) state: S,
-    /// Nothing about the item was odd. What is odd is counted with every look, so it is not for recognising at a glance.
+    /// Nothing about the item was odd. What is odd is counted with every relist, so it is not for recognising at a glance.
     pub(super) clean: bool,
 }
 
 /// Items by id.
 #[derive(Debug)]
 pub(super) struct Table<S> {
-    /// Shared with the lists that are being read. It changes when a look is taken in, and none is being read then; and when
+    /// Shared with the lists that are being read. It changes when a relist is taken in, and none is being read then; and when
     /// something is dropped, or noted by id while a list hangs. Only in those cases it is copied.
     known: Arc<Known>,
     slots: Vec<Option<Item<S>>>,
@@ -74,7 +74,7 @@ pub(super) struct Table<S> {
     pub(super) listed: usize,
     /// How many of those the runtime denied when asked by id.
     pub(super) denied: usize,
-    /// Slots whose state was told by id since the last look began: its lists may be older.
+    /// Slots whose state was told by id since the last relist began: its lists may be older.
     noted: HashSet<u32>,
     /// How many items were removed so far: while a list is read, a slot that it has seen may become another item's.
     removals: u64,
@@ -209,7 +209,7 @@ impl<S: State> Table<S> {
         self.get(slot).is_some_and(behind)
     }
 
-    /// A look begins: it is newer than what was noted. Not when one is taken in: it may consist of several lists.
+    /// A relist begins: it is newer than what was noted. Not when one is taken in: it may consist of several lists.
     pub(super) fn forget_notes(&mut self) {
         if !self.noted.is_empty() {
             self.noted = HashSet::new();

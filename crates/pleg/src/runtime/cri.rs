@@ -67,7 +67,7 @@ impl Runtime for CriRuntime {
             pod_sandbox_id: id.as_str().to_owned(),
             verbose: true,
         };
-        // What it says is long, and nobody reads it.
+        // The verbose answer is long, and is not used.
         self.client.is_answered(subject, request).await
     }
 
@@ -141,7 +141,7 @@ impl Runtime for CriRuntime {
     }
 }
 
-/// What is no text, or is longer than any id, tells nothing.
+/// Text that is not UTF-8, or longer than any id, is ignored.
 fn event(hint: &Hint) -> RuntimeEvent {
     const LONGEST: usize = 256;
     let text = |bytes| {

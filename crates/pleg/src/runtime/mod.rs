@@ -15,7 +15,7 @@ use crate::model::{ContainerId, PodUid, SandboxId};
 use crate::snapshot::{ContainerList, SandboxList};
 use crate::status::{ContainerStatus, SandboxStatus};
 
-/// What a runtime says about itself.
+/// Name and version of a runtime.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct RuntimeVersion {
     /// `containerd`, `cri-o`, …
@@ -26,7 +26,7 @@ pub struct RuntimeVersion {
     pub api: String,
 }
 
-/// How a runtime says it is: what of its answer decides about a node.
+/// The conditions in `Status` that decide whether a node is ready.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuntimeStatus {
     /// Its condition `RuntimeReady`; none if it has none.
@@ -64,13 +64,13 @@ impl std::fmt::Display for RuntimeCondition {
 /// An event of the runtime: where to look, not what is there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuntimeEvent {
-    /// The container or sandbox it is about, if that is told.
+    /// The container or sandbox it concerns, if it names one.
     pub id: Option<Arc<str>>,
-    /// The pod it is about, if that is told.
+    /// The pod it concerns, if it names one.
     pub pod: Option<PodUid>,
-    /// How far it says that the object has come. Decides nothing either, but that it is looked at again if that is not so.
+    /// The state that it claims for the object. It decides nothing, except that the object is checked again if the claim does not hold.
     pub reached: Option<Reached>,
-    /// When it says it was made. Decides nothing: see [`crate::evented::quirks`].
+    /// Its creation time. It decides nothing: see [`crate::evented::quirks`].
     pub created_at: i64,
 }
 

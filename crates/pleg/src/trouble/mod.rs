@@ -1,6 +1,6 @@
-//! What usually lies behind what we see, and what to type next: one text for health, the log, the node's condition and `pleg doctor`.
+//! What a problem usually means, and what to type next: one text for health, the log, the node condition and `pleg doctor`.
 //!
-//! Pure: it knows names and words, not how a trouble is recognised. The issues cited are those in which people met it.
+//! Pure: names and texts only, not how a trouble is recognised. The cited issues are upstream reports of it.
 
 mod next;
 
@@ -8,14 +8,14 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use next::About;
 
-/// A kind of trouble that nodes are known to have.
+/// A known kind of trouble of nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Trouble {
-    /// The generator has ended, by a panic or because it was told to.
+    /// The generator has ended, by a panic or by shutdown.
     GeneratorEnded,
-    /// Nobody answers at the runtime's socket.
+    /// No process answers at the runtime socket.
     RuntimeDown,
-    /// The runtime accepts connections and answers nothing.
+    /// The runtime accepts connections but answers no call.
     RuntimeStuck,
     /// `ListContainers` hangs while `ListPodSandbox` and `Version` answer.
     LockedContainer,
@@ -25,23 +25,23 @@ pub enum Trouble {
     HungShim,
     /// The status of one container or sandbox hangs while lists and other statuses answer.
     StuckInspection,
-    /// A listed container or sandbox whose status is refused.
+    /// A listed container or sandbox whose status call fails.
     NotInspectable,
     /// The runtime answers a list with an error.
     ListFails,
-    /// A list is larger than a kubelet takes.
+    /// A list is larger than a kubelet accepts.
     ListOverLimit,
-    /// A list is more than half as large as a kubelet takes.
+    /// A list is larger than half of what a kubelet accepts.
     ListNearLimit,
     /// Far more dead containers than running ones.
     ManyDeadContainers,
-    /// Asking about every pod one after the other takes minutes.
+    /// Inspecting every pod one after another takes minutes.
     LongRelist,
     /// Every call takes long.
     RuntimeSlow,
-    /// The runtime says of itself that it is not ready.
+    /// The runtime reports that it is not ready.
     RuntimeNotReady,
-    /// The runtime says that its network is not ready.
+    /// The runtime reports that its network is not ready.
     NetworkNotReady,
     /// The runtime refuses or ends its event stream.
     StreamDown,
@@ -49,16 +49,16 @@ pub enum Trouble {
     LossyStream,
     /// Each event goes to one subscriber only.
     SplitEvents,
-    /// Containers whose sandbox is not there.
+    /// Containers without a sandbox.
     OrphanContainers,
-    /// Objects that Kubernetes did not make, or whose description is broken.
+    /// Objects that Kubernetes did not create, or whose metadata is broken.
     OddObjects,
-    /// Everybody on the machine may open the runtime's socket.
+    /// Every user on the machine can open the runtime socket.
     OpenSocket,
 }
 
 impl Trouble {
-    /// All of them, the gravest first.
+    /// All of them, the worst first.
     pub const ALL: [Self; 22] = [
         Self::GeneratorEnded,
         Self::RuntimeDown,
@@ -126,84 +126,84 @@ impl Trouble {
             }
             Self::RuntimeDown => "The runtime is not running, or it is starting and does not serve its socket yet.",
             Self::RuntimeStuck => {
-                "The runtime's process is stopped, deadlocked, or waits for a disk: it accepts connections and \
-                 answers nothing."
+                "The runtime process is stopped, deadlocked or blocked on disk I/O: it accepts connections but \
+                 answers no call."
             }
             Self::LockedContainer => {
                 "One container's lock is held inside the runtime, by a call into a hung shim or, if every shim answers, \
-                 into storage that does not, and every list of containers waits for it; the statuses of all others \
-                 still answer by id."
+                 into storage that does not, and every list of containers waits for it; all other containers still \
+                 answer status calls by id."
             }
             Self::StalledStorage => {
-                "No shim hangs, so the runtime itself waits: for a full, frozen or failing disk, or for network \
-                 storage that does not answer."
+                "No shim hangs, so the runtime itself is blocked: by a full, frozen or failing disk, or by \
+                 unresponsive network storage."
             }
             Self::HungShim => {
-                "The pod's shim is stopped or stuck in the kernel: the pod is listed as running whatever its \
+                "The pod's shim is stopped or stuck in the kernel: the pod stays listed as running whatever its \
                  processes do, and stop, remove and exec hang."
             }
             Self::StuckInspection => {
-                "The runtime waits for something that only this container has: a volume on a dead NFS server, its \
-                 storage, or its shim; a kubelet waits with it, 2 minutes a call."
+                "The runtime is blocked on something that only this container uses: a volume on a dead NFS server, \
+                 its storage, or its shim; a kubelet is blocked too, for 2 minutes per call."
             }
             Self::NotInspectable => {
-                "The runtime still lists it but has lost its state, as after an unclean stop; a kubelet meets the \
-                 same error in every look."
+                "The runtime still lists the object but has lost its state, as happens after an unclean shutdown; \
+                 a kubelet gets the same error on every relist."
             }
             Self::ListFails => {
-                "The runtime cannot say what it runs, so that every look of a kubelet fails in the same way and the \
-                 node is NotReady."
+                "The runtime cannot list what it runs, so every relist of a kubelet fails too and the node becomes \
+                 NotReady."
             }
             Self::ListOverLimit => {
-                "A list is larger than the 16 MiB a kubelet accepts, so that every look of the kubelet fails and the \
-                 node is NotReady."
+                "A list is larger than the 16 MiB a kubelet accepts, so every relist of the kubelet fails and the \
+                 node becomes NotReady."
             }
             Self::ListNearLimit => {
-                "A list is more than half of the 16 MiB a kubelet accepts; beyond that every look of the kubelet \
-                 fails."
+                "A list is larger than half of the 16 MiB a kubelet accepts; beyond 16 MiB every relist of the \
+                 kubelet fails."
             }
             Self::ManyDeadContainers => {
-                "Dead containers are not collected: a crash loop makes more than garbage collection removes, and \
-                 every look carries them all."
+                "Dead containers pile up: a crash loop creates them faster than garbage collection removes them, \
+                 and every relist transfers them all."
             }
             Self::LongRelist => {
-                "A kubelet asks about changed pods one call after the other, so when many change at once a look \
-                 takes longer than the 3 minutes it is allowed."
+                "A kubelet inspects changed pods one call after another, so when many change at once its relist \
+                 takes longer than the threshold of 3 minutes."
             }
             Self::RuntimeSlow => {
-                "Every call is slow, so it is no single pod: the machine is short of CPU, memory or disk, or too \
-                 many clients ask at once."
+                "Every call is slow, so no single pod is the cause: the machine is short of CPU, memory or disk \
+                 bandwidth, or too many clients call the runtime at once."
             }
             Self::RuntimeNotReady => "The runtime itself reports that it cannot run containers.",
             Self::NetworkNotReady => {
-                "The runtime has no usable network configuration: pods on the host's network work, all others cannot \
+                "The runtime has no usable network configuration: pods with hostNetwork work, other pods cannot \
                  start."
             }
             Self::StreamDown => {
-                "The runtime refuses or ends its event stream, so that changes are found by looking only, within the \
-                 period of looks."
+                "The runtime refuses or ends its event stream, so changes are found by relisting only, within one \
+                 relist period."
             }
             Self::LossyStream => {
-                "The runtime drops events, sends none for some changes, or shares them among its subscribers, so that \
+                "The runtime drops events, sends none for some changes, or splits them among its subscribers, so \
                  changes are found by relisting, which stays frequent."
             }
             Self::SplitEvents => {
-                "This runtime hands each event to one subscriber only, so that a second subscriber takes events away \
+                "This runtime delivers each event to one subscriber only, so a second subscriber takes events away \
                  from the first."
             }
             Self::OrphanContainers => {
-                "A sandbox was removed without its containers, as after an unclean stop; nobody will collect what is \
-                 left."
+                "A sandbox was removed without its containers, as happens after an unclean shutdown; nothing will \
+                 garbage-collect them."
             }
             Self::OddObjects => {
-                "The runtime holds objects that Kubernetes did not make, or whose description is broken; they are in \
-                 nobody's way but no kubelet will clean them up."
+                "The runtime holds objects that Kubernetes did not create, or whose metadata is broken; they do no \
+                 harm, but no kubelet will clean them up."
             }
-            Self::OpenSocket => "Whoever may open the runtime's socket can run anything as root on this machine.",
+            Self::OpenSocket => "Any user who can open the runtime socket can run anything as root on this machine.",
         }
     }
 
-    /// Where people met it: issues upstream, as `project#number`.
+    /// Upstream issues that report it, as `project#number`.
     pub fn seen_in(self) -> &'static [&'static str] {
         match self {
             Self::LockedContainer => &[
@@ -263,7 +263,7 @@ impl Serialize for Trouble {
 impl<'de> Deserialize<'de> for Trouble {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let name = String::deserialize(deserializer)?;
-        Self::parse(&name).ok_or_else(|| serde::de::Error::custom(format_args!("no trouble is called {name:?}")))
+        Self::parse(&name).ok_or_else(|| serde::de::Error::custom(format_args!("unknown trouble {name:?}")))
     }
 }
 

@@ -32,14 +32,14 @@ impl Trouble {
                 node.unit
             ),
             Self::RuntimeStuck => format!(
-                "Its state: `ps -o pid,stat,wchan:32,args -C {}` (T is stopped, D waits for a disk).{}",
+                "Process state: `ps -o pid,stat,wchan:32,args -C {}` (T: stopped, D: blocked on I/O).{}",
                 node.process,
                 node.stacks()
             ),
             Self::LockedContainer => format!("{}{}", node.shim(), node.stacks()),
             Self::HungShim => node.shim(),
             Self::StalledStorage => format!(
-                "Is there room, and does it answer? `timeout 5 df -h /var/lib/{}`, `mount -t nfs,nfs4`, `dmesg | \
+                "Is the disk full or unresponsive? `timeout 5 df -h /var/lib/{}`, `mount -t nfs,nfs4`, `dmesg | \
                  tail -n 50`.{}",
                 node.state_dir,
                 node.stacks()
@@ -52,7 +52,7 @@ impl Trouble {
                 node.stacks()
             ),
             Self::NotInspectable => format!(
-                "The error in full: {}; what the runtime says: `journalctl -u {} -n 100`. Repair: {}a restart of the \
+                "Full error: {}; runtime log: `journalctl -u {} -n 100`. Repair: {}a restart of the \
                  runtime.",
                 node.status(),
                 node.unit,
@@ -63,68 +63,70 @@ impl Trouble {
                 }
             ),
             Self::ListFails => format!(
-                "The error in full: `{0} pods`, `{0} ps -a`; what the runtime says: `journalctl -u {1} -n 100`.",
+                "Full error: `{0} pods`, `{0} ps -a`; runtime log: `journalctl -u {1} -n 100`.",
                 node.crictl, node.unit
             ),
             Self::ListOverLimit | Self::ListNearLimit => format!(
-                "How many, and how large: `{0} ps -a -q | wc -l`, `{0} ps -a -o json | wc -c`. {1} What is few and \
-                 large has large labels or annotations.",
+                "Number and size: `{0} ps -a -q | wc -l`, `{0} ps -a -o json | wc -c`. {1} If the \
+                 objects are few but large, they have large labels or annotations.",
                 node.crictl,
                 node.dead()
             ),
-            Self::ManyDeadContainers => format!("{} Then end the crash loop that makes them.", node.dead()),
+            Self::ManyDeadContainers => format!("{} Then fix the crash loop that creates them.", node.dead()),
             Self::LongRelist => format!(
-                "What changes so often? {}. How long a look takes: {}. Fewer pods on this node help, and so do \
-                 fewer dead containers.",
+                "Which pods change so often: {}. How long a relist takes: {}. Fewer pods or fewer dead containers on \
+                 this node help.",
                 node.pleg("watch --no-initial"),
                 node.pleg("bench")
             ),
             Self::RuntimeSlow => format!(
-                "What is short? `head /proc/pressure/*`, `top -b -n 1 | head -n 15`, `iostat -x 1 3`; who asks: `ss \
-                 -xp | grep {}`.",
+                "Which resource is short: `head /proc/pressure/*`, `top -b -n 1 | head -n 15`, `iostat -x 1 3`; \
+                 connected clients: `ss -xp | grep {}`.",
                 node.process
             ),
             Self::RuntimeNotReady => format!(
-                "Its own words: `{} info`, `journalctl -u {} -n 50`.",
+                "Reported conditions: `{} info`, `journalctl -u {} -n 50`.",
                 node.crictl, node.unit
             ),
             Self::NetworkNotReady => format!(
-                "`ls -l /etc/cni/net.d /opt/cni/bin`, and the runtime's words: `{} info`.",
+                "CNI configuration: `ls -l /etc/cni/net.d /opt/cni/bin`; reported conditions: `{} info`.",
                 node.crictl
             ),
             Self::StreamDown => format!(
-                "Why it ended: `journalctl -u {} -n 50`. How polling does: {}.",
+                "Runtime log: `journalctl -u {} -n 50`. State of polling: {}.",
                 node.unit,
                 node.pleg("health")
             ),
             Self::LossyStream => format!(
-                "Who else subscribes: `ss -xp | grep {}`; what the runtime says: `journalctl -u {} -n 100`. `--mode \
-                 generic` relists every second and takes no events.",
+                "Other subscribers: `ss -xp | grep {}`; runtime log: `journalctl -u {} -n 100`. `--mode \
+                 generic` relists every second and does not subscribe.",
                 node.process, node.unit
             ),
             Self::SplitEvents => format!(
-                "Let only one program subscribe to events; who is connected: `ss -xp | grep {}`. containerd 2.0 and \
-                 later send every event to all.",
+                "Let only one program subscribe to events; connected clients: `ss -xp | grep {}`. containerd 2.0 \
+                 and later deliver every event to all subscribers.",
                 node.process
             ),
             Self::OrphanContainers => {
                 let crictl = &node.crictl;
                 let (which, repair) = match node.id {
                     Some(id) => (format!("`{crictl} inspect {id}`"), format!("`{crictl} rm -f {id}`")),
-                    None => (format!("`{crictl} ps -a`"), format!("`{crictl} rm -f` and the id")),
+                    None => (format!("`{crictl} ps -a`"), format!("`{crictl} rm -f` with its id")),
                 };
-                format!("Look at it: {which}. Repair, once nobody needs it: {repair}.")
+                format!("Inspect it: {which}. Repair, if it is no longer needed: {repair}.")
             }
             Self::OddObjects => format!(
-                "See them: `{0} pods -o json`, `{0} ps -a -o json`. What is not yours to remove can stay.",
+                "List them: `{0} pods -o json`, `{0} ps -a -o json`. They can stay if they belong to another tool.",
                 node.crictl
             ),
             Self::OpenSocket => match node.socket {
                 Some(path) => {
-                    format!("`ls -l {path}`. Repair: `chmod o-rwx {path}`, and in the runtime's configuration.")
+                    format!(
+                        "Mode of the socket: `ls -l {path}`. Repair: `chmod o-rwx {path}`, also in the runtime's configuration."
+                    )
                 }
-                None => "Its mode: `ls -l` and its path. Repair: take the rights of others away, in the runtime's \
-                         configuration too."
+                None => "Mode of the socket: `ls -l` with its path. Repair: remove the permissions of others, also in \
+                         the runtime's configuration."
                     .to_owned(),
             },
         }
@@ -192,16 +194,19 @@ impl<'a> Node<'a> {
             (None, Some(sandbox)) => format!("`{crictl} -t 10s inspectp {sandbox}`"),
             (None, None) => {
                 let name = self.container.map(|name| format!(" --name {name}")).unwrap_or_default();
-                format!("`{crictl} ps -a{name}`, then `{crictl} -t 10s inspect` and the id")
+                format!("`{crictl} ps -a{name}`, then `{crictl} -t 10s inspect` with the id")
             }
         }
     }
 
     /// What we know of the pod ourselves.
     fn known(&self) -> String {
-        let pod = self
-            .pod
-            .map(|pod| format!(" What we know of the pod: {}.", self.pleg(&format!("inspect {pod}"))));
+        let pod = self.pod.map(|pod| {
+            format!(
+                " What pleg knows about the pod: {}.",
+                self.pleg(&format!("inspect {pod}"))
+            )
+        });
         pod.unwrap_or_default()
     }
 
@@ -210,7 +215,7 @@ impl<'a> Node<'a> {
         let of = self.sandbox.map(|id| format!(" --pod {id}")).unwrap_or_default();
         format!(
             "Count the dead: `{0} ps -a --state Exited -q{of} | wc -l`. Repair: `{0} rm $({0} ps -a --state Exited \
-             -q{of})` (their logs and exit codes go with them).",
+             -q{of})` (this removes their logs and exit codes too).",
             self.crictl
         )
     }
@@ -239,8 +244,8 @@ impl<'a> Node<'a> {
     fn shim(&self) -> String {
         let pid = self.shim_pid.map_or_else(|| "PID".to_owned(), |pid| pid.to_string());
         format!(
-            "The shim's state: {}. T is stopped: repair with `kill -CONT {pid}`, which loses nothing. D waits for a \
-             disk or a file server, which has to come back. Killing the shim ends the pod's containers.",
+            "State of the shim: {}. T (stopped): repair with `kill -CONT {pid}`, which loses nothing. D (blocked on \
+             I/O): its disk or file server has to recover. Killing the shim kills the pod's containers.",
             self.find_shim()
         )
     }
@@ -249,7 +254,7 @@ impl<'a> Node<'a> {
     fn stacks(&self) -> String {
         match self.process {
             process @ ("containerd" | "crio") => {
-                format!(" Where it waits: `kill -USR1 $(pidof {process})` writes its stacks to its log.")
+                format!(" Where it is blocked: `kill -USR1 $(pidof {process})` writes goroutine stacks to its log.")
             }
             _ => String::new(),
         }

@@ -272,7 +272,7 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// Waits for what is so now, which was just noted in the chronicle. `ask`: and asks for a look.
+    /// Waits for what is so now, which was just noted in the chronicle. `ask`: and asks for a relist.
     pub fn start(rig: &Rig, pod: usize, noted: usize, ask: bool) -> Self {
         let uid = PodUid::from(format!("p{pod}"));
         let token = if ask {

@@ -24,7 +24,7 @@ pub(crate) async fn run(global: &Global, args: Bundle) -> anyhow::Result<ExitCod
         .unwrap_or_else(|| format!("{}.tar.gz", bundle::name(time)).into());
     let to_stdout = path == Path::new("-");
     if to_stdout && std::io::stdout().is_terminal() {
-        let message = "a bundle is nothing to look at: name a file with -o, or pipe it on".to_owned();
+        let message = "a bundle is binary: name a file with -o, or redirect stdout".to_owned();
         return Err(Usage(message).into());
     }
     // Nobody should wait for what cannot be written in the end.
@@ -76,7 +76,11 @@ const PARTS: [(&str, &str, &str); 5] = [
         "/api/v1/node/conditions",
     ),
     ("metrics.txt", "the metrics", "/metrics"),
-    (RECORDER, "what was seen, decided and sent", "/api/v1/debug/recorder"),
+    (
+        RECORDER,
+        "what was observed, decided and published",
+        "/api/v1/debug/recorder",
+    ),
 ];
 
 /// The same without a daemon: there is no past to tell of, but the present.
@@ -104,7 +108,7 @@ fn json(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {
 
 fn told(path: &Path, bytes: usize, parts: &[Part], daemon: bool) -> String {
     let mut text = format!(
-        "{} ({} kB), for you alone to read:\n",
+        "{} ({} kB), readable only by you:\n",
         path.display(),
         bytes.div_ceil(1000)
     );
@@ -117,11 +121,11 @@ fn told(path: &Path, bytes: usize, parts: &[Part], daemon: bool) -> String {
         text.push('\n');
     }
     if !daemon {
-        text.push_str("No daemon runs here, so there is no past in it: pleg run keeps the last ten minutes.\n");
+        text.push_str("No daemon is running, so the bundle has no history; pleg run keeps the last ten minutes.\n");
     }
     text.push_str(
-        "It names pods, containers and their ids, and has error messages of the runtime. It has no labels,\n\
-         annotations, environment variables, logs or secrets.\n",
+        "It contains names and ids of pods and containers, and error messages of the runtime. It contains no\n\
+         labels, annotations, environment variables, logs or secrets.\n",
     );
     text
 }

@@ -92,7 +92,7 @@ fn text(replayed: &Replayed) -> String {
     if header.dropped > 0 {
         let _ = writeln!(
             text,
-            "the recorder had to drop {} entries to stay within its {} MiB: see --recorder-mib of pleg run",
+            "the recorder dropped {} entries to stay within {} MiB: see --recorder-mib of pleg run",
             header.dropped,
             header.limit_bytes >> 20
         );

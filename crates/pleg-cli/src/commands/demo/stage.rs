@@ -92,7 +92,7 @@ impl Stage {
         };
         let at = self.dir.0.join("runtime.sock");
         format!(
-            "a simulated runtime at unix://{}: {}, {churn} changes a second, {length}",
+            "a simulated runtime at unix://{}: {}, {churn} changes per second, {length}",
             at.display(),
             count(pods, "pod")
         )
@@ -136,7 +136,7 @@ impl Stage {
             })
         });
         let Some(target) = found else {
-            return "no container runs: nothing to stall".to_owned();
+            return "no container is running: nothing to stall".to_owned();
         };
         if let Err(error) = self.sim.hang(Rpc::ContainerStatus, Some(target.clone())) {
             return format!("cannot stall {target}: {error}");
@@ -148,7 +148,7 @@ impl Stage {
         if let Err(error) = exited {
             return format!("cannot end {target}: {error}");
         }
-        let text = format!("the runtime now hangs on ContainerStatus of {target}. All other pods go on:");
+        let text = format!("the runtime now hangs on ContainerStatus of {target}. All other pods are unaffected:");
         if let Ok(mut stalled) = self.stalled.lock() {
             *stalled = Some(target);
         }

@@ -85,18 +85,14 @@ pub(super) fn text(told: &Told) -> String {
         .iter()
         .map(|(kind, n)| format!("{kind} {n}"))
         .collect();
-    let _ = writeln!(
-        text,
-        "  events   {} ({} of them found at the start)",
-        told.events, told.initial
-    );
+    let _ = writeln!(text, "  events   {} ({} of them initial)", told.events, told.initial);
     for line in types.chunks(4) {
         let _ = writeln!(text, "           {}", line.join(", "));
     }
     let of = |seconds: Option<f64>| seconds.map_or("-".to_owned(), lag);
     let _ = writeln!(
         text,
-        "  lag      median {}, 99th {}, worst {} (from the runtime's own time of a change to our event)",
+        "  lag      median {}, 99th {}, worst {} (from the runtime's timestamp of a change to the event)",
         of(told.lag_seconds_p50),
         of(told.lag_seconds_p99),
         of(told.lag_seconds_worst)

@@ -195,7 +195,7 @@ impl Examination<'_> {
             matches!(self.facts.containers.answer, Answer::None(_)) && self.facts.sandboxes.answer == Answer::Ok;
         if hangs && self.room(known::DAEMON_ANSWERS) {
             self.progress
-                .tell("the daemon to tell which containers it knows".to_owned());
+                .tell("the daemon to list the containers it knows".to_owned());
             let known = known::to_daemon(self.plan.daemon.as_ref()).await;
             self.facts.inventory.containers = known.unwrap_or_default().into_iter().map(Arc::new).collect();
         }
@@ -303,7 +303,7 @@ impl Examination<'_> {
             if self.room(self.plan.list) {
                 self.list_once(&mut again).await;
             } else {
-                self.leave_out("whether what is not found by its id is still listed".to_owned());
+                self.leave_out("whether objects not found by id are still listed".to_owned());
             }
         }
         let listed = inventory::take(&mut again);

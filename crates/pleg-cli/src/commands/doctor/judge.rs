@@ -88,14 +88,14 @@ impl Judge<'_> {
             let words = [&condition.reason, &condition.message].map(String::as_str);
             let words = words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>();
             let why = if words.is_empty() {
-                "it does not say why".to_owned()
+                "no reason given".to_owned()
             } else {
                 words.join(": ")
             };
             self.find(
                 Severity::Critical,
                 trouble,
-                format!("Status says {}=false: {why}", condition.kind),
+                format!("Status reports {}=false: {why}", condition.kind),
                 Vec::new(),
             );
         }
@@ -108,7 +108,7 @@ impl Judge<'_> {
             (Answer::None(after), Answer::None(_)) => self.find(
                 Severity::Critical,
                 Trouble::RuntimeStuck,
-                format!("Version answers, both lists do not within {}", seconds(*after)),
+                format!("Version is answered, but neither list within {}", seconds(*after)),
                 Vec::new(),
             ),
             (Answer::None(after), _) => self.find(
@@ -140,7 +140,7 @@ impl Judge<'_> {
                     );
                 }
                 Answer::Unimplemented => {
-                    let evidence = format!("{rpc}: the runtime does not implement it");
+                    let evidence = format!("{rpc}: not implemented by the runtime");
                     self.find(Severity::Critical, Trouble::ListFails, evidence, Vec::new());
                 }
                 _ => {}
@@ -175,14 +175,14 @@ impl Judge<'_> {
         let culprits = match (stuck.is_empty(), hung.is_empty()) {
             (false, _) => stuck,
             (true, false) => {
-                evidence.push_str("; the container is one of a pod whose shim hangs");
+                evidence.push_str("; the locked container belongs to a pod whose shim hangs");
                 hung.clone()
             }
             (true, true) => {
                 evidence.push_str(if self.facts.inventory.containers.is_empty() {
-                    "; which container it is cannot be told without the ids of a running daemon (pleg run)"
+                    "; naming the container needs the ids known to a running daemon (pleg run)"
                 } else {
-                    "; no container that the daemon knows is stuck: it is a newer one"
+                    "; no container known to the daemon is stuck, so it must be a newer one"
                 });
                 Vec::new()
             }
@@ -213,7 +213,7 @@ impl Judge<'_> {
         let stuck = self.stuck();
         if facts.everything_is_slow() {
             let evidence = format!(
-                "half of {} status calls take {} or more, and so do calls about no container at all",
+                "half of {} status calls take {} or more, and so do calls that concern no container",
                 plain.len(),
                 rounded(median)
             );
@@ -222,7 +222,7 @@ impl Judge<'_> {
         }
         if stuck.len() > plain.len() / 2 && stuck.len() > 2 {
             let evidence = format!(
-                "{} of {} status calls are not answered, while Version and the lists are",
+                "{} of {} status calls are not answered, but Version and the lists are",
                 stuck.len(),
                 plain.len()
             );
@@ -231,7 +231,7 @@ impl Judge<'_> {
             self.hung_and_stuck(stuck, median);
         }
         if let Some(alone) = facts.alone.filter(|alone| *alone >= SLOW_ALONE) {
-            let evidence = format!("one status takes {} even when nobody else asks", rounded(alone));
+            let evidence = format!("a status call takes {} even when it is the only call", rounded(alone));
             self.find(Severity::Warning, Trouble::RuntimeSlow, evidence, Vec::new());
         }
         self.refused(&plain);
@@ -242,7 +242,7 @@ impl Judge<'_> {
         if !hung.is_empty() {
             let asked = self.facts.samples.iter().filter(|sample| sample.verbose).count();
             let evidence = format!(
-                "PodSandboxStatus with verbose, for which the runtime asks the shim, takes {} or more in {} of \
+                "verbose PodSandboxStatus, which the runtime forwards to the shim, takes {} or more in {} of \
                  {}",
                 seconds(SHIM_ANSWERS),
                 hung.len(),
@@ -260,7 +260,7 @@ impl Judge<'_> {
             .any(|finding| finding.trouble == Trouble::LockedContainer);
         if !stuck.is_empty() && !locked {
             let evidence = format!(
-                "{} {} not answered, while the lists are and half of all others answer within {}",
+                "{} {} not answered, but the lists are, and half of all other status calls answer within {}",
                 stuck.len(),
                 if stuck.len() == 1 {
                     "status call is"
@@ -272,9 +272,13 @@ impl Judge<'_> {
             self.find(Severity::Critical, Trouble::StuckInspection, evidence, stuck);
         } else if let Some(slow) = self.slow() {
             let evidence = format!(
-                "{} {} slow, while half of all answer within {}",
+                "{} {} slow, but half of all status calls answer within {}",
                 slow.len(),
-                if slow.len() == 1 { "status is" } else { "statuses are" },
+                if slow.len() == 1 {
+                    "status call is"
+                } else {
+                    "status calls are"
+                },
                 rounded(median)
             );
             self.find(Severity::Warning, Trouble::StuckInspection, evidence, slow);
@@ -287,19 +291,19 @@ impl Judge<'_> {
             Answer::Unreachable(why) => Some(why),
             _ => None,
         }) {
-            let evidence = format!("went away during the examination: {why}");
+            let evidence = format!("the runtime went away during the examination: {why}");
             self.find(Severity::Critical, Trouble::RuntimeDown, evidence, Vec::new());
         }
         let refused = self.places(|sample| match &sample.answer {
-            Answer::NotFound => Some("listed, and not found by its id".to_owned()),
+            Answer::NotFound => Some("listed, but not found by its id".to_owned()),
             Answer::Failed(why) => Some(why.clone()),
-            Answer::Unimplemented => Some("the runtime does not implement the call".to_owned()),
+            Answer::Unimplemented => Some("call not implemented by the runtime".to_owned()),
             _ => None,
         });
         if refused.is_empty() {
             return;
         }
-        let evidence = format!("{} of {} statuses refused", refused.len(), plain.len());
+        let evidence = format!("{} of {} status calls failed", refused.len(), plain.len());
         // Where most are refused it is the runtime that needs a repair, not each of them.
         let most = refused.len() > 2 && refused.len() > plain.len() / 2;
         let first = refused.first().filter(|_| !most).cloned().unwrap_or_default();
@@ -341,7 +345,7 @@ impl Judge<'_> {
             && kubelet.hanging_calls == 0
         {
             let evidence = format!(
-                "a look at which everything has changed takes a kubelet {}",
+                "a relist that inspects every pod takes a kubelet {}",
                 rounded(Duration::from_secs_f64(all))
             );
             self.find(Severity::Warning, Trouble::LongRelist, evidence, Vec::new());
@@ -376,7 +380,7 @@ impl Judge<'_> {
                     .as_ref()
                     .map(|runtime| format!("{} {}", runtime.name, runtime.version));
                 let evidence = format!(
-                    "{} hands each event to one of its subscribers; we did not subscribe",
+                    "{} delivers each event to only one of its subscribers; pleg did not subscribe",
                     version.unwrap_or_default()
                 );
                 self.find(Severity::Info, Trouble::SplitEvents, evidence, Vec::new());
@@ -396,7 +400,7 @@ impl Judge<'_> {
     fn socket(&mut self) {
         if let Some(socket) = self.facts.socket.as_ref().filter(|socket| socket.world_accessible) {
             let evidence = format!(
-                "{} has mode {}: every user of this machine may open it",
+                "{} has mode {}: every user on this machine can open it",
                 socket.path, socket.mode
             );
             self.find(Severity::Warning, Trouble::OpenSocket, evidence, Vec::new());

@@ -76,13 +76,13 @@ pub(super) fn forecast(facts: &Facts) -> Kubelet {
         }
         Some(Silence::Stuck(_)) => {
             return Kubelet::not_ready(format!(
-                "NotReady: the runtime's status is not answered, and no look ends within {threshold}."
+                "NotReady: the runtime does not answer Status, and no relist completes within {threshold}."
             ));
         }
         None => {}
     }
     if let Some(bad) = facts.conditions.iter().find(|condition| !condition.status) {
-        return Kubelet::not_ready(format!("NotReady now: the runtime says {}=false.", bad.kind));
+        return Kubelet::not_ready(format!("NotReady now: the runtime reports {}=false.", bad.kind));
     }
     for (rpc, list) in [
         ("ListPodSandbox", &facts.sandboxes),
@@ -91,20 +91,20 @@ pub(super) fn forecast(facts: &Facts) -> Kubelet {
         match &list.answer {
             Answer::Ok if over_limit(list) => {
                 return Kubelet::not_ready(format!(
-                    "NotReady {threshold} after the list outgrew 16 MiB: every look fails at {rpc} ({} bytes).",
+                    "NotReady {threshold} after the list exceeded 16 MiB: every relist fails at {rpc} ({} bytes).",
                     list.bytes
                 ));
             }
             Answer::Ok => {}
             Answer::None(_) => {
                 return Kubelet::not_ready(format!(
-                    "Every look waits {} for {rpc} and fails; NotReady {threshold} after the last good one.",
+                    "Every relist waits {} for {rpc} and fails; NotReady {threshold} after the last successful one.",
                     seconds(CALL)
                 ));
             }
             _ => {
                 return Kubelet::not_ready(format!(
-                    "Every look fails at {rpc}; NotReady {threshold} after the last good one."
+                    "Every relist fails at {rpc}; NotReady {threshold} after the last successful one."
                 ));
             }
         }
@@ -131,21 +131,21 @@ pub(super) fn forecast(facts: &Facts) -> Kubelet {
     let calls = |n: usize| if n == 1 { "call hangs" } else { "calls hang" };
     let says = match verdict {
         Verdict::NotReady => format!(
-            "{hanging} {} for {} each, so that every look takes {}: NotReady, again and again, beyond {threshold}.",
+            "{hanging} {} for {} each, so every relist takes {}: NotReady again and again, because that exceeds {threshold}.",
             calls(hanging),
             seconds(CALL),
             rounded(look)
         ),
         Verdict::Late => format!(
-            "Every look takes {}, because {hanging} {}, and all pods are seen late by as much; NotReady is reached \
+            "Every relist takes {} because {hanging} {}, and changes of all pods are seen that much later; NotReady \
              if {more} more hang{}.",
             rounded(look),
             calls(hanging),
             if more == 1 { "s" } else { "" }
         ),
         Verdict::Ready => format!(
-            "A look takes {}; a look at which everything has changed, as after a restart of the kubelet, {}{}; \
-             NotReady is reached if {} hang{}.",
+            "A relist takes {}; one that inspects every pod, as after a restart of the kubelet, takes {}{}; \
+             NotReady if {} hang{}.",
             rounded(look),
             if slow { "more than " } else { "" },
             rounded(all),
@@ -229,8 +229,8 @@ mod tests {
             |_| {},
             Verdict::Ready,
             Some(2),
-            "A look takes 20ms; a look at which everything has changed, as after a restart of the kubelet, 520ms; NotReady is \
-                 reached if 2 containers hang.",
+            "A relist takes 20ms; one that inspects every pod, as after a restart of the kubelet, takes 520ms; NotReady \
+                 if 2 containers hang.",
         ),
         // kubernetes/kubernetes#94829, and measured: looks of 120 s, health says fine.
         (
@@ -239,7 +239,7 @@ mod tests {
             |_| {},
             Verdict::Late,
             Some(1),
-            "NotReady is reached if 1 more hangs",
+            "NotReady if 1 more hangs",
         ),
         (
             "two hang",
@@ -247,7 +247,7 @@ mod tests {
             |_| {},
             Verdict::NotReady,
             Some(0),
-            "every look takes 4m0s",
+            "every relist takes 4m0s",
         ),
         (
             "slow lists leave less room",
@@ -255,7 +255,7 @@ mod tests {
             |facts| facts.containers.took = Duration::from_secs(70),
             Verdict::Ready,
             Some(1),
-            "A look takes 1m10s",
+            "A relist takes 1m10s",
         ),
         (
             "a late status is counted as it was",
@@ -287,7 +287,7 @@ mod tests {
             |facts| facts.containers.answer = Answer::None(Duration::from_secs(5)),
             Verdict::NotReady,
             None,
-            "Every look waits 2m0s for ListContainers and fails",
+            "Every relist waits 2m0s for ListContainers and fails",
         ),
         (
             "the list is too large",
@@ -295,7 +295,7 @@ mod tests {
             |facts| facts.containers.bytes = KUBELET_LIMIT + 1,
             Verdict::NotReady,
             None,
-            "outgrew 16 MiB",
+            "exceeded 16 MiB",
         ),
         (
             "a streamed list may be as large as it likes",

@@ -39,14 +39,14 @@ fn head(report: &Report) -> String {
     let counts = [
         (Severity::Critical, "critical"),
         (Severity::Warning, "warning"),
-        (Severity::Info, "to know"),
+        (Severity::Info, "note"),
     ];
     let counts: Vec<_> = counts
         .into_iter()
         .filter(|(severity, _)| count(*severity) > 0)
         .map(|(severity, word)| match (severity, count(severity)) {
-            (Severity::Warning, n) => counted(n, word),
-            (_, n) => format!("{n} {word}"),
+            (Severity::Critical, n) => format!("{n} {word}"),
+            (_, n) => counted(n, word),
         })
         .collect();
     let (colour, verdict) = match report.severity {
@@ -55,14 +55,14 @@ fn head(report: &Report) -> String {
         _ if idle(report) => {
             let containers = report.counts.as_ref().and_then(|counts| counts.containers).unwrap_or(0);
             let mut parts = vec![format!(
-                "it answers, but none of {} runs",
+                "the runtime answers, but none of {} runs",
                 counted(containers, "container")
             )];
             parts.extend(counts);
             (YELLOW, parts.join(", "))
         }
-        Some(Severity::Info) => (GREEN, format!("well, {}", counts.join(", "))),
-        None => (GREEN, "well".to_owned()),
+        Some(Severity::Info) => (GREEN, format!("no problems found, {}", counts.join(", "))),
+        None => (GREEN, "no problems found".to_owned()),
     };
     let took = rounded(Duration::try_from_secs_f64(report.took_seconds).unwrap_or_default());
     let mut text = format!(
@@ -71,7 +71,10 @@ fn head(report: &Report) -> String {
     );
     for what in &report.left_out {
         let budget = rounded(Duration::try_from_secs_f64(report.budget_seconds).unwrap_or_default());
-        let _ = writeln!(text, "{YELLOW}Not examined{PLAIN}, for lack of time ({budget}): {what}");
+        let _ = writeln!(
+            text,
+            "{YELLOW}Not examined{PLAIN} within the budget of {budget}: {what}"
+        );
     }
     text
 }
@@ -178,9 +181,9 @@ fn found(text: &mut String, report: &Report) {
     }
     if let Some(socket) = &report.socket {
         let who = if socket.world_accessible {
-            "everybody may"
+            "every user can"
         } else {
-            "others may not"
+            "other users cannot"
         };
         line(
             "Socket",
@@ -223,7 +226,7 @@ fn found(text: &mut String, report: &Report) {
         })
         .collect();
     if !lists.is_empty() {
-        line("Lists", format!("{}; a kubelet takes up to 16 MiB", lists.join(", ")));
+        line("Lists", format!("{}; a kubelet accepts up to 16 MiB", lists.join(", ")));
     }
     line("Kubelet", report.kubelet.says.clone());
 }
@@ -232,16 +235,7 @@ fn calls(text: &mut String, calls: &[CallStats]) {
     if calls.is_empty() {
         return;
     }
-    let mut table = Table::new(&[
-        "RPC",
-        "CALLS",
-        "FAILED",
-        "UNANSWERED",
-        "P50",
-        "P99",
-        "WORST",
-        "WORST IS",
-    ]);
+    let mut table = Table::new(&["RPC", "CALLS", "FAILED", "UNANSWERED", "P50", "P99", "WORST", "SLOWEST"]);
     for call in calls {
         let bad = |n: usize| match n {
             0 => Cell::from("0"),

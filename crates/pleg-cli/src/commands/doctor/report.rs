@@ -157,12 +157,12 @@ fn events_told(events: &Events, runtime: Option<&Runtime>) -> EventsTold {
         _ if runtime.is_none() => ("unknown", "the runtime does not answer".to_owned()),
         Events::NotTried => (
             "not-tried",
-            "not tried, since who subscribes takes what the runtime keeps for its next subscriber (--events tries)"
+            "not checked: subscribing would consume events the runtime holds for its next subscriber (use --events to check)"
                 .to_owned(),
         ),
         Events::Split => (
             "refused",
-            "not tried: this runtime hands each event to one subscriber, so that we would take them from the kubelet"
+            "not checked: this runtime delivers each event to one subscriber only, so pleg would take events from a kubelet"
                 .to_owned(),
         ),
         Events::Unimplemented => ("unimplemented", "the runtime has no event stream".to_owned()),
@@ -178,7 +178,7 @@ fn events_told(events: &Events, runtime: Option<&Runtime>) -> EventsTold {
         Events::NoTime => (
             "not-tried",
             format!(
-                "not tried: that takes {}, and the budget was used up",
+                "not checked: this takes {}, and the budget is used up",
                 pleg_cri::error::seconds(events::TIME)
             ),
         ),

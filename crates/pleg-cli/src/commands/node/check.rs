@@ -19,9 +19,9 @@ Examples:
   pleg node check /etc/pleg/manifests web.yaml
   pleg node check *.yaml -o json | jq '.[].problems'
 
-Reads the files as `pleg node` does, and says the same about them. Asks no runtime, so that what
-only a running node can know (a host port in use, an image that is not there) is not found.
-Ends with 1 if something would be refused.")]
+Reads the files as `pleg node` does and reports the same problems. No runtime is contacted, so what
+only a running node can know (a host port in use, a missing image) is not checked.
+The exit code is 1 if something would be refused.")]
 pub(super) struct CheckArgs {
     /// Manifests, or directories of manifests
     #[arg(value_name = "FILE", required = true)]

@@ -40,7 +40,7 @@ impl NodeLock {
                 Ok(lock) => return Ok(lock),
                 Err(_) if Instant::now() < until => tokio::time::sleep(PAUSE).await,
                 Err(holder) => anyhow::bail!(
-                    "another pleg node ({holder}) runs node {name} on {endpoint}: two of them would remove each other's pods. \
+                    "another pleg node ({holder}) already runs node {name} on {endpoint}; two would remove each other's pods. \
                      Stop it, or choose another --node-name"
                 ),
             }
@@ -64,9 +64,7 @@ impl NodeLock {
                     let mut pid = String::new();
                     file.take(32).read_to_string(&mut pid)?;
                     let pid: Option<u32> = pid.trim().parse().ok();
-                    return Ok(Err(
-                        pid.map_or("its pid is unknown".to_owned(), |pid| format!("pid {pid}"))
-                    ));
+                    return Ok(Err(pid.map_or("pid unknown".to_owned(), |pid| format!("pid {pid}"))));
                 }
                 locked => locked?,
             }

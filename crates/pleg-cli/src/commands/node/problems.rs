@@ -18,7 +18,7 @@ Examples:
   pleg node problems
   pleg node problems -o json | jq -r '.[].origin'
 
-Ends with 0, also if there are problems.")]
+The exit code is 0 even if there are problems.")]
 pub(super) struct ProblemsArgs {
     #[command(flatten)]
     observe: Observe,
@@ -29,7 +29,7 @@ pub(super) struct ProblemsArgs {
 
 pub(super) async fn run(global: &Global, args: ProblemsArgs) -> anyhow::Result<ExitCode> {
     let Some(daemon) = connect::daemon(global, &args.observe).await? else {
-        let words = "no `pleg node` was found: name its socket with --daemon. A runtime knows nothing of manifests";
+        let words = "no running `pleg node` found: name its socket with --daemon. A container runtime knows nothing about manifests";
         return Err(Usage(words.to_owned()).into());
     };
     let answer: anyhow::Result<Vec<Complaint>> = daemon.get_json("/api/v1/node/complaints").await;

@@ -85,24 +85,24 @@ struct Output {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Every running container exits now.
+    /// Make every running container exit now.
     Storm {
         /// The exit code of all of them.
         #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
         exit_code: i32,
     },
-    /// The running containers of a pod exit now.
+    /// Make the running containers of a pod exit now.
     Exit {
         #[command(flatten)]
         target: Target,
         /// Their exit code.
         #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
         exit_code: i32,
-        /// Killed for their memory instead: 137, OOMKilled.
+        /// Report them as OOMKilled, exit code 137.
         #[arg(long)]
         oom: bool,
     },
-    /// The containers of a pod come back as new attempts, now.
+    /// Restart the containers of a pod now, as new attempts.
     Restart {
         #[command(flatten)]
         target: Target,
@@ -112,7 +112,7 @@ enum Verb {
         #[command(flatten)]
         target: Target,
     },
-    /// Add pods like those from the start.
+    /// Add pods like the initial ones.
     Add {
         /// How many.
         #[arg(long, value_name = "N")]
@@ -126,7 +126,7 @@ enum Verb {
         #[command(flatten)]
         target: MaybeTarget,
     },
-    /// Let held calls go: those of the same selectors, all when there is none.
+    /// Release held calls: those with the same selectors, or all without a selector.
     Unhang {
         /// The call, such as ContainerStatus.
         #[arg(long, value_name = "NAME")]
@@ -140,12 +140,12 @@ enum Verb {
         #[command(flatten)]
         target: MaybeTarget,
     },
-    /// End locks: those of the same selectors, all when there is none.
+    /// Release locks: those with the same selectors, or all without a selector.
     Unlock {
         #[command(flatten)]
         target: MaybeTarget,
     },
-    /// Change latency, churn, or what Status says.
+    /// Change latency, churn, or the conditions in Status.
     #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
     Set {
         /// How long calls take, as in 5ms.
@@ -159,16 +159,16 @@ enum Verb {
         jitter: Option<Span>,
         #[command(flatten)]
         target: MaybeTarget,
-        /// Changes a second.
+        /// Changes per second.
         #[arg(long, value_name = "PER_SECOND", group = "what")]
         churn: Option<f64>,
-        /// What Status says of the runtime.
+        /// RuntimeReady in Status.
         #[arg(long, value_name = "BOOL", group = "what", action = clap::ArgAction::Set)]
         runtime_ready: Option<bool>,
-        /// What Status says of the network.
+        /// NetworkReady in Status.
         #[arg(long, value_name = "BOOL", group = "what", action = clap::ArgAction::Set)]
         network_ready: Option<bool>,
-        /// A subscriber of events that does not read holds up whoever makes something.
+        /// An event subscriber that does not read blocks calls that create something.
         #[arg(long, value_name = "BOOL", group = "what", action = clap::ArgAction::Set)]
         block_on_subscribers: Option<bool>,
     },
@@ -180,7 +180,7 @@ enum Verb {
         /// The gRPC code, such as UNAVAILABLE.
         #[arg(long, value_name = "CODE")]
         code: GrpcCode,
-        /// How many of them, from 0 to 1; 0 ends it.
+        /// Share of the calls, from 0 to 1; 0 ends the fault.
         #[arg(long, value_name = "R", default_value_t = 1.0)]
         rate: f64,
     },
@@ -190,7 +190,7 @@ enum Verb {
         #[arg(long = "for", value_name = "DURATION")]
         length: Span,
     },
-    /// Change what happens to events on their way; what is left out is as it should be.
+    /// Inject faults into the event stream; options that are not given are reset.
     Events {
         /// The share that never arrives, from 0 to 1.
         #[arg(long, value_name = "R", default_value_t = 0.0)]
@@ -208,13 +208,13 @@ enum Verb {
         #[arg(long, value_name = "DURATION", default_value = "0s")]
         delay: Span,
     },
-    /// Hang a pod's shim: lists and statuses stay as they are, and what happens in the pod is not seen.
+    /// Hang a pod's shim: lists and statuses freeze, and changes in the pod are not seen.
     HangShim {
         /// The pod, as NAMESPACE/NAME.
         #[arg(long, value_name = "NS/NAME")]
         pod: PodRef,
     },
-    /// Let a shim go on, or all: what happened meanwhile is seen now.
+    /// Release one hung shim, or all: changes made meanwhile become visible.
     UnhangShim {
         /// Only that of this pod, as NAMESPACE/NAME.
         #[arg(long, value_name = "NS/NAME")]
@@ -222,7 +222,7 @@ enum Verb {
     },
     /// End every fault, latency too.
     Clear,
-    /// Show what every call was asked for, and what it cost.
+    /// Show the counters and costs of every call.
     Stats {
         #[command(flatten)]
         output: Output,

@@ -13,7 +13,7 @@ use super::{Ending, same_socket};
 
 const EXAMPLES: &str = "\
 Examples:
-  Between containerd and whoever asks it through /tmp/cri.sock:
+  Between containerd and its clients at /tmp/cri.sock:
     pleg sim proxy --upstream unix:///run/containerd/containerd.sock --listen unix:///tmp/cri.sock --control unix:///tmp/ctl.sock
     pleg watch -r unix:///tmp/cri.sock
 
@@ -22,7 +22,7 @@ Examples:
     pleg sim ctl --control unix:///tmp/ctl.sock lock --pod default/web --container app
     pleg sim ctl --control unix:///tmp/ctl.sock clear
 
-The runtime itself is asked for its lists, to find the ids of what is named, and is not changed.";
+The proxy lists the objects of the runtime to find the ids of named pods. It does not change the runtime.";
 
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
@@ -33,7 +33,7 @@ pub(super) struct ProxyArgs {
     /// Serve CRI on this socket (mode 0600; removed at the end).
     #[arg(long, value_name = "ENDPOINT", value_parser = Endpoint::parse)]
     listen: Endpoint,
-    /// Take commands of `pleg sim ctl` on this socket.
+    /// Accept commands of `pleg sim ctl` on this socket.
     #[arg(long, value_name = "ENDPOINT", value_parser = Endpoint::parse)]
     control: Option<Endpoint>,
     /// Rates and jitter follow from it.
@@ -71,7 +71,7 @@ pub(super) async fn run(args: ProxyArgs) -> anyhow::Result<ExitCode> {
     let control = control.map_or(String::new(), |control| format!(", control on {control}"));
     writeln!(
         anstream::stderr(),
-        "proxy ready on {} before {upstream}{control}",
+        "proxy ready on {} for {upstream}{control}",
         proxy.endpoint()
     )?;
     ending.come().await;

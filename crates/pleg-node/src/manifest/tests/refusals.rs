@@ -8,147 +8,147 @@ const ROWS: &[(&str, &str, &str)] = &[
     (
         "preStop: {exec: {command: [drain]}}",
         "preStop: {exec: {command: [drain]}, tcpSocket: {port: 80}}",
-        "spec.containers[0].lifecycle.preStop.tcpSocket: pleg node does not support this field: remove it",
+        "spec.containers[0].lifecycle.preStop.tcpSocket: field is not supported by pleg node; remove it",
     ),
     (
         "hostname: shop-1",
         "hostname: shop-1\n  tolerations: []",
-        "spec.tolerations: pleg node does not support this field: remove it",
+        "spec.tolerations: field is not supported by pleg node; remove it",
     ),
     (
         "emptyDir: {}",
         "emptyDir: {medium: Memory}",
-        "spec.volumes[0].emptyDir.medium: pleg node does not support this field: remove it",
+        "spec.volumes[0].emptyDir.medium: field is not supported by pleg node; remove it",
     ),
     (
         "runAsUser: 1000",
         "runAsUser: 1000\n    fsGroup: 5",
-        "spec.securityContext.fsGroup: pleg node does not support this field: remove it",
+        "spec.securityContext.fsGroup: field is not supported by pleg node; remove it",
     ),
     (
         "cpu: 250m",
         "cpu: 250m, ephemeral-storage: 1Gi",
-        "spec.containers[0].resources.requests.ephemeral-storage: pleg node does not support this field: remove it",
+        "spec.containers[0].resources.requests.ephemeral-storage: field is not supported by pleg node; remove it",
     ),
     (
         "seccompProfile: {type: Unconfined}",
         "seccompProfile: {type: Localhost}",
-        "spec.containers[0].securityContext.seccompProfile.type: pleg node does not support profiles of its own: write \
-             RuntimeDefault or Unconfined",
+        "spec.containers[0].securityContext.seccompProfile.type: Localhost profiles are not supported; use RuntimeDefault or \
+             Unconfined",
     ),
     (
         "hostIPC: false",
         "hostIPC: true",
-        "spec.hostIPC: pleg node does not support this: write false, or remove it",
+        "spec.hostIPC: not supported by pleg node; set it to false or remove it",
     ),
     (
         "enableServiceLinks: false",
         "enableServiceLinks: true",
-        "spec.enableServiceLinks: there is no API server here: write false, or remove it",
+        "spec.enableServiceLinks: requires an API server; set it to false or remove it",
     ),
     (
         "status: {}",
         "status: {phase: Running}",
-        "status: is ours to say: remove it",
+        "status: set by pleg node; remove it",
     ),
     (
         "namespace: shop",
         "namespace: shop\n  uid: abc",
-        "metadata.uid: is made from the content: remove it",
+        "metadata.uid: computed from the manifest; remove it",
     ),
     (
         "{type: RuntimeDefault}",
         "{type: RuntimeDefault, localhostProfile: x}",
-        "spec.securityContext.seccompProfile.localhostProfile: pleg node does not support this field: remove it",
+        "spec.securityContext.seccompProfile.localhostProfile: field is not supported by pleg node; remove it",
     ),
     // Fields that nobody has.
     (
         "restartPolicy: OnFailure",
         "restartPolicy: OnFailure\n  restartpolicy: Never",
-        "spec.restartpolicy: there is no such field; is restartPolicy meant?",
+        "spec.restartpolicy: unknown field; did you mean restartPolicy?",
     ),
     (
         "workingDir: /srv",
         "workdir: /srv",
-        "spec.containers[0].workdir: there is no such field",
+        "spec.containers[0].workdir: unknown field",
     ),
-    ("kind: Pod", "kind: Pod\nextra: 1", "extra: there is no such field"),
+    ("kind: Pod", "kind: Pod\nextra: 1", "extra: unknown field"),
     // Wrong types and values.
     (
         "value: \"8080\"",
         "value: 8080",
-        "spec.containers[0].env[0].value: is a number, and has to be a text: write it in quotes",
+        "spec.containers[0].env[0].value: expected a string, found a number; put it in quotes",
     ),
     (
         "hostNetwork: true",
         "hostNetwork: \"true\"",
-        "spec.hostNetwork: is a text, and has to be true or false",
+        "spec.hostNetwork: expected true or false, found a string",
     ),
     (
         "activeDeadlineSeconds: 3600",
         "activeDeadlineSeconds: 0",
-        "spec.activeDeadlineSeconds: is 0, and has to be from 1 to 2147483647",
+        "spec.activeDeadlineSeconds: 0 is out of range; expected 1 to 2147483647",
     ),
     (
         "terminationGracePeriodSeconds: 5",
         "terminationGracePeriodSeconds: 1.5",
-        "spec.terminationGracePeriodSeconds: is a number, and has to be a whole number",
+        "spec.terminationGracePeriodSeconds: expected an integer, found a number",
     ),
     (
         "restartPolicy: OnFailure",
         "restartPolicy: Sometimes",
-        r#"spec.restartPolicy: is "Sometimes", and has to be Always, OnFailure or Never"#,
+        r#"spec.restartPolicy: "Sometimes" is not valid; expected Always, OnFailure or Never"#,
     ),
     (
         "cpu: 1.5, memory: 128Mi",
         "cpu: 1.5, memory: 128MB",
-        r#"spec.containers[0].resources.limits.memory: is "128MB", which is no quantity such as 500m, 2, 128Mi or 1G"#,
+        r#"spec.containers[0].resources.limits.memory: "128MB" is not a quantity; expected a value such as 500m, 2, 128Mi or 1G"#,
     ),
     (
         "cpu: 250m",
         "cpu: 2",
-        "spec.containers[0].resources.requests: asks for more cpu than the limit allows",
+        "spec.containers[0].resources.requests: requests more cpu than the limit allows",
     ),
     (
         "periodSeconds: 2",
         "periodSeconds: 0",
-        "spec.containers[0].livenessProbe.periodSeconds: is 0, and has to be from 1 to 2147483647",
+        "spec.containers[0].livenessProbe.periodSeconds: 0 is out of range; expected 1 to 2147483647",
     ),
     (
         "successThreshold: 1",
         "successThreshold: 2",
-        "spec.containers[0].livenessProbe.successThreshold: is 2, and has to be from 1 to 1",
+        "spec.containers[0].livenessProbe.successThreshold: 2 is out of range; expected 1 to 1",
     ),
     (
         "successThreshold: 2",
         "terminationGracePeriodSeconds: 2",
-        "spec.containers[0].readinessProbe.terminationGracePeriodSeconds: a readiness probe ends nothing, so it has no grace period",
+        "spec.containers[0].readinessProbe.terminationGracePeriodSeconds: a readiness probe does not terminate the container, so it has no grace period",
     ),
     (
         "nameservers: [10.0.0.53, \"fd00::53\"]",
         "nameservers: [10.0.0.53, ns1]",
-        "spec.dnsConfig.nameservers[1]: is no IP address",
+        "spec.dnsConfig.nameservers[1]: is not an IP address",
     ),
     (
         "value: \"2\"",
         "value: \"2\\nnameserver 6.6.6.6\"",
-        r#"spec.dnsConfig.options[0].value: is "2\nnameserver 6.6.6.6", and has to be one word"#,
+        r#"spec.dnsConfig.options[0].value: "2\nnameserver 6.6.6.6" must be a single word"#,
     ),
     (
         "scheme: HTTP,",
         "scheme: GOPHER,",
-        r#"spec.containers[0].livenessProbe.httpGet.scheme: is "GOPHER", and has to be HTTP or HTTPS"#,
+        r#"spec.containers[0].livenessProbe.httpGet.scheme: "GOPHER" is not valid; expected HTTP or HTTPS"#,
     ),
     // What does not go together.
     (
         "preStop: {exec: {command: [drain]}}",
         "preStop: {exec: {command: [drain]}, httpGet: {port: 80}}",
-        "spec.containers[0].lifecycle.preStop: has to have exactly one of exec, httpGet and sleep",
+        "spec.containers[0].lifecycle.preStop: exactly one of exec, httpGet and sleep must be set",
     ),
     (
         "grpc: {port: 9000, service: shop}",
         "grpc: {port: 9000}\n      tcpSocket: {port: 1}",
-        "spec.containers[0].readinessProbe: has to have exactly one of exec, httpGet, tcpSocket and grpc",
+        "spec.containers[0].readinessProbe: exactly one of exec, httpGet, tcpSocket and grpc must be set",
     ),
     (
         "tcpSocket: {port: http,",
@@ -158,22 +158,22 @@ const ROWS: &[(&str, &str, &str)] = &[
     (
         "hostPort: 8080",
         "hostPort: 80",
-        "spec.containers[0].ports: with hostNetwork the hostPort 80 has to be the containerPort 8080",
+        "spec.containers[0].ports: with hostNetwork, hostPort 80 must equal containerPort 8080",
     ),
     (
         "- {containerPort: 53, protocol: UDP}",
         "- {containerPort: 8080, hostPort: 8080, hostIP: 127.0.0.1}",
-        "spec.containers[0].ports: the hostPort 8080 is taken twice",
+        "spec.containers[0].ports: duplicate hostPort 8080",
     ),
     (
         "name: prepare",
         "name: app",
-        "spec.containers: there are two containers named app",
+        "spec.containers: duplicate container name app",
     ),
     (
         "{name: scratch, mountPath: /tmp}",
         "{name: scratch, mountPath: /etc/./ssl/}",
-        r#"spec.containers[0].volumeMounts[1].mountPath: there are two mounts at "/etc/ssl""#,
+        r#"spec.containers[0].volumeMounts[1].mountPath: duplicate mount at "/etc/ssl""#,
     ),
     (
         "{name: scratch, mountPath: /tmp}",
@@ -183,100 +183,100 @@ const ROWS: &[(&str, &str, &str)] = &[
     (
         "emptyDir: {}",
         "emptyDir:",
-        "spec.volumes[0]: has to have exactly one of emptyDir and hostPath (an empty directory is written emptyDir: {})",
+        "spec.volumes[0]: exactly one of emptyDir and hostPath must be set (write emptyDir: {} for an empty directory)",
     ),
     (
         "image: busybox:1.36",
         "image: busybox:1.36\n    livenessProbe: {exec: {command: [x]}}",
-        "spec.initContainers[0].livenessProbe: an init container runs to its end, so it has no probes; sidecars have \
-             restartPolicy: Always",
+        "spec.initContainers[0].livenessProbe: an init container cannot have probes unless it is a \
+             sidecar (restartPolicy: Always)",
     ),
     (
         "imagePullPolicy: Never",
         "imagePullPolicy: Never\n    restartPolicy: Always",
-        "spec.containers[0].restartPolicy: only init containers have a restart policy of their own; the pod's is spec.restartPolicy",
+        "spec.containers[0].restartPolicy: only init containers can have their own restart policy; use spec.restartPolicy for the pod",
     ),
     (
         "hostPID: true",
         "hostPID: true\n  shareProcessNamespace: true",
-        "spec.shareProcessNamespace: with hostPID all processes are shared already",
+        "spec.shareProcessNamespace: must not be set together with hostPID",
     ),
     (
         "dnsPolicy: None",
         "dnsPolicy: ClusterFirst",
-        "spec.dnsPolicy: there is no cluster DNS here: write Default for the host's, or None with dnsConfig",
+        "spec.dnsPolicy: cluster DNS is not available; use Default (the host's DNS) or None with dnsConfig",
     ),
     (
         "priority: 2000001000",
         "priority: 1",
-        "spec.priority: has to be the value of priorityClassName: there is nobody here who would sort pods by it",
+        "spec.priority: must match priorityClassName; pleg node does not schedule by priority",
     ),
     (
         "privileged: false",
         "privileged: true",
-        "spec.containers[0].securityContext.allowPrivilegeEscalation: a container that is privileged or has SYS_ADMIN can \
-             escalate in any case",
+        "spec.containers[0].securityContext.allowPrivilegeEscalation: must not be false in a container \
+             that is privileged or has SYS_ADMIN",
     ),
     (
         "mountPropagation: HostToContainer",
         "mountPropagation: Bidirectional",
-        "spec.containers[0].volumeMounts[1].mountPropagation: Bidirectional is for privileged containers only",
+        "spec.containers[0].volumeMounts[1].mountPropagation: Bidirectional requires a privileged container",
     ),
     (
         "value: \"8080\"",
         "value: \"8080\", valueFrom: {fieldRef: {fieldPath: metadata.name}}",
-        "spec.containers[0].env[0]: has to have one of value and valueFrom, not both",
+        "spec.containers[0].env[0]: value and valueFrom must not both be set",
     ),
     (
         "fieldPath: metadata.name,",
         "fieldPath: spec.serviceAccountName,",
-        r#"spec.containers[0].env[2].valueFrom.fieldRef.fieldPath: is "spec.serviceAccountName", and has to be metadata.name, .namespace, .uid, .labels['…'] or .annotations['…'], spec.nodeName, status.hostIP, .podIP or .podIPs"#,
+        r#"spec.containers[0].env[2].valueFrom.fieldRef.fieldPath: "spec.serviceAccountName" is not supported; expected metadata.name, .namespace, .uid, .labels['…'] or .annotations['…'], spec.nodeName, status.hostIP, .podIP or .podIPs"#,
     ),
     // Names and paths that lead elsewhere.
     (
         "name: web\n",
         "name: ../../etc\n",
-        r#"metadata.name: is "../../etc", and has to be 1 to 253 of a-z, 0-9, - and ., each part of it with neither end a -"#,
+        r#"metadata.name: "../../etc" is not a valid name; expected 1 to 253 characters of a-z, 0-9, - and ., no part starting or ending with -"#,
     ),
     (
         "namespace: shop",
         "namespace: a/b",
-        r#"metadata.namespace: is "a/b", and has to be 1 to 63 of a-z, 0-9 and -, with neither end a -"#,
+        r#"metadata.namespace: "a/b" is not a valid name; expected 1 to 63 characters of a-z, 0-9 and -, not starting or ending with -"#,
     ),
     (
         "  - name: app\n",
         "  - name: ..\n",
-        r#"spec.containers[0].name: is "..", and has to be 1 to 63 of a-z, 0-9 and -, with neither end a -"#,
+        r#"spec.containers[0].name: ".." is not a valid name; expected 1 to 63 characters of a-z, 0-9 and -, not starting or ending with -"#,
     ),
     (
         "path: /etc/ssl/certs",
         "path: /srv/../etc/shadow",
-        r#"spec.volumes[1].hostPath.path: is "/srv/../etc/shadow", and must not go up with .."#,
+        r#"spec.volumes[1].hostPath.path: "/srv/../etc/shadow" must not contain .."#,
     ),
     (
         "path: /etc/ssl/certs",
         "path: etc",
-        r#"spec.volumes[1].hostPath.path: is "etc", and has to begin with /"#,
+        r#"spec.volumes[1].hostPath.path: "etc" is not absolute; expected a path that starts with /"#,
     ),
     (
         "mountPath: /tmp}",
         "mountPath: /tmp/../etc}",
-        r#"spec.containers[0].volumeMounts[0].mountPath: is "/tmp/../etc", and must not go up with .."#,
+        r#"spec.containers[0].volumeMounts[0].mountPath: "/tmp/../etc" must not contain .."#,
     ),
     (
         "path: healthz?full=1",
         "path: \"/ HTTP/1.1\\r\\nX: y\"",
-        r#"spec.containers[0].livenessProbe.httpGet.path: is "/ HTTP/1.1\r\nX: y", and has to be printable ASCII without spaces"#,
+        r#"spec.containers[0].livenessProbe.httpGet.path: "/ HTTP/1.1\r\nX: y" is not valid; expected printable ASCII without spaces"#,
     ),
     (
         "args: [\"--port=$(PORT)\"]",
         "args: [\"a\\0b\"]",
-        "spec.containers[0].args[0]: holds a NUL byte",
+        "spec.containers[0].args[0]: must not contain a NUL byte",
     ),
     (
         "app: web",
         "app: -web",
-        r#"metadata.labels.app: is "-web", and has to be at most 63 of A-Z, a-z, 0-9, -, _ and ., with a letter or digit at both ends"#,
+        r#"metadata.labels.app: "-web" is not a valid label value; expected at most 63 characters of A-Z, a-z, 0-9, -, _ and ., starting and ending with a letter or digit"#,
     ),
 ];
 

@@ -104,7 +104,10 @@ async fn a_port_is_good_if_somebody_listens() {
     let port = listener.local_addr().unwrap().port();
     assert!(connect(None, port, HERE).await.is_ok());
     assert!(connect(Some("127.0.0.1"), port, None).await.is_ok());
-    assert_eq!(connect(None, port, None).await.unwrap_err(), "the pod has no address");
+    assert_eq!(
+        connect(None, port, None).await.unwrap_err(),
+        "the pod has no IP address"
+    );
     drop(listener);
     let refused = connect(None, port, HERE).await.unwrap_err();
     assert!(

@@ -118,7 +118,10 @@ async fn a_bad_file_keeps_its_pods_and_stops_nobody() {
         complaint.starts_with("a.yaml: is neither YAML nor JSON: "),
         "{complaint}"
     );
-    assert!(complaint.ends_with("Pod default/web-n stays as it was"), "{complaint}");
+    assert!(
+        complaint.ends_with("Pod default/web-n is kept as it was"),
+        "{complaint}"
+    );
 
     // Another one that was never good: which pod it is about is known.
     std::fs::write(
@@ -130,8 +133,8 @@ async fn a_bad_file_keeps_its_pods_and_stops_nobody() {
     assert!(broken.complete);
     assert_eq!(
         told(&broken)[1],
-        "b.yaml: document 1 (pod default/db) is refused: spec.containers[0].image: is missing; spec.containers[0].imag: there is no such \
-         field; is image meant?"
+        "b.yaml: document 1 (pod default/db): spec.containers[0].image: required field is missing; spec.containers[0].imag: unknown \
+         field; did you mean image?"
     );
     // Others run, and those who are mended run too.
     std::fs::write(dir.path().join("c.yaml"), manifest("job", "1")).unwrap();
@@ -160,7 +163,7 @@ async fn a_file_that_was_broken_while_we_were_away_keeps_its_pods() {
     assert_eq!(words(&first), ["a.yaml:a-n:1", "c.yaml:c-n:2"]);
     assert!(first.complete, "all that may run of them is known");
     let told = complaints(&first, dir.path());
-    assert!(told[0].ends_with("Pod default/a-n stays as it was"), "{told:?}");
+    assert!(told[0].ends_with("Pod default/a-n is kept as it was"), "{told:?}");
     // Somewhere else they are no business of this source.
     let other = tempfile::tempdir().unwrap();
     let mut source = Running::start_knowing(other.path(), &before.offers);
@@ -202,8 +205,8 @@ async fn one_bad_document_keeps_the_pods_of_its_file() {
     assert_eq!(
         complaints(&half, dir.path()),
         [
-            "a.yaml: document 2 (pod default/y) is refused: spec.containers[0].image: is a list, and has to be a text. Pod default/y-n \
-          stays as it was"
+            "a.yaml: document 2 (pod default/y): spec.containers[0].image: expected a string, found a list. Pod default/y-n \
+          is kept as it was"
         ]
     );
 }

@@ -28,7 +28,7 @@ impl Wanted {
         !self.all && self.pods.is_empty()
     }
 
-    /// Takes back what a failed look has not served.
+    /// Takes back what a failed relist has not served.
     pub(in crate::generator) fn put_back(&mut self, other: Self) {
         self.all |= other.all;
         for (uid, ids) in other.pods {
@@ -169,7 +169,7 @@ impl<R: Runtime> Generator<R> {
         }
         let complete = self.cache.reader().complete();
         for (key, ids) in by_id {
-            // A container that nobody has listed yet may be missing, so this vouches for nothing beyond the last complete look.
+            // A container that nobody has listed yet may be missing, so this vouches for nothing beyond the last complete relist.
             self.ask_by_ids(key, ids, complete);
         }
     }

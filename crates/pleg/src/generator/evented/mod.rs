@@ -32,7 +32,7 @@ use verify::Standing;
 /// Lists that events ask for take at most one part in so many of the time, however slow they are: a storm must not keep the runtime
 /// listing. What they wait for comes with the next full relist in any case.
 const SHARE: u32 = 4;
-/// A stream that is back within this time is not worth a word; nor is one whose runtime is gone, which is told anyway.
+/// A stream that reconnects within this time is not reported as down; nor is one whose runtime is gone, which is reported anyway.
 const UNTOLD: Duration = Duration::from_secs(5);
 /// How often the gauges follow what events bring.
 const COUNT: Duration = Duration::from_secs(1);
@@ -57,7 +57,7 @@ pub(super) struct Evented {
     reason: Arc<str>,
     /// Why and since when the stream is down, if it is.
     error: Option<(Arc<str>, Instant)>,
-    /// Since when the stream is down, and whether that was told.
+    /// Since when the stream is down, and whether that was logged.
     down: Option<(Instant, bool)>,
     /// What lists are wanted for.
     pub(super) wanted: Wanted,
@@ -128,7 +128,7 @@ impl Evented {
         pods > 1 && self.pods_took.saturating_mul(pods) > self.full_took
     }
 
-    /// When it is to be told that the stream is down.
+    /// When to report that the stream is down.
     pub(super) fn tell_at(&self) -> Option<Instant> {
         self.down.filter(|(_, told)| !told).map(|(since, _)| since + UNTOLD)
     }
@@ -247,12 +247,12 @@ impl<R: Runtime> Generator<R> {
                 }
                 self.trust_connected(runtime);
                 self.recorder.transition(Turn::Evented, None, Some(&reason), None);
-                // Subscribed, so look: what happened before is found, what happens from now on is told.
+                // Subscribed: relist now. Earlier changes are found, later ones have events.
                 self.hints.all(Source::Relist);
             }
             StreamState::Off { reason } => {
                 self.evented.down = None;
-                // Who has chosen it knows.
+                // It was configured, so there is nothing to report.
                 if self.config.evented.mode != Mode::Generic {
                     tracing::info!("looking every {}: {reason}", seconds(self.config.period));
                 }
@@ -289,7 +289,7 @@ impl<R: Runtime> Generator<R> {
     fn tell_mode(&self) {
         let report = self.evented.report();
         self.metrics.mode(&report);
-        // Without a stream its misses are nobody's trouble.
+        // Without a stream, its misses do not matter.
         let lossy = self
             .evented
             .trust

@@ -18,7 +18,7 @@ use crate::records::PodKey;
 use crate::runtime::Runtime;
 use crate::trouble::Trouble;
 
-/// Whether a full relist can tell what the stream missed.
+/// Whether a full relist can prove that the stream missed something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
     /// There is no stream.
@@ -86,14 +86,14 @@ impl<R: Runtime> Generator<R> {
         }
     }
 
-    /// Events asked for a look at this pod.
+    /// Events asked for a relist of this pod.
     pub(in crate::generator) fn is_told(&self, key: PodKey, told: &Wanted) -> bool {
         self.records
             .pod(key)
             .is_some_and(|pod| told.pods.contains_key(&pod.uid))
     }
 
-    /// Counts what the stream had its time to tell, and did not.
+    /// Counts changes that the stream had time to report, and did not.
     pub(super) fn judge_misses(&mut self) {
         let now = Instant::now();
         if self.evented.misses.next().is_none_or(|at| now < at) {
@@ -165,7 +165,7 @@ impl<R: Runtime> Generator<R> {
         }
     }
 
-    /// The stream of that runtime is connected. The same runtime's misses are remembered; another one has made none.
+    /// The stream of that runtime is connected. Misses of the same runtime are remembered; another one starts with none.
     pub(super) fn trust_connected(&mut self, runtime: &Arc<str>) {
         let evented = &mut self.evented;
         if evented
@@ -197,7 +197,7 @@ impl<R: Runtime> Generator<R> {
         self.evented.period.now()
     }
 
-    /// Full looks come as often as in generic mode again.
+    /// Full relists come as often as in generic mode again.
     pub(in crate::generator) fn reset_period(&mut self, why: &str) {
         if self.evented.period.reset() {
             self.next_full = self.next_full.min(Instant::now() + self.evented.period.now());

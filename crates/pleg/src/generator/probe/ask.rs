@@ -1,6 +1,6 @@
 //! The calls of one probe, and what their answers say about the pod's shim and about one of its containers.
 //!
-//! Nothing is judged by a constant alone: whoever takes long is compared with what others answer in the same moment, and asked again.
+//! No constant alone decides: an object that takes long is compared with what others answer at the same time, and asked again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,12 +19,12 @@ use crate::status::ContainerStatus;
 /// The kernel waits for a lock of a process before it shows its arguments, and a hung one may hold that.
 const PROC_ANSWERS: Duration = Duration::from_secs(2);
 
-/// Who is asked.
+/// What is probed.
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) pod: PodRef,
     pub(super) sandbox: SandboxId,
-    /// One of its containers; none if it has none that runs, or if somebody else asks about them already.
+    /// One of its containers; none if none is running, or if they are being inspected already.
     pub(super) container: Option<ContainerRef>,
     /// Containers of other pods, asked only to compare with.
     pub(super) witnesses: Vec<(PodRef, ContainerRef)>,
@@ -33,7 +33,7 @@ pub(super) struct Target {
 /// How to ask.
 #[derive(Debug, Clone)]
 pub(super) struct How {
-    /// Who takes longer than this is looked at more closely.
+    /// An object that takes longer than this is compared with others.
     pub(super) slow: Duration,
     /// Looks for the process of a shim that hangs.
     pub(super) search: bool,
@@ -181,7 +181,7 @@ async fn ask_container<R: Runtime>(
     }
     let answered = others.iter().filter(|answered| **answered).count();
     if !others.is_empty() && answered * 2 <= others.len() {
-        // It is like the others: slow, which is no trouble, or nobody answers.
+        // It is like the others: slow, which is not a trouble, or no container answers.
         let late = if ended {
             None
         } else {
@@ -210,7 +210,7 @@ fn verdict_of(answer: Option<&Result<ContainerStatus, Error>>) -> Option<Contain
     match answer? {
         Err(error) if error.kind.is_deadline() => None,
         Err(error) if error.kind.is_unreachable() => Some(ContainerVerdict::Unknown),
-        // A refusal is an answer too; the next inspection tells of it.
+        // An error is an answer too; the next inspection reports it.
         Ok(_) | Err(_) => Some(ContainerVerdict::Answers),
     }
 }

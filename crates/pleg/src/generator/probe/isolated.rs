@@ -1,4 +1,4 @@
-//! What a status call takes while nothing else of ours is in flight.
+//! The latency of a status call while no other call of ours is in flight.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

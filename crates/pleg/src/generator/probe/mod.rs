@@ -1,4 +1,4 @@
-//! Finds shims and containers that hang without anybody noticing.
+//! Finds shims and containers that hang without any other sign.
 //!
 //! A shim that is stopped or stuck keeps no list and no status waiting: its pod just shows its last state for ever. Only a call that
 //! goes through the shim tells, and the verbose `PodSandboxStatus` is the one that changes nothing. A container whose status hangs is
@@ -63,18 +63,18 @@ impl Default for ProbeConfig {
 const MOST_PROBES: usize = 4;
 /// Suspects that wait for their probe. More than this are found in the round.
 const MOST_SUSPECTS: usize = 64;
-/// While events tell of changes and full looks are rare, the probes of a round come together: so many in flight at once.
+/// Most probes in flight while relists are rare: the probes of a round are then sent together.
 const MOST_TOGETHER: usize = 32;
-/// And so many in a round: a node of the usual size is through in one; on a larger one probes would be most of what rest costs.
+/// Most probes per round while relists are rare; larger nodes need several rounds. More would dominate the cost of an idle node.
 const MOST_AT_REST: usize = 110;
 /// From one probe of a shim that hangs to the next.
 const AGAIN: Duration = Duration::from_secs(10);
 /// Containers that a slow one is compared with.
 const MOST_WITNESSES: u32 = 3;
-/// Hung shims that are followed. More than this at once is no matter of shims.
+/// Most hung shims that are tracked. If more hang at once, shims are not the cause.
 const MOST_HUNG: usize = 256;
 
-/// Pods that somebody has a reason to suspect. Clones share it.
+/// Pods that are suspected, by the generator or a caller. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Suspects {
     shared: Arc<Mutex<VecDeque<PodUid>>>,
@@ -163,7 +163,7 @@ pub(super) struct Probed {
     answers: Answers,
 }
 
-/// Whom to probe: a pod's sandbox, and this one of its containers rather than the one whose turn it is.
+/// What to probe: a pod's sandbox, and this container instead of the one whose turn it is.
 #[derive(Debug)]
 struct Chosen {
     pod: PodRef,

@@ -1,4 +1,4 @@
-//! Containers that do not change and do not answer: which are known, when each is asked again, and what is said about them.
+//! Unchanged containers that do not answer: which are known, when each is asked again, and what is reported about them.
 
 use std::time::Duration;
 

@@ -25,10 +25,10 @@ const MOST_ITEMS: usize = 200_000_000;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReplayError {
     /// The first line is no header.
-    #[error("this is no recording: the first line has to be of the kind \"recording\"")]
+    #[error("not a recording: the first line must be of kind \"recording\"")]
     NoHeader,
     /// Of another version.
-    #[error("the recording has format {0}, this version reads {FORMAT}")]
+    #[error("the recording has format {0}; this version reads format {FORMAT}")]
     Format(u32),
     /// A line does not fit to the lines after it.
     #[error("line {line} of the recording contradicts what follows it: {what}")]
@@ -38,8 +38,8 @@ pub enum ReplayError {
         /// What does not fit.
         what: String,
     },
-    /// Its lists would keep us busy for too long.
-    #[error("the lists of the recording have more than {MOST_ITEMS} items in all: too many to replay")]
+    /// Its lists are too large to replay.
+    #[error("the lists of the recording have more than {MOST_ITEMS} items in total, too many to replay")]
     TooLarge,
 }
 
@@ -167,7 +167,7 @@ struct Forth {
 }
 
 impl Forth {
-    /// The records of the beginning, made by looks and commits as any other.
+    /// The records of the beginning, made by relists and commits as any other.
     fn new(node: Node) -> Result<Self, ReplayError> {
         let mut forth = Self {
             records: Records::default(),
@@ -202,7 +202,7 @@ impl Forth {
         self.observe(snapshot, Coverage::Full)
     }
 
-    /// Counts what is gone through: a recording may be made to keep us busy for years.
+    /// Counts processed items: a malicious recording could otherwise take years.
     fn spend(&mut self, items: usize) -> Result<(), ReplayError> {
         self.items += items;
         if self.items > MOST_ITEMS {

@@ -356,7 +356,7 @@ impl Course {
             }
             ensure!(
                 began.elapsed() < PATIENCE,
-                "waited {PATIENCE:?} in vain for {what}\n{}",
+                "timed out after {PATIENCE:?} waiting for {what}\n{}",
                 self.subject.log()
             );
             sleep(every).await;

@@ -47,9 +47,9 @@ Examples:
   pleg bench node -o json | jq '.figures[] | select(.ok | not)'
   pleg bench node --check                          Exit code 1 if a limit is missed
 
-It runs pods of its own, on the host's network, and removes them; a runtime that has other pods is
-refused. `pleg node` is this binary, as a child process. Starts are measured twice in turns, and the
-better one of each counts. Close what else uses the processor.")]
+It runs pods of its own on the host network and removes them; a runtime with other pods is refused.
+`pleg node` is this binary, as a child process. Starts are measured twice, alternating, and the better
+result of each counts. Stop other programs that use the CPU.")]
 pub(crate) struct NodeBench {
     /// How many pods
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -127,7 +127,7 @@ async fn refuse_to_disturb(client: &Client) -> anyhow::Result<()> {
         );
     }
     anyhow::bail!(
-        "{} has {} ({}/{}{}): this makes and removes many, and measures nothing of worth beside others. Name a runtime without any",
+        "{} has {} ({}/{}{}): the benchmark creates and removes many pods, and other pods distort the results. Use a runtime without pods",
         client.endpoint(),
         count(listed.len(), "pod"),
         name.namespace,
@@ -158,10 +158,10 @@ async fn image(client: &Client, name: &str) -> anyhow::Result<v1::Image> {
         ..Default::default()
     };
     let pulled = Box::pin(client.call(request)).await;
-    pulled.with_context(|| format!("the image {name} is not there. Name another one with --image"))?;
+    pulled.with_context(|| format!("image {name} not found. Choose another one with --image"))?;
     status()
         .await?
-        .with_context(|| format!("{name} was pulled and is not there"))
+        .with_context(|| format!("{name} was pulled but cannot be found"))
 }
 
 /// Says on a terminal what is being measured.

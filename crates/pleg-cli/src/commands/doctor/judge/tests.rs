@@ -152,7 +152,12 @@ const CASES: &[Case] = &[
     (
         "a status that comes late is a warning",
         |facts| change(facts, 1..2, plain_container, |sample| sample.took = 1500 * MS),
-        &[(Warning, Trouble::StuckInspection, "1 status is slow", "default/web-1")],
+        &[(
+            Warning,
+            Trouble::StuckInspection,
+            "1 status call is slow",
+            "default/web-1",
+        )],
     ),
     (
         "most statuses hang and no shim does: the disk",
@@ -214,7 +219,7 @@ const CASES: &[Case] = &[
             (
                 Critical,
                 Trouble::LockedContainer,
-                "one of a pod whose shim hangs",
+                "belongs to a pod whose shim hangs",
                 "default/web-2",
             ),
             (Critical, Trouble::HungShim, "", "default/web-2"),
@@ -226,7 +231,7 @@ const CASES: &[Case] = &[
         &[(
             Critical,
             Trouble::LockedContainer,
-            "ListPodSandbox answered in 1ms; which container",
+            "ListPodSandbox answered in 1ms; naming the container",
             "",
         )],
     ),
@@ -253,7 +258,7 @@ const CASES: &[Case] = &[
             facts.sandboxes = facts.containers.clone();
             facts.samples.retain(|sample| sample.object.is_none());
         },
-        &[(Critical, Trouble::RuntimeStuck, "both lists do not", "")],
+        &[(Critical, Trouble::RuntimeStuck, "but neither list within", "")],
     ),
     (
         "a list is refused",
@@ -332,7 +337,7 @@ const CASES: &[Case] = &[
         &[(
             Critical,
             Trouble::NotInspectable,
-            "1 of 12 statuses refused",
+            "1 of 12 status calls failed",
             "default/web-4",
         )],
     ),
@@ -369,7 +374,7 @@ const CASES: &[Case] = &[
             (
                 Critical,
                 Trouble::RuntimeNotReady,
-                "RuntimeReady=false: it does not say why",
+                "RuntimeReady=false: no reason given",
                 "",
             ),
             (
@@ -383,7 +388,7 @@ const CASES: &[Case] = &[
     (
         "containerd#7318: events are split, and we keep away from them",
         |facts| facts.events = Events::Split,
-        &[(Info, Trouble::SplitEvents, "containerd v2.1.9 hands each event", "")],
+        &[(Info, Trouble::SplitEvents, "containerd v2.1.9 delivers each event", "")],
     ),
     (
         "the stream is refused",
