@@ -314,7 +314,7 @@ const CASES: &[Case] = &[
     (
         "every call takes a while",
         |facts| facts.alone = Some(100 * MS),
-        &[(Warning, Trouble::RuntimeSlow, "one status takes 100ms", "")],
+        &[(Warning, Trouble::RuntimeSlow, "a status call takes 100ms", "")],
     ),
     (
         "every call takes seconds: no container and no shim is to blame",
