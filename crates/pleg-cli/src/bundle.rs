@@ -228,7 +228,10 @@ mod tests {
         std::os::unix::fs::symlink("/dev/null", &link).unwrap();
         for other in [Path::new("/dev/null"), &link, dir.path()] {
             let error = check(other, true).unwrap_err();
-            assert!(error.to_string().ends_with("it exists and is not a regular file"), "{error}");
+            assert!(
+                error.to_string().ends_with("it exists and is not a regular file"),
+                "{error}"
+            );
         }
     }
 }

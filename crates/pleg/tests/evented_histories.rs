@@ -362,6 +362,10 @@ impl Pending {
             let Some(Item::Event(event)) = item else {
                 return Err(TestCaseError::fail("a gap"));
             };
+            use EventType::{PlegDegraded, PlegHealthy, TroubleEnded, TroubleStarted};
+            if matches!(event.kind, PlegDegraded | PlegHealthy | TroubleEnded | TroubleStarted) {
+                continue;
+            }
             prop_assert_eq!(event.kind, EventType::ContainerDied);
             let uid = event.pod.as_ref().unwrap().uid.to_string();
             let until = self.0.remove(&uid);

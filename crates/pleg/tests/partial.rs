@@ -306,3 +306,25 @@ async fn a_late_answer_by_id_raises_nobody() {
     let lines: Vec<_> = rig.drain().into_iter().filter(|line| line.contains("app3")).collect();
     assert_eq!(lines, ["ContainerDied p3 app3=1"]);
 }
+
+/// A request hangs with its lists, and the pod gets a new sandbox meanwhile: the list of its sandboxes is older than that.
+#[tokio::test(start_paused = true)]
+async fn lists_of_a_pod_that_are_far_apart_remove_nothing() {
+    let fake = node(2);
+    fake.world()
+        .add_container("orphan", "none", "alone", ContainerState::Running);
+    let mut rig = Rig::start(&fake, generic());
+    rig.seen().await;
+    rig.drain();
+    fake.world().locked = Some("app0".into());
+    rig.pleg.request(&PodUid::from("orphan"));
+    rig.settle().await;
+    fake.world().remove_pod("orphan");
+    fake.world().add_sandbox("orphan", "second");
+    sleep(Duration::from_millis(5500)).await;
+    fake.world().locked = None;
+    rig.seen().await;
+    let lines = rig.drain();
+    assert!(!lines.contains(&"PodRemoved orphan".to_owned()), "{lines:?}");
+    assert!(lines.contains(&"ContainerRemoved orphan alone".to_owned()), "{lines:?}");
+}

@@ -52,6 +52,26 @@ pub(super) struct ById {
 }
 
 impl ById {
+    /// Nothing that was known of the pod is left. Returns whether a list of sandboxes that was sent since then has said so too: then
+    /// the pod is gone.
+    pub(super) fn is_emptied(&mut self, key: PodKey) -> bool {
+        let Some(hang) = &mut self.hang else { return true };
+        *hang.emptied.entry(key).or_insert(Emptied::Since(Instant::now())) == Emptied::Confirmed
+    }
+
+    /// A list of sandboxes that was `sent` then was taken in. Returns the pods of which nothing was left by then.
+    fn confirm_emptied(&mut self, sent: Instant) -> Vec<PodKey> {
+        let Some(hang) = &mut self.hang else { return Vec::new() };
+        let mut confirmed = Vec::new();
+        for (key, emptied) in &mut hang.emptied {
+            if matches!(emptied, Emptied::Since(at) if *at <= sent) {
+                *emptied = Emptied::Confirmed;
+                confirmed.push(*key);
+            }
+        }
+        confirmed
+    }
+
     /// A list hangs, and the log says so: with who holds it up, unless nobody stands out.
     pub(super) fn is_told(&self) -> bool {
         self.hang.as_ref().is_some_and(|hang| hang.logged)
@@ -79,6 +99,8 @@ struct Hang {
     in_flight: usize,
     /// The other list is in flight, or is to be sent then.
     relist: Relist,
+    /// Pods of which nothing that was known is left.
+    emptied: HashMap<PodKey, Emptied>,
     /// It was logged, and so its end will be.
     logged: bool,
     /// The suspects whose shims are probed.
@@ -90,6 +112,15 @@ struct Hang {
 enum Relist {
     InFlight,
     At(Instant),
+}
+
+/// What is known of a pod of which nothing is left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Emptied {
+    /// Its objects were not found by their ids.
+    Since(Instant),
+    /// A list of sandboxes that was sent later was taken in.
+    Confirmed,
 }
 
 #[derive(Debug)]
@@ -150,6 +181,7 @@ impl Hang {
             slowest: Duration::ZERO,
             in_flight: 0,
             relist: Relist::At(now),
+            emptied: HashMap::new(),
             logged: false,
             probed: HashSet::new(),
         }
@@ -435,7 +467,14 @@ impl<R: Runtime> Generator<R> {
             _ => return,
         };
         self.limiter.alive(sent);
+        let is_of_sandboxes = matches!(list, Alone::Sandboxes(_));
         self.take_in_alone(list, sent);
+        if is_of_sandboxes {
+            let token = self.cache.reader().complete();
+            for key in self.by_id.confirm_emptied(sent) {
+                self.evaluate(key, token, Source::Relist, Why::Asked);
+            }
+        }
     }
 
     fn answered_by_id(&mut self, answered: Answered) {

@@ -121,11 +121,11 @@ impl<R: Runtime> Generator<R> {
 
     /// All that was known of the pod is gone, and no list has said yet that the pod is. Returns whether there is anything to wait for.
     fn wait_for_list(&mut self, key: PodKey, by_id: bool, unchanged: bool) -> bool {
-        if self.by_id.is_hanging() {
-            // A new sandbox of the pod may be in the list that hangs. Its record stays, and it is asked for when lists are back.
-            if let Some(uid) = self.records.pod(key).map(|pod| pod.uid.clone()) {
-                let source = self.forget_work(key).map_or(Source::Relist, |work| work.source);
-                self.hints.pod(&uid, source);
+        if self.by_id.is_hanging() && !self.by_id.is_emptied(key) {
+            // A new sandbox of the pod may be in the list that hangs: only a list of sandboxes that is sent from now on can tell.
+            let source = self.forget_work(key).map_or(Source::Relist, |work| work.source);
+            if let Some(pod) = self.records.pod(key).filter(|_| source == Source::OnDemand) {
+                self.hints.pod(&pod.uid, source);
             }
             self.moved(key);
             return true;

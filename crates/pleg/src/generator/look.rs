@@ -422,7 +422,12 @@ impl<R: Runtime> Generator<R> {
                 return self.look_failed(&Scope::Pods(pods), started, failed);
             }
         };
-        self.end_by_id(true);
+        if self.by_id.is_hanging() {
+            // The two lists of a pod were answered at moments that are far apart: together they cannot establish that it is gone.
+            self.end_by_id(true);
+            self.hints.put_back(asked);
+            return self.evented.wanted.put_back(stirred);
+        }
         for (uid, mut snapshot) in pods.iter().zip(snapshots) {
             let asked = asked.pods.get(uid).map(|&source| (source, Why::Asked));
             let why = asked.unwrap_or((Source::Evented, Why::News));
@@ -442,6 +447,7 @@ impl<R: Runtime> Generator<R> {
         let coverage = match list {
             Alone::Sandboxes(list) => {
                 snapshot.sandboxes = list;
+                self.sandboxes_listed = self.sandboxes_listed.max(Some(started));
                 Coverage::Sandboxes
             }
             Alone::Containers(list) => {
@@ -481,6 +487,9 @@ impl<R: Runtime> Generator<R> {
             .look(&mut self.records, &touched, recorded, started.elapsed(), 0);
         self.uncounted |= !touched.is_empty();
         let key = self.records.key(uid);
+        if let Some(key) = key {
+            self.listed_again(key, started);
+        }
         for &pod in touched.iter().filter(|&&pod| why == Why::News || Some(pod) != key) {
             self.evaluate(pod, token, source, Why::News);
         }
@@ -504,6 +513,9 @@ impl<R: Runtime> Generator<R> {
         (started, due): (Instant, bool),
         size: Size,
     ) {
+        if coverage != Coverage::Containers {
+            self.sandboxes_listed = self.sandboxes_listed.max(Some(started));
+        }
         let (touched, odd) = self.records.observe(snapshot, coverage);
         let why = (line::Scope::Full, asked.all.unwrap_or(Source::Relist));
         self.recorder

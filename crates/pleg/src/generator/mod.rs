@@ -130,6 +130,8 @@ pub struct Generator<R> {
     /// The relist whose lists are in flight.
     listing: Option<Listing>,
     list_times: ListTimes,
+    /// When the newest list of all sandboxes that was taken in had been sent.
+    sandboxes_listed: Option<Instant>,
     by_id: ById,
     prober: Prober,
 }
@@ -186,6 +188,7 @@ impl<R: Runtime> Generator<R> {
             quarantine: Quarantine::default(),
             listing: None,
             list_times: ListTimes::default(),
+            sandboxes_listed: None,
             by_id: ById::default(),
             prober: Prober::new(now),
         }

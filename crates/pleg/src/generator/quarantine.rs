@@ -56,6 +56,10 @@ struct Held {
     since: Instant,
     /// Calls that failed.
     attempts: u32,
+    /// When the runtime first said that it does not know the object.
+    denied: Option<Instant>,
+    /// A list of its pod that was sent after that still has it.
+    listed_since: bool,
     /// How the last of them did; none before the first.
     error: Option<Arc<PodError>>,
     /// Health and recorder know of it.
@@ -250,6 +254,10 @@ impl<R: Runtime> Generator<R> {
         for Unanswered { object, sent, outcome } in unanswered {
             let id = Arc::clone(object.id());
             let listed = self.records.object_state(&object);
+            if listed.is_none() {
+                // A list has said meanwhile that it is gone.
+                continue;
+            }
             self.quarantine.by_pod.entry(key).or_default().push(Arc::clone(&id));
             let held = Held {
                 pod: key,
@@ -257,6 +265,8 @@ impl<R: Runtime> Generator<R> {
                 phase: Phase::Queued,
                 since: sent,
                 attempts: 0,
+                denied: None,
+                listed_since: false,
                 error: None,
                 announced: false,
                 logged: false,
@@ -413,6 +423,15 @@ impl<R: Runtime> Generator<R> {
         }
     }
 
+    /// Lists of the pod that were `sent` then were taken in: what they still have is there, whatever the runtime says of its id.
+    pub(super) fn listed_again(&mut self, key: PodKey, sent: Instant) {
+        for id in self.quarantine.of_pod(key).cloned().collect::<Vec<_>>() {
+            if let Some(held) = self.quarantine.objects.get_mut(&id) {
+                held.listed_since |= held.denied.is_some_and(|denied| denied <= sent);
+            }
+        }
+    }
+
     /// Takes in a call that ended.
     pub(super) fn retried(&mut self, ended: Ended) {
         let Ended { id, call, answered } = ended;
@@ -518,14 +537,17 @@ impl<R: Runtime> Generator<R> {
         let Some(held) = self.quarantine.objects.get_mut(id) else {
             return;
         };
-        if failure.kind.is_not_found() && held.attempts == 1 {
-            // A sandbox went away since it was listed, most likely: a list tells.
-            if held.source == Source::OnDemand {
-                self.hints.pod(&pod.uid, held.source);
-            } else {
-                self.evented.wanted.pods.entry_ref(&pod.uid).or_default();
+        if failure.kind.is_not_found() {
+            let denied = *held.denied.get_or_insert_with(Instant::now);
+            // Most likely the sandbox went away since it was listed. It is a trouble if a list that was sent later still has it.
+            if !held.listed_since && self.sandboxes_listed.is_none_or(|sent| sent <= denied) {
+                if held.source == Source::OnDemand {
+                    self.hints.pod(&pod.uid, held.source);
+                } else {
+                    self.evented.wanted.pods.entry_ref(&pod.uid).or_default();
+                }
+                return;
             }
-            return;
         }
         let Some(cause) = held.error.clone() else { return };
         held.announced = true;

@@ -117,7 +117,8 @@ mod tests {
             attempts: 1,
             since: Instant::now(),
         };
-        health.quarantine(&old.pod, &"s-old".into(), Arc::new(error));
+        let sandbox = crate::model::ObjectRef::Sandbox { id: "s-old".into() };
+        health.quarantine(&old.pod, &sandbox, Arc::new(error));
         let report = health.report();
         let of = |status: &PodStatus| -> Vec<_> {
             let causes = report.by_pod().of(status);
