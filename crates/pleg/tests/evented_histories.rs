@@ -362,8 +362,8 @@ impl Pending {
             let Some(Item::Event(event)) = item else {
                 return Err(TestCaseError::fail("a gap"));
             };
-            use EventType::{PlegDegraded, PlegHealthy, TroubleEnded, TroubleStarted};
-            if matches!(event.kind, PlegDegraded | PlegHealthy | TroubleEnded | TroubleStarted) {
+            // What is said about the generator itself.
+            if event.kind.is_trouble() || event.pod.is_none() {
                 continue;
             }
             prop_assert_eq!(event.kind, EventType::ContainerDied);

@@ -56,10 +56,7 @@ struct Held {
     since: Instant,
     /// Calls that failed.
     attempts: u32,
-    /// When the runtime first said that it does not know the object.
-    denied: Option<Instant>,
-    /// A list of its pod that was sent after that still has it.
-    listed_since: bool,
+    denied: Denied,
     /// How the last of them did; none before the first.
     error: Option<Arc<PodError>>,
     /// Health and recorder know of it.
@@ -74,6 +71,17 @@ struct Held {
     initial: bool,
     /// A caller requested the pod after the call in flight was sent.
     asked: Option<(Token, Source)>,
+}
+
+/// Whether the runtime has said that it does not know the object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Denied {
+    /// It has not.
+    Never,
+    /// It first said so then.
+    At(Instant),
+    /// It said so, and a list of the pod that was sent later still has the object.
+    ButListed,
 }
 
 #[derive(Debug)]
@@ -265,8 +273,7 @@ impl<R: Runtime> Generator<R> {
                 phase: Phase::Queued,
                 since: sent,
                 attempts: 0,
-                denied: None,
-                listed_since: false,
+                denied: Denied::Never,
                 error: None,
                 announced: false,
                 logged: false,
@@ -426,8 +433,10 @@ impl<R: Runtime> Generator<R> {
     /// Lists of the pod that were `sent` then were taken in: what they still have is there, whatever the runtime says of its id.
     pub(super) fn listed_again(&mut self, key: PodKey, sent: Instant) {
         for id in self.quarantine.of_pod(key).cloned().collect::<Vec<_>>() {
-            if let Some(held) = self.quarantine.objects.get_mut(&id) {
-                held.listed_since |= held.denied.is_some_and(|denied| denied <= sent);
+            if let Some(held) = self.quarantine.objects.get_mut(&id)
+                && matches!(held.denied, Denied::At(at) if at <= sent)
+            {
+                held.denied = Denied::ButListed;
             }
         }
     }
@@ -538,9 +547,12 @@ impl<R: Runtime> Generator<R> {
             return;
         };
         if failure.kind.is_not_found() {
-            let denied = *held.denied.get_or_insert_with(Instant::now);
+            if held.denied == Denied::Never {
+                held.denied = Denied::At(Instant::now());
+            }
             // Most likely the sandbox went away since it was listed. It is a trouble if a list that was sent later still has it.
-            if !held.listed_since && self.sandboxes_listed.is_none_or(|sent| sent <= denied) {
+            let listed_since = |at: Instant| self.sandboxes_listed.is_some_and(|sent| sent > at);
+            if matches!(held.denied, Denied::At(at) if !listed_since(at)) {
                 if held.source == Source::OnDemand {
                     self.hints.pod(&pod.uid, held.source);
                 } else {
