@@ -147,7 +147,10 @@ fn doctor_sees_that_nothing_runs() {
         .unwrap();
     let text = stdout(node.pleg(&["doctor"]));
     let head = text.lines().next().unwrap();
-    assert!(head.contains(": the runtime answers, but none of 2 containers runs"), "{head}");
+    assert!(
+        head.contains(": the runtime answers, but none of 2 containers runs"),
+        "{head}"
+    );
 }
 
 #[test]
