@@ -41,7 +41,7 @@ async fn what_auto_does(context: &Context) -> Result<()> {
         Config::default(),
     )?;
     let (mode, reason) = match context.version() {
-        Version::V1_6 | Version::V1_7 => (Mode::Generic, "hands each event to one subscriber only"),
+        Version::V1_6 | Version::V1_7 => (Mode::Generic, "delivers each event to one subscriber only"),
         Version::V2_1 => (Mode::Evented, "is up"),
     };
     let report = node

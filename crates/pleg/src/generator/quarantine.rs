@@ -483,6 +483,7 @@ impl<R: Runtime> Generator<R> {
                 initial: held.initial,
             };
             self.commit_object(key, answered, arrival);
+            self.containers_answer();
             if held.attempts > 0 {
                 self.retry_all();
             }

@@ -25,6 +25,8 @@ pub(super) struct Stuck {
     containers: HashMap<ContainerId, Known>,
     /// Neither do most of the others.
     none_answers: bool,
+    /// When a container that had not answered last did.
+    answered: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -145,6 +147,9 @@ impl<R: Runtime> Generator<R> {
                 self.container_answers(&container.id);
                 self.containers_answer();
             }
+            // What has answered since the probe began shows that it is over.
+            ContainerVerdict::NoneAnswers { waited }
+                if self.prober.stuck.answered.is_some_and(|at| at.elapsed() < waited) => {}
             ContainerVerdict::NoneAnswers { waited } => self.no_container_answers(waited),
             ContainerVerdict::Stuck { waited } => {
                 self.containers_answer();
@@ -220,7 +225,9 @@ impl<R: Runtime> Generator<R> {
         self.recorder.transition(Turn::StatusHangs, None, Some(&text), None);
     }
 
-    fn containers_answer(&mut self) {
+    /// A container that did not answer does: it is no longer most of them.
+    pub(in crate::generator) fn containers_answer(&mut self) {
+        self.prober.stuck.answered = Some(Instant::now());
         if !std::mem::replace(&mut self.prober.stuck.none_answers, false) {
             return;
         }
