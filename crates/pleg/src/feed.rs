@@ -3,8 +3,8 @@
 //! The last events are kept in one ring. Each subscriber has a cursor of its own and reads at its own pace. Who falls so far behind
 //! that the ring has moved on is told, in the way it chose:
 //!
-//! - [`Overflow::PodSync`]: a `PodSync` for each pod with a missed event, and the last missed event about the generator's health.
-//!   Level-triggered readers, who look at the cache anyway, lose nothing.
+//! - [`Overflow::PodSync`]: a `PodSync` for each pod with a missed event, the last missed event about the generator's health, and the
+//!   last missed event about a trouble of the whole node. Level-triggered readers, who read the cache anyway, lose nothing.
 //! - [`Overflow::Gap`]: an explicit [`Item::Gap`]. Log readers know exactly what they missed.
 //!
 //! For that the ring remembers, for events it has dropped, which pods they were about: one entry a pod, a bounded number of them.
@@ -17,9 +17,9 @@
 //!
 //! 1. a `Gap` with [`GapReason::Restarted`], and then
 //! 2. the *current state*. For [`Overflow::Gap`] that is every event of this instance, if the ring still holds the first one: they
-//!    begin with the `initial` events. Else it is a `PodSync` for every pod in the cache and the last health event that was dropped;
-//!    the events that are held follow. For [`Overflow::PodSync`] it is always the `PodSync`s and the last health event, and only newer
-//!    events follow.
+//!    begin with the `initial` events. Else it is a `PodSync` for every pod in the cache and the last events about the
+//!    node that were dropped; the events that are held follow. For [`Overflow::PodSync`] it is always the `PodSync`s and the last events
+//!    about the node, and only newer events follow.
 //!
 //! A reader at number 0 of this instance has no state to build on either: if the first event is no longer held, it gets the same after
 //! a `Gap` of [`GapReason::Overflow`].
@@ -76,7 +76,7 @@ pub enum Start {
 /// What a subscriber wants when it fell too far behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overflow {
-    /// A `PodSync` for each pod it missed something of, and the generator's health if it missed that.
+    /// A `PodSync` for each pod of which it missed an event, and the last events about the node if it missed those.
     PodSync,
     /// To be told which numbers it missed.
     Gap,
@@ -96,6 +96,8 @@ struct Ring {
     dropped_from: u64,
     /// The newest event about the generator's health, held or dropped: it is about no pod.
     health: Option<Arc<Event>>,
+    /// The newest event about a trouble that is not one pod's, held or dropped.
+    node_trouble: Option<Arc<Event>>,
 }
 
 impl Ring {
@@ -113,14 +115,19 @@ impl Ring {
         let event = Arc::new(event);
         if event.kind.is_health() {
             self.health = Some(Arc::clone(&event));
+        } else if event.pod.is_none() {
+            self.node_trouble = Some(Arc::clone(&event));
         }
         self.events.push_back(event);
     }
 
-    /// The newest health event, if it is one of these.
-    fn health_within(&self, gap: &Gap) -> Option<Arc<Event>> {
+    /// The newest events about the node that are within the gap, in their order.
+    fn node_events_within(&self, gap: &Gap) -> Vec<Arc<Event>> {
         let missed = gap.from..=gap.to;
-        self.health.clone().filter(|event| missed.contains(&event.seq))
+        let newest = [&self.health, &self.node_trouble].into_iter().flatten();
+        let mut events: Vec<_> = newest.filter(|event| missed.contains(&event.seq)).cloned().collect();
+        events.sort_unstable_by_key(|event| event.seq);
+        events
     }
 
     /// What a level-triggered reader gets in place of the events it missed, in their order; none if too many pods were dropped to know.
@@ -128,12 +135,14 @@ impl Ring {
         if gap.from < self.dropped_from {
             return None;
         }
-        let syncs = |(&seq, pod): (&u64, &PodRef)| sync(gap.instance.at(seq), pod);
-        let health = self.health_within(gap);
-        let then = health.as_ref().map_or(gap.to, |event| event.seq);
-        let before = self.dropped.range(gap.from..=then).map(syncs);
-        let after = self.dropped.range(then + 1..).map(syncs);
-        Some(before.chain(health.map(Item::Event)).chain(after).collect())
+        let pods = self.dropped.range(gap.from..);
+        let mut items: Vec<_> = pods
+            .map(|(&seq, pod)| (seq, sync(gap.instance.at(seq), pod)))
+            .collect();
+        let of_node = self.node_events_within(gap).into_iter();
+        items.extend(of_node.map(|event| (event.seq, Item::Event(event))));
+        items.sort_by_key(|(seq, _)| *seq);
+        Some(items.into_iter().map(|(_, item)| item).collect())
     }
 
     fn drop_event(&mut self, event: &Event) {
@@ -302,7 +311,7 @@ impl Subscriber {
 
     /// The gap, and what is so after it. The cache has a lock of its own, so the ring's is given back meanwhile.
     fn state<'a>(&mut self, gap: Gap, shared: &'a Shared, ring: MutexGuard<'a, Ring>) -> MutexGuard<'a, Ring> {
-        let health = ring.health_within(&gap);
+        let of_node = ring.node_events_within(&gap);
         drop(ring);
         self.batch.push_back(Item::Gap(gap));
         // Without a missed event the state is what the events say.
@@ -311,8 +320,8 @@ impl Subscriber {
             let pods = shared.cache.entries();
             self.batch
                 .extend(pods.iter().map(|entry| sync(before, &entry.status.pod)));
-            // With its own number, so it is last: a reader that continues from it has the state.
-            self.batch.extend(health.map(Item::Event));
+            // With their own numbers, so they are last: a reader that continues from one of them has the state.
+            self.batch.extend(of_node.into_iter().map(Item::Event));
         }
         shared.ring.lock()
     }
@@ -357,6 +366,7 @@ impl FeedWriter {
             dropped_capacity: capacity,
             dropped_from: 0,
             health: None,
+            node_trouble: None,
         };
         let (newest, waited_on) = watch::channel(0);
         Self {

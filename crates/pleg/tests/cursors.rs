@@ -103,7 +103,7 @@ struct Reader {
     health: Option<EventType>,
     read: BTreeSet<(InstanceId, u64)>,
     gaps: Vec<Gap>,
-    /// Numbers in whose place there was a `PodSync` or the health.
+    /// Numbers in whose place there was a `PodSync` or an event about the node.
     replaced: Vec<(InstanceId, RangeInclusive<u64>)>,
 }
 
@@ -166,7 +166,7 @@ impl Reader {
             "not told: {:?}",
             event
         );
-        if self.overflow == Overflow::PodSync && (event.kind == EventType::PodSync || event.kind.is_health()) {
+        if self.overflow == Overflow::PodSync && (event.kind == EventType::PodSync || event.pod.is_none()) {
             let here = self.cursor.instance == event.instance;
             let next = if here { self.cursor.seq + 1 } else { 1 };
             self.replaced.push((event.instance, next..=event.seq));

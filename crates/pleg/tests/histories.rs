@@ -426,6 +426,22 @@ fn run(steps: Vec<Step>, faults: bool, capacity: usize) -> Result<(), TestCaseEr
     runtime.block_on(history(steps, faults, capacity))
 }
 
+/// A pod of which nothing is committed any more, only a container that was never inspected, is removed: there is one event, and no
+/// object changes with it. The recording has that event too.
+#[test]
+fn the_removal_of_a_pod_that_was_never_inspected_is_recorded() {
+    let steps = vec![
+        Step::Change(Change::Create(2, 1)),
+        Step::Change(Change::Create(2, 2)),
+        Step::Fail(2, 2, true),
+        Step::Change(Change::Remove(2, 1)),
+        Step::Pass(1000),
+        Step::Change(Change::RemovePod(2)),
+        Step::Request(2),
+    ];
+    run(steps, true, 1).unwrap();
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: common::cases(400),

@@ -85,10 +85,10 @@ fn read(subscriber: &mut Subscriber) -> Vec<String> {
     lines
 }
 
-/// Health events are about no pod, so no `PodSync` stands for them.
+/// Events about the node are about no pod, so no `PodSync` stands for them.
 #[test]
-fn a_level_reader_learns_the_health_it_missed() {
-    use EventType::{PlegHealthy, PlegNotHealthy};
+fn a_level_reader_learns_what_it_missed_about_the_node() {
+    use EventType::{PlegDegraded, PlegHealthy, PlegNotHealthy, TroubleEnded, TroubleStarted};
     for (missed, told) in [
         (
             vec![health(PlegNotHealthy), started("a")],
@@ -102,6 +102,15 @@ fn a_level_reader_learns_the_health_it_missed() {
         (
             vec![health(PlegNotHealthy), started("a"), health(PlegHealthy), started("b")],
             vec!["2 PodSync a", "3 PlegHealthy -", "4 PodSync b"],
+        ),
+        // A trouble of the node changes no level by itself, and no pod either.
+        (
+            vec![health(PlegDegraded), event(TroubleStarted, None), started("a")],
+            vec!["1 PlegDegraded -", "2 TroubleStarted -", "3 PodSync a"],
+        ),
+        (
+            vec![event(TroubleStarted, None), started("a"), event(TroubleEnded, None)],
+            vec!["2 PodSync a", "3 TroubleEnded -"],
         ),
     ] {
         let writer = writer(2, &CacheWriter::default());

@@ -163,7 +163,7 @@ impl Recorder {
         let removal = gone.is_none();
         let gone = gone.unwrap_or_default();
         let changes = changes(before, after);
-        if changes.is_empty() && gone.is_empty() {
+        if changes.is_empty() && gone.is_empty() && events.is_empty() {
             return;
         }
         self.push(What::Commit(Arc::new(Commit {

@@ -422,11 +422,16 @@ impl Records {
     pub(crate) fn changes(&self, key: PodKey, view: &PodView) -> Vec<Change> {
         let mut changes = diff(&self.committed(key), view);
         changes.retain(|change| *change != Change::PodRemoved);
-        let pod = self.pods.get(key.0 as usize).and_then(Option::as_ref);
-        if pod.is_some_and(|pod| pod.present) && view.is_empty() && self.listed(key).is_empty() {
+        if view.is_empty() && self.is_removed(key) {
             changes.push(Change::PodRemoved);
         }
         changes
+    }
+
+    /// Nothing of the pod is listed any more, and its removal is still to be reported.
+    pub(crate) fn is_removed(&self, key: PodKey) -> bool {
+        let pod = self.pods.get(key.0 as usize).and_then(Option::as_ref);
+        pod.is_some_and(|pod| pod.present) && self.listed(key).is_empty()
     }
 
     /// The pod as the newest relist saw it.

@@ -219,7 +219,7 @@ impl Forth {
                 .records
                 .pod(key)
                 .is_some_and(|pod| self.views.contains_key(&pod.uid));
-            if !self.records.is_dirty(key) && !inspecting {
+            if !self.records.is_dirty(key) && !self.records.is_removed(key) && !inspecting {
                 self.records.sweep(key);
             }
         }
@@ -266,6 +266,11 @@ impl Forth {
             let object = self.node.object(&commit.uid, &about, true);
             object.committed = change.after;
             unknown |= object.nameless;
+        }
+        if commit.removal && commit.changes.is_empty() {
+            // Whether events of the pod were sent before the recording is not in it.
+            let key = self.records.key(&commit.uid);
+            unknown |= !key.is_some_and(|key| self.records.is_removed(key));
         }
         let view = match self.views.remove(&commit.uid) {
             // Nothing was asked, because nothing was listed any more.
