@@ -109,7 +109,7 @@ impl Crew {
             return;
         }
         for old in before.into_values() {
-            self.end_unwanted(old, "its manifest was edited while we were away");
+            self.end_unwanted(old, "its manifest changed while pleg node was not running");
         }
         let taken = |member: &Member| member.handle.pod.id.full_name() == name;
         if self.members.values().any(taken) {
@@ -232,7 +232,7 @@ impl Crew {
                 error!(
                     pod = %pod.id,
                     error = %fell,
-                    "the worker of the pod fell, which is a bug of ours; another one takes over in {} s",
+                    "pod worker panicked (a bug in pleg); restarting it in {} s",
                     pause.as_secs()
                 );
                 let (goal, memory) = (*member.handle.goal.borrow(), member.handle.memory.lock().clone());
@@ -260,7 +260,7 @@ impl Crew {
             if spared.contains(&id.full_name()) {
                 stay.insert(id.uid);
             } else if !wanted.contains(&id.uid) && !self.members.contains_key(&id.uid) {
-                self.end_unwanted(id, "nobody wants it");
+                self.end_unwanted(id, "no manifest defines it");
             }
         }
         // The history of other pods is no longer needed.
@@ -277,7 +277,7 @@ impl Crew {
         // As its manifest has it, if that is known: with its grace period and hooks.
         let kept = self.kept.get(&id.uid).cloned();
         let pod = kept.unwrap_or_else(|| Arc::new(Pod::forgotten(id)));
-        info!(pod = %pod.id, "ends: {why}");
+        info!(pod = %pod.id, "terminating pod: {why}");
         self.shared.metrics.orphan();
         let goal = Goal::End {
             since: self.shared.clock.now(),

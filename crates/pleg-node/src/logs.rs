@@ -141,10 +141,10 @@ impl Logs {
         match result {
             Ok(()) => {
                 self.told.remove(&log.id);
-                debug!(%pod, %container, "the log was put aside");
+                debug!(%pod, %container, "container log rotated");
             }
             Err(why) if self.told.insert(log.id.clone()) => {
-                warn!(%pod, %container, file = %log.file.display(), "the log grows: it cannot be put aside: {why}");
+                warn!(%pod, %container, file = %log.file.display(), "cannot rotate the container log, which keeps growing: {why}");
             }
             Err(_) => {}
         }

@@ -186,7 +186,7 @@ impl Store {
             }
             Err(error) if path.is_file() => {
                 let aside = path.with_extension("broken");
-                warn!(file = %path.display(), aside = %aside.display(), %error, "what was remembered of pods is put aside: it cannot be read");
+                warn!(file = %path.display(), aside = %aside.display(), %error, "cannot read the stored pod state; moved it aside and starting empty");
                 std::fs::rename(path, &aside).map_err(|error| failed(error.into()))?;
                 open(path).map_err(|error| failed(error.into()))?
             }
@@ -224,7 +224,7 @@ impl Store {
                     pod,
                 }),
                 None => {
-                    warn!(%uid, origin = record.origin, "what was kept of a manifest is left out: it is another pod now");
+                    warn!(%uid, origin = record.origin, "ignoring a stored manifest: it defines another pod now");
                 }
             }
         }
@@ -294,9 +294,9 @@ fn rows<T: DeserializeOwned>(
             Ok(record) => warn!(
                 uid,
                 form = form(&record),
-                "what another release kept of a pod is left out"
+                "ignoring the stored state of a pod: another release wrote it"
             ),
-            Err(error) => warn!(uid, %error, "what was kept of a pod cannot be read"),
+            Err(error) => warn!(uid, %error, "cannot read the stored state of a pod"),
         }
     }
     Ok(rows)
@@ -320,7 +320,7 @@ fn write_until_closed(database: &Database, shared: &Shared, path: &Path) {
         match write(database, &taken) {
             Ok(()) => {
                 if std::mem::take(&mut failing) {
-                    info!(file = %path.display(), "what is remembered of pods is written again");
+                    info!(file = %path.display(), "pod state can be written again");
                 }
                 let mut pending = shared.pending.lock();
                 if !pending.closed {
@@ -329,7 +329,7 @@ fn write_until_closed(database: &Database, shared: &Shared, path: &Path) {
             }
             Err(error) => {
                 if !std::mem::replace(&mut failing, true) {
-                    warn!(file = %path.display(), %error, "what is remembered of pods cannot be written; trying again");
+                    warn!(file = %path.display(), %error, "cannot write the pod state; retrying");
                 }
                 if taken.closed {
                     return;

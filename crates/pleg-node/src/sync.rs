@@ -164,8 +164,8 @@ impl NodeLoop {
                     // A source may have fallen silent since.
                     Ok(Ok(ours)) if self.desired.is_complete() => self.end_orphans(ours),
                     Ok(Ok(_)) => searched = false,
-                    Ok(Err(error)) => warn!(%error, "cannot look for pods that nobody wants"),
-                    Err(error) => warn!(%error, "cannot look for pods that nobody wants"),
+                    Ok(Err(error)) => warn!(%error, "cannot search for orphaned pods"),
+                    Err(error) => warn!(%error, "cannot search for orphaned pods"),
                 },
                 _ = cache.newer_than(&nobody, first), if !seen => seen = true,
                 snapshot = snapshots.recv(), if seen && found && open => match snapshot {
@@ -182,7 +182,7 @@ impl NodeLoop {
                     searched = false;
                     let spares = seen && found && self.desired.all_have_spoken() && !self.desired.is_complete();
                     if spares && !std::mem::replace(&mut spared, true) {
-                        warn!("pods that nobody wants stay: they may be those of a manifest that cannot be read. See /api/v1/node/complaints");
+                        warn!("keeping orphaned pods: a manifest cannot be read, and they may belong to it; see `pleg node problems`");
                     }
                     spared &= spares;
                 }
@@ -219,12 +219,12 @@ impl NodeLoop {
             match change {
                 Change::Add(offer) => self.crew.begin(offer, spoken),
                 Change::Update { old, new } => {
-                    info!(pod = %new.pod.id, %old, new = %new.pod.id.uid, "the manifest changed");
+                    info!(pod = %new.pod.id, %old, new = %new.pod.id.uid, "manifest changed");
                     self.crew.end(&old);
                     self.crew.begin(new, spoken);
                 }
                 Change::Remove(pod) => {
-                    info!(pod = %pod.id, "the manifest is gone");
+                    info!(pod = %pod.id, "manifest removed");
                     self.crew.remove(&pod);
                 }
                 Change::Reconcile(offer) => self.crew.reconcile(&offer),
@@ -259,7 +259,7 @@ impl NodeLoop {
             }
             *stale = bad.then(|| {
                 let now = self.crew.shared.clock.now();
-                warn!("nothing new is seen of any pod, so nothing is done: {}", report.message);
+                warn!("pausing all pods: their status is stale: {}", report.message);
                 Arc::new(Stale {
                     // Before the first relist nothing is known, whoever answers.
                     as_of: last_look.and(quiet).and_then(|quiet| now.saturating_sub(quiet).ok()),
@@ -267,7 +267,7 @@ impl NodeLoop {
                 })
             });
             if !bad {
-                info!("pods are seen again");
+                info!("resuming all pods: their status is fresh again");
             }
             true
         });

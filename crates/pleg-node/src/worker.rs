@@ -395,7 +395,7 @@ impl Worker {
         self.shared.board.remove(&self.pod.id.uid);
         if let Err(Failed { message, .. }) = cleaned {
             // It stays in the store as well, so that another one of us tries again too.
-            warn!(pod = %self.pod.id, "directories of the pod stay, and are tried again every minute: {message}");
+            warn!(pod = %self.pod.id, "cannot remove the directories of the pod; retrying every minute: {message}");
             return Ended::Unclean;
         }
         if let Some(keeper) = &self.shared.keeper {

@@ -94,10 +94,10 @@ struct Ring {
     dropped_capacity: usize,
     /// `dropped` knows every pod with a dropped event of this number or later.
     dropped_from: u64,
-    /// The newest event about the generator's health, held or dropped: it is about no pod.
-    health: Option<Arc<Event>>,
-    /// The newest event about a trouble that is not one pod's, held or dropped.
-    node_trouble: Option<Arc<Event>>,
+    /// The last dropped event about the generator's health.
+    dropped_health: Option<Arc<Event>>,
+    /// The last dropped event about a trouble of the whole node.
+    dropped_trouble: Option<Arc<Event>>,
 }
 
 impl Ring {
@@ -109,23 +109,24 @@ impl Ring {
         if self.events.len() == self.capacity
             && let Some(old) = self.events.pop_front()
         {
-            self.drop_event(&old);
+            self.drop_event(old);
         }
         self.next += 1;
-        let event = Arc::new(event);
-        if event.kind.is_health() {
-            self.health = Some(Arc::clone(&event));
-        } else if event.pod.is_none() {
-            self.node_trouble = Some(Arc::clone(&event));
-        }
-        self.events.push_back(event);
+        self.events.push_back(Arc::new(event));
     }
 
-    /// The newest events about the node that are within the gap, in their order.
+    /// The newest event about the health and the newest about a trouble of the node that are within the gap, in their order.
     fn node_events_within(&self, gap: &Gap) -> Vec<Arc<Event>> {
-        let missed = gap.from..=gap.to;
-        let newest = [&self.health, &self.node_trouble].into_iter().flatten();
-        let mut events: Vec<_> = newest.filter(|event| missed.contains(&event.seq)).cloned().collect();
+        let held = usize::try_from((gap.to + 1).saturating_sub(self.oldest())).unwrap_or(usize::MAX);
+        let newest = |dropped: &Option<Arc<Event>>, health: bool| {
+            let mut held = self.events.iter().take(held).rev();
+            held.find(|event| event.pod.is_none() && event.kind.is_health() == health)
+                .or(dropped.as_ref())
+                .filter(|event| event.seq >= gap.from)
+                .cloned()
+        };
+        let of_node = [newest(&self.dropped_health, true), newest(&self.dropped_trouble, false)];
+        let mut events: Vec<_> = of_node.into_iter().flatten().collect();
         events.sort_unstable_by_key(|event| event.seq);
         events
     }
@@ -136,17 +137,23 @@ impl Ring {
             return None;
         }
         let pods = self.dropped.range(gap.from..);
-        let mut items: Vec<_> = pods
-            .map(|(&seq, pod)| (seq, sync(gap.instance.at(seq), pod)))
-            .collect();
+        let mut items: Vec<_> = pods.map(|(&seq, pod)| (seq, sync(gap.instance.at(seq), pod))).collect();
         let of_node = self.node_events_within(gap).into_iter();
         items.extend(of_node.map(|event| (event.seq, Item::Event(event))));
         items.sort_by_key(|(seq, _)| *seq);
         Some(items.into_iter().map(|(_, item)| item).collect())
     }
 
-    fn drop_event(&mut self, event: &Event) {
-        let Some(pod) = &event.pod else { return };
+    fn drop_event(&mut self, event: Arc<Event>) {
+        let Some(pod) = &event.pod else {
+            let newest = if event.kind.is_health() {
+                &mut self.dropped_health
+            } else {
+                &mut self.dropped_trouble
+            };
+            *newest = Some(event);
+            return;
+        };
         if let Some(before) = self.dropped_by_pod.insert(pod.uid.clone(), event.seq) {
             self.dropped.remove(&before);
         }
@@ -365,8 +372,8 @@ impl FeedWriter {
             dropped_by_pod: HashMap::new(),
             dropped_capacity: capacity,
             dropped_from: 0,
-            health: None,
-            node_trouble: None,
+            dropped_health: None,
+            dropped_trouble: None,
         };
         let (newest, waited_on) = watch::channel(0);
         Self {

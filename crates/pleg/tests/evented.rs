@@ -263,15 +263,15 @@ async fn a_change_that_no_event_told_is_counted_and_looks_come_often_again() {
     assert_eq!(metric(&rig, MISSED), 1.0);
     let recorded = recorded(&rig).await;
     assert!(
-        recorded.contains("a full look found a change of pod default/a"),
+        recorded.contains("a full relist found a change of pod default/a"),
         "{recorded}"
     );
     assert!(
-        recorded.contains("a full look every 1s: a change was missed"),
+        recorded.contains("a full relist every 1s: a change was missed"),
         "{recorded}"
     );
     assert!(
-        recorded.contains("a full look every 1m0s: the stream proves itself"),
+        recorded.contains("a full relist every 1m0s: the stream proves itself"),
         "{recorded}"
     );
 }

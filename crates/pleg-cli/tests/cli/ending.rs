@@ -99,7 +99,7 @@ fn a_watch_goes_on_when_the_runtime_was_away() {
     });
     block_on(node.sim.down(Duration::from_millis(1200)));
     let lost = watch.stderr_line();
-    assert!(lost.contains("cannot look at the runtime: "), "{lost}");
+    assert!(lost.contains("relist failed: "), "{lost}");
     let back = watch.stderr_line();
     assert!(back.contains("the runtime answers again after "), "{back}");
     node.sim

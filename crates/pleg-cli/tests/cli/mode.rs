@@ -80,7 +80,7 @@ fn where_events_are_split_auto_takes_none_and_says_why() {
     daemon.running.signal(Signal::TERM);
     let (_, said) = daemon.running.end();
     assert!(
-        said.contains("WARN containerd 1.7.24 hands each event to one subscriber only"),
+        said.contains("WARN containerd 1.7.24 sends each event to one subscriber only"),
         "{said}"
     );
 }

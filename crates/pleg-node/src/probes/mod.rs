@@ -177,8 +177,8 @@ impl Asking {
         }
         let (pod, container) = (&self.subject.pod.id, &self.subject.name);
         match answer {
-            Ok(()) => debug!(%pod, container, "{} probe succeeds", kind.name()),
-            Err(why) => warn!(%pod, container, times = probe.failure_threshold, "{} probe fails: {why}", kind.name()),
+            Ok(()) => debug!(%pod, container, "{} probe succeeded", kind.name()),
+            Err(why) => warn!(%pod, container, times = probe.failure_threshold, "{} probe failed: {why}", kind.name()),
         }
         self.news.notify_one();
     }

@@ -107,7 +107,7 @@ impl DirectorySource {
                             }
                         }
                         Some(Err(error)) => {
-                            warn!(directory = %source, %error, "the kernel no longer tells what changes; looking every second");
+                            warn!(directory = %source, %error, "cannot watch the manifest directory; reading it every second instead");
                             watched = None;
                         }
                         None => {}
@@ -193,7 +193,7 @@ impl Files {
 
     fn trouble(&mut self, what: String) {
         if self.trouble.as_ref() != Some(&what) {
-            warn!(directory = %self.directory.display(), "the directory of manifests {what}; pods stay as they are");
+            warn!(directory = %self.directory.display(), "manifest directory {what}; its pods keep running");
             self.trouble = Some(what);
             self.changes += 1;
         }
@@ -208,7 +208,7 @@ impl Files {
         }
         if self.trouble.take().is_some() {
             self.changes += 1;
-            info!(directory = %self.directory.display(), "the directory of manifests is listed again");
+            info!(directory = %self.directory.display(), "manifest directory can be listed again");
         }
         let mut again = None;
         let mut soon = |pause: Duration| again = Some(again.map_or(pause, |other: Duration| other.min(pause)));
@@ -224,7 +224,7 @@ impl Files {
                 soon(GONE.saturating_sub(missing));
                 return true;
             }
-            info!(file = %directory.join(name).display(), pods = known.pods.len(), "the manifest is gone");
+            info!(file = %directory.join(name).display(), pods = known.pods.len(), "manifest removed");
             *changes += 1;
             false
         });

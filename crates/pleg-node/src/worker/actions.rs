@@ -194,7 +194,7 @@ fn ended_by(action: &Action) -> Option<&str> {
 
 fn describe(action: &Action) -> String {
     match action {
-        Action::RunSandbox { attempt, .. } => format!("make sandbox {attempt}"),
+        Action::RunSandbox { attempt, .. } => format!("create sandbox, attempt {attempt}"),
         Action::StopSandbox(id) => format!("stop sandbox {id}"),
         Action::RemoveSandbox(id) => format!("remove sandbox {id}"),
         Action::RemoveOldSandbox(id) => format!("remove the old sandbox {id}"),
@@ -205,9 +205,9 @@ fn describe(action: &Action) -> String {
             made: None,
             ..
         } => format!("start container {name}, attempt {attempt}"),
-        Action::Start { name, .. } => format!("start container {name}, which was made before"),
+        Action::Start { name, .. } => format!("start container {name}, which exists already"),
         Action::Kill { name, why, grace, .. } => {
-            format!("stop container {name} within {} because {why}", seconds(whole(*grace)))
+            format!("stop container {name}, grace period {}: {why}", seconds(whole(*grace)))
         }
     }
 }

@@ -551,7 +551,7 @@ impl<R: Runtime> Generator<R> {
         self.first = false;
         if let Some((lasted, attempts)) = self.health.look_complete() {
             self.recorder.transition(Turn::RuntimeBack, None, None, Some(lasted));
-            let looks = if attempts == 1 { "look" } else { "looks" };
+            let looks = if attempts == 1 { "relist" } else { "relists" };
             tracing::info!(
                 "the runtime answers again after {} ({attempts} {looks} failed)",
                 seconds(lasted)
@@ -598,7 +598,7 @@ impl<R: Runtime> Generator<R> {
                 self.recorder.transition(Turn::RuntimeLost, None, Some(&text), None);
                 tracing::warn!(
                     retry_every = %seconds(self.config.period),
-                    "cannot look at the runtime: {text}"
+                    "relist failed: {text}"
                 );
                 tracing::debug!("{advice}");
             }

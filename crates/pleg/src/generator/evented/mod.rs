@@ -235,14 +235,14 @@ impl<R: Runtime> Generator<R> {
         match &state {
             StreamState::Up { runtime, splits } => {
                 if let Some((since, true)) = self.evented.down.take() {
-                    tracing::info!("the runtime's events come again, after {}", seconds(since.elapsed()));
+                    tracing::info!("the event stream is up again after {}", seconds(since.elapsed()));
                 } else {
-                    tracing::debug!("following the events of {runtime}");
+                    tracing::debug!("subscribed to the events of {runtime}");
                 }
                 if *splits && !self.evented.config.alone {
                     tracing::warn!(
-                        "{runtime} hands each event to one subscriber only: a kubelet that reads them too misses those \
-                         that come here, and we miss those that go there. --mode generic takes none"
+                        "{runtime} sends each event to one subscriber only: a kubelet that subscribes too does not get the events \
+                         that pleg receives, and the reverse. --mode generic does not subscribe"
                     );
                 }
                 self.trust_connected(runtime);
@@ -254,7 +254,7 @@ impl<R: Runtime> Generator<R> {
                 self.evented.down = None;
                 // It was configured, so there is nothing to report.
                 if self.config.evented.mode != Mode::Generic {
-                    tracing::info!("looking every {}: {reason}", seconds(self.config.period));
+                    tracing::info!("relisting every {}: {reason}", seconds(self.config.period));
                 }
                 self.recorder.transition(Turn::Generic, None, Some(reason), None);
             }

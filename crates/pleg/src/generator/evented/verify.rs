@@ -123,8 +123,8 @@ impl<R: Runtime> Generator<R> {
         let pod = self.records.key(first).and_then(|key| self.records.pod(key));
         let name = pod.map_or_else(|| first.to_string(), ToString::to_string);
         let text = match missed.len() {
-            1 => format!("a full look found a change of pod {name} that no event told"),
-            n => format!("a full look found changes of {n} pods that no event told, {name} among them"),
+            1 => format!("a full relist found a change of pod {name} that no event reported"),
+            n => format!("a full relist found changes of {n} pods, {name} among them, that no event reported"),
         };
         self.recorder.transition(Turn::Missed, pod, Some(&text), None);
         let changes = missed.len() as u64;
@@ -141,7 +141,7 @@ impl<R: Runtime> Generator<R> {
             }
             // Said once: health has the count.
             Some(_) => tracing::debug!("{text}"),
-            None => tracing::warn!("{text}; looking every {} again", seconds(self.config.period)),
+            None => tracing::warn!("{text}; relisting every {} again", seconds(self.config.period)),
         }
         self.evented.missed += changes;
         self.metrics.missed_changes(changes);
@@ -206,7 +206,7 @@ impl<R: Runtime> Generator<R> {
     }
 
     fn period_changed(&mut self, why: &str) {
-        let text = format!("a full look every {}: {why}", seconds(self.evented.period.now()));
+        let text = format!("a full relist every {}: {why}", seconds(self.evented.period.now()));
         tracing::debug!("{text}");
         self.recorder.transition(Turn::Period, None, Some(&text), None);
         self.tell_mode();
