@@ -44,33 +44,22 @@
 //!
 //! The feed is read in every state of health: a kubelet that stops reading while unhealthy can deadlock for good.
 
-pub mod board;
-mod cgroups;
-mod clock;
-mod crew;
-pub mod cri;
-pub mod decide;
-mod hands;
+pub mod executor;
 pub mod host;
-mod logs;
 pub mod manifest;
-pub mod memory;
 mod metrics;
-mod observed;
-mod page;
-mod ports;
+mod net;
+mod node_loop;
+mod pod_workers;
 pub mod probes;
+pub mod reconcile;
 pub mod sources;
 pub mod status;
 mod store;
-mod sync;
 #[cfg(test)]
 mod testing;
-mod tls;
-pub mod volumes;
-mod worker;
 
-pub use board::{Board, PodList, Report};
-pub use logs::LogBounds;
+pub use executor::logs::LogBounds;
+pub use node_loop::{HEARTBEAT, NodeLoop, others};
+pub use status::reports::{Board, PodList, Report};
 pub use store::{Store, StoreError};
-pub use sync::{HEARTBEAT, NodeLoop, others};

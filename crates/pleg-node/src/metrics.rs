@@ -8,8 +8,8 @@ use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
 
-use crate::decide::Why;
 use crate::manifest::{ProbeKind, Role};
+use crate::reconcile::decide::Why;
 use crate::sources::Complaint;
 
 /// As far as the longest grace period that people write.

@@ -16,16 +16,16 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::board::Board;
-use crate::crew::Crew;
-use crate::cri::{NODE_LABEL, Node};
-use crate::logs::{LogBounds, Logs};
+use crate::executor::logs::{LogBounds, Logs};
+use crate::executor::requests::{NODE_LABEL, Node};
 use crate::manifest::NodeName;
 use crate::metrics::Skip;
+use crate::pod_workers::Crew;
+use crate::pod_workers::worker::Shared;
 use crate::sources::{Change, Desired, Origin, Snapshot};
 use crate::status::Stale;
+use crate::status::reports::Board;
 use crate::store::Store;
-use crate::worker::Shared;
 
 /// How often health is checked, so that statuses say when they are stale.
 const HEALTH_TICK: Duration = Duration::from_secs(1);

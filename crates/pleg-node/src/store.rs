@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
 use crate::manifest::{self, NodeName, Tree};
-use crate::memory::Memory;
+use crate::reconcile::history::Memory;
 use crate::sources::{Offer, Origin};
 
 const PODS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("pods");

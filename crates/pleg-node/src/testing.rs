@@ -5,10 +5,10 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use pleg::{ContainerState, ContainerStatus, PodStatus, SandboxState, SandboxStatus};
 
-use crate::decide::{Busy, Decision, Goal, Situation, decide};
 use crate::manifest::{NodeName, Pod, ProbeKind, read};
-use crate::memory::Memory;
 use crate::probes::Results;
+use crate::reconcile::decide::{Busy, Decision, Goal, Situation, decide};
+use crate::reconcile::history::Memory;
 
 /// A moment, in seconds.
 pub(crate) fn at(seconds: i64) -> Timestamp {
@@ -173,14 +173,14 @@ impl Case {
 }
 
 /// A node whose directories are beneath this one.
-pub(crate) fn node(directory: &std::path::Path) -> crate::cri::Node {
-    crate::cri::Node {
+pub(crate) fn node(directory: &std::path::Path) -> crate::executor::requests::Node {
+    crate::executor::requests::Node {
         name: NodeName::new("n").unwrap(),
         ips: vec!["192.0.2.1".parse().unwrap()],
         memory: 8 << 30,
         logs: directory.join("logs"),
         pods: directory.join("pods"),
-        cgroups: crate::cri::Cgroups::Path,
+        cgroups: crate::executor::requests::Cgroups::Path,
         cgroup_root: "pleg".to_owned(),
         cgroup_mount: directory.join("cgroup"),
         dns: crate::manifest::DnsConfig::default(),

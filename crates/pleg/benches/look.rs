@@ -6,10 +6,10 @@ mod node;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use node::Node;
-use pleg::diff::diff;
 use pleg::model::PodView;
 use pleg::records::Records;
-use pleg::snapshot::Snapshot;
+use pleg::records::diff::diff;
+use pleg::records::snapshot::Snapshot;
 use pleg::{ContainerRef, ContainerState, SandboxState};
 
 fn idle_look(c: &mut Criterion) {

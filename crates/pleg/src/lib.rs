@@ -98,33 +98,23 @@
 //! are not seen: from `Created` to `Exited` there is a `ContainerDied` without a `ContainerStarted`. Every
 //! reported change is the difference between two states that were really observed, and is reported exactly once.
 
-pub mod cache;
 mod connect;
-pub mod cursor;
-pub mod diff;
-pub mod event;
 pub mod evented;
-pub mod feed;
 pub mod generator;
-mod handle;
 pub mod health;
-mod hints;
-mod inspect;
-pub mod kubelet;
-pub mod limiter;
+pub mod inspect;
 pub mod metrics;
 pub mod model;
-mod monitor;
-mod node_health;
-pub mod readiness;
+mod publish;
 pub mod recorder;
 pub mod records;
 pub mod runtime;
-pub mod shim;
-pub mod snapshot;
-pub mod status;
 mod sync;
-pub mod trouble;
+
+pub use health::readiness;
+pub use model::{cursor, event, status};
+pub use publish::{cache, feed};
+pub use runtime::shim;
 
 pub use cache::{Cache, NotFresh, PodEntry, StalePart, Token, WaitError};
 pub use connect::{ConnectError, connect};
@@ -133,16 +123,16 @@ pub use event::{Event, EventType, Gap, GapReason, Source};
 pub use evented::{EventedConfig, Mode, ModeReport, Reached};
 pub use feed::{Feed, Item, Overflow, Start, Subscriber};
 pub use generator::{Config, ConfigError, Generator, ProbeConfig};
-pub use handle::Pleg;
+pub use health::diagnosis::Trouble;
+pub use health::monitor::RuntimeMonitor;
+pub use health::node_health::NodeHealth;
 pub use health::{Health, Level, Report};
-pub use kubelet::{KubeletEvents, kubelet_events};
 pub use metrics::Metrics;
+pub use model::kubelet_events::{KubeletEvents, kubelet_events};
 pub use model::{ContainerId, ContainerRef, ContainerState, PodRef, PodUid, SandboxId, SandboxState};
-pub use monitor::RuntimeMonitor;
-pub use node_health::NodeHealth;
 pub use pleg_cri::{Deadlines, Endpoint};
+pub use publish::handle::Pleg;
 pub use readiness::{NodeCondition, Readiness};
 pub use recorder::{RecorderConfig, Recording};
 pub use runtime::{CriRuntime, Runtime};
 pub use status::{ContainerStatus, PodStatus, SandboxStatus};
-pub use trouble::Trouble;

@@ -10,13 +10,13 @@ use prometheus::{
     Registry, TextEncoder,
 };
 
-use crate::event::EventType;
 use crate::evented::{Mode, ModeReport};
 use crate::health::Report;
+use crate::health::diagnosis::Trouble;
 use crate::model::ContainerState;
+use crate::model::event::EventType;
 use crate::recorder::CallTimes;
-use crate::snapshot::Oddities;
-use crate::trouble::Trouble;
+use crate::records::snapshot::Oddities;
 
 /// From a millisecond to beyond the health threshold: the kubelet's end at 10 s, where a stall only begins.
 const BUCKETS: [f64; 16] = [

@@ -1,4 +1,4 @@
-//! What the parts share that are written by one task and read or stirred by others: [`hints`](crate::hints), [`cache`](crate::cache)
+//! What the parts share that are written by one task and read or stirred by others: [`hints`](crate::generator::requests), [`cache`](crate::publish::cache)
 //! and the [`link`](crate::evented) to the stream.
 //!
 //! They name their locks, atomics and notifications here and nowhere else, so that `tests/seams` can compile the very same files with

@@ -13,8 +13,8 @@ use common::oracle::{cache_is_right, container_states, explained, replay, replay
 use common::{Fake, Rig};
 use pleg::event::Subject;
 use pleg::health::Stage;
-use pleg::kubelet::KubeletEventType;
 use pleg::model::PodView;
+use pleg::model::kubelet_events::KubeletEventType;
 use pleg::runtime::ErrorKind;
 use pleg::{
     Config, ContainerState, Event, EventType, Item, Level, Overflow, RecorderConfig, SandboxState, Start, Trouble,

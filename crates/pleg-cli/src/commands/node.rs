@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use pleg::{CriRuntime, Generator, Metrics};
 use pleg_cri::{Client, Deadlines, v1};
-use pleg_node::cri::{Cgroups, Node};
+use pleg_node::executor::requests::{Cgroups, Node};
 use pleg_node::manifest::{NodeName, Quantity};
 use pleg_node::sources::{DirectorySource, UrlSource};
 use pleg_node::{LogBounds, NodeLoop, Store, host};

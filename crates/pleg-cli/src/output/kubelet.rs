@@ -2,7 +2,7 @@
 
 use pleg::KubeletEvents;
 use pleg::event::Subject as EventSubject;
-use pleg::kubelet::KubeletEventType;
+use pleg::model::kubelet_events::KubeletEventType;
 use pleg::{ContainerRef, EventType, PodRef, SandboxState, Source};
 use serde::Serialize;
 

@@ -270,7 +270,7 @@ mod tests {
             threshold_seconds: 180,
             mode: pleg::ModeReport::default(),
             looks: 1,
-            odd_objects: pleg::snapshot::Oddities::default(),
+            odd_objects: pleg::records::snapshot::Oddities::default(),
         }
     }
 

@@ -19,9 +19,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use crate::cri::log_path;
+use crate::executor::requests::log_path;
 use crate::manifest::Pod;
-use crate::worker::{DRAIN, Shared};
+use crate::pod_workers::worker::{DRAIN, Shared};
 
 /// How often logs are checked.
 const PERIOD: Duration = Duration::from_secs(10);

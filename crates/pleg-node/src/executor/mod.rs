@@ -3,6 +3,11 @@
 //! A call that failed may still take effect, in particular one that timed out: a failure proves nothing about its effect.
 //! The caller waits for a fresh status before it decides again.
 
+pub(crate) mod cgroups;
+pub(crate) mod logs;
+pub mod requests;
+pub mod volumes;
+
 mod images;
 
 use std::net::IpAddr;
@@ -17,13 +22,11 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::cri::{Node, check_user, log_path};
-use crate::decide::Action;
+use crate::executor::requests::{Node, check_user, log_path};
 use crate::host;
-use crate::logs;
 use crate::manifest::{Container, Hook, Pod};
-use crate::page;
-use crate::volumes;
+use crate::net::http_get;
+use crate::reconcile::decide::Action;
 
 /// What is left to a container after its pre-stop hook, if that took all the time.
 const LEAST_GRACE: Duration = Duration::from_secs(2);
@@ -332,7 +335,7 @@ impl Hands {
             }
             Hook::Exec(command) => self.run(about, id, command, within).await,
             // As in the kubelet, the status of the response does not matter.
-            Hook::Http(get) => match timeout(within, page::get(get, ip)).await {
+            Hook::Http(get) => match timeout(within, http_get::get(get, ip)).await {
                 Ok(answer) => answer.map(drop),
                 Err(_) => Err(format!("no answer within {}", seconds(within))),
             },

@@ -7,8 +7,8 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use crate::cgroups;
-use crate::cri::{Cgroups, Node};
+use crate::executor::cgroups;
+use crate::executor::requests::{Cgroups, Node};
 use crate::manifest::{HostPathKind, Pod, Volume};
 
 /// Why a pod cannot have a directory or a volume.

@@ -1,5 +1,7 @@
 //! Facts about this machine, read when a node starts, except its address. Blocking, and without DNS queries.
 
+pub(crate) mod clock;
+
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::Path;
 

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use crate::manifest::HttpGet;
-use crate::tls::Tls;
+use crate::net::tls::Tls;
 
 static ANYBODY: LazyLock<Result<Tls, String>> = LazyLock::new(Tls::anybody);
 

@@ -1,5 +1,8 @@
 //! The registry of pod workers: starts and ends them, makes a pod wait for its name, and restarts panicked workers.
 
+pub(crate) mod ports;
+pub(crate) mod worker;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +12,11 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
-use crate::decide::Goal;
 use crate::manifest::Pod;
-use crate::memory::Memory;
+use crate::pod_workers::worker::{Ended, Handle, Shared, Worker};
+use crate::reconcile::decide::Goal;
+use crate::reconcile::history::Memory;
 use crate::sources::Offer;
-use crate::worker::{Ended, Handle, Shared, Worker};
 
 /// Delay before a panicked pod worker is restarted; doubles with each panic.
 const RISE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use pleg::PodUid;
 
 use crate::manifest::{Pod, Protocol, Role};
-use crate::memory::PodFailure;
+use crate::reconcile::history::PodFailure;
 
 /// A port of the host. Without an address it is that port of all addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -21,16 +21,16 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::board::{Board, Report};
-use crate::clock::Clock;
-use crate::cri::Node;
-use crate::decide::{Action, Busy, Decision, Goal, Situation, Stage, decide};
-use crate::hands::{Done, Failed, Hands};
+use crate::executor::requests::Node;
+use crate::executor::{Done, Failed, Hands};
+use crate::host::clock::Clock;
 use crate::manifest::Pod;
-use crate::memory::{Memory, PodFailure};
 use crate::metrics::{NodeMetrics, Operation, Skip};
-use crate::ports::Ports;
+use crate::pod_workers::ports::Ports;
 use crate::probes::{Prober, Results, Subject};
+use crate::reconcile::decide::{Action, Busy, Decision, Goal, Situation, Stage, decide};
+use crate::reconcile::history::{Memory, PodFailure};
+use crate::status::reports::{Board, Report};
 use crate::status::{self, Stale, Status};
 use crate::store::Keeper;
 

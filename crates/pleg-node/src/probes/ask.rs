@@ -7,9 +7,9 @@ use tonic::client::Grpc;
 use tonic_prost::ProstCodec;
 
 use super::Subject;
-use crate::hands::Hands;
+use crate::executor::Hands;
 use crate::manifest::{HttpGet, Probe, ProbeHandler};
-use crate::page::{self, connect, place};
+use crate::net::http_get::{self, connect, place};
 
 /// Asks. An answer that comes too late is a bad one.
 pub(super) async fn ask(hands: &Hands, subject: &Subject, probe: &Probe) -> Result<(), String> {
@@ -33,7 +33,7 @@ pub(super) async fn ask(hands: &Hands, subject: &Subject, probe: &Probe) -> Resu
 }
 
 async fn http(get: &HttpGet, ip: Option<IpAddr>) -> Result<(), String> {
-    let status = page::get(get, ip).await?.as_u16();
+    let status = http_get::get(get, ip).await?.as_u16();
     if (200..400).contains(&status) {
         return Ok(());
     }

@@ -23,7 +23,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use crate::hands::Hands;
+use crate::executor::Hands;
 use crate::manifest::{Container, Pod, Probe, ProbeKind};
 use crate::metrics::NodeMetrics;
 

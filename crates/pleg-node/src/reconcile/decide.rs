@@ -27,9 +27,9 @@ use jiff::Timestamp;
 use pleg::{ContainerId, ContainerState, PodStatus, SandboxId, SandboxState, SandboxStatus};
 
 use crate::manifest::{Container, Pod, ProbeKind, RestartPolicy, Role};
-use crate::memory::{BackOff, Ending, Memory, PodFailure, later};
-use crate::observed::{Observed, Standing};
 use crate::probes::Results;
+use crate::reconcile::history::{BackOff, Ending, Memory, PodFailure, later};
+use crate::reconcile::observed::{Observed, Standing};
 
 /// Attempts of a container that are kept: what it does, and how the one before ended.
 const KEPT_ATTEMPTS: usize = 2;

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use pleg::{ContainerState, ContainerStatus, PodStatus, SandboxState, SandboxStatus};
 
 use crate::manifest::{Container, Pod, RestartPolicy, Role};
-use crate::memory::{Ending, Memory};
+use crate::reconcile::history::{Ending, Memory};
 
 /// Where a container stands.
 #[derive(Debug, Clone, PartialEq)]

@@ -13,7 +13,7 @@ use tracing::{info, warn};
 
 use super::{Complaint, Offer, Origin, Outlet, RefusedPod, Snapshot, all_known};
 use crate::manifest::{self, MAX_BYTES, NodeName, Pod};
-use crate::tls::Tls;
+use crate::net::tls::Tls;
 
 /// How often the server is asked.
 const PERIOD: Duration = Duration::from_secs(20);

@@ -4,7 +4,7 @@ use super::phase::has_begun;
 use super::types::{Condition, ConditionKind, ContainerStatus, Phase, Truth};
 use super::{STALE, Sources, Stale};
 use crate::manifest::Role;
-use crate::observed::Observed;
+use crate::reconcile::observed::Observed;
 
 /// What is found about a condition: whether, why not, in which words.
 type Found = (Truth, Option<&'static str>, Option<String>);

@@ -6,8 +6,8 @@ use pleg_cri::error::seconds;
 use super::Sources;
 use super::types::{ContainerStatus, State};
 use crate::manifest::{Container, ProbeKind, RestartPolicy, Role};
-use crate::memory::{Ending, Failure};
-use crate::observed::{Observed, Standing};
+use crate::reconcile::history::{Ending, Failure};
+use crate::reconcile::observed::{Observed, Standing};
 
 /// Those of `initContainers` first, each in the order of the manifest.
 pub(super) fn statuses(from: &Sources<'_>, seen: &Observed<'_>) -> Vec<ContainerStatus> {

@@ -10,6 +10,8 @@
 //! One thing differs from the kubelet. A pod whose runtime does not answer is not shown as it was last seen, as if nothing had
 //! happened: its `Ready` is `Unknown`, with the time up to which the rest is true.
 
+pub mod reports;
+
 mod conditions;
 mod containers;
 mod phase;
@@ -25,9 +27,9 @@ use jiff::Timestamp;
 use pleg::PodStatus;
 
 use crate::manifest::{Pod, Resources};
-use crate::memory::{Memory, PodFailure};
-use crate::observed::Observed;
 use crate::probes::Results;
+use crate::reconcile::history::{Memory, PodFailure};
+use crate::reconcile::observed::Observed;
 
 pub use types::{Address, Condition, ConditionKind, ContainerStatus, Phase, QosClass, State, Status, Truth};
 

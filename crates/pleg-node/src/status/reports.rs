@@ -10,9 +10,9 @@ use pleg::PodUid;
 use serde::{Serialize, Serializer};
 use tokio::sync::watch;
 
-use crate::decide::{Goal, Stage};
 use crate::manifest::Pod;
-use crate::memory::later;
+use crate::reconcile::decide::{Goal, Stage};
+use crate::reconcile::history::later;
 use crate::sources::{Complaint, RefusedPod};
 use crate::status::{self, Stale, Status};
 

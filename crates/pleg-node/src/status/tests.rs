@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::manifest::ProbeKind;
-use crate::memory::{BackOff, PodFailure};
+use crate::reconcile::history::{BackOff, PodFailure};
 use crate::testing::{Case, at};
 
 fn node() -> Node {

@@ -154,7 +154,7 @@ async fn an_edited_manifest_replaces_its_pod() {
     node.until("gone and back", |board| {
         board
             .get(&again)
-            .is_some_and(|pod| pod.stage == pleg_node::decide::Stage::Running)
+            .is_some_and(|pod| pod.stage == pleg_node::reconcile::decide::Stage::Running)
             && is_ready(board, &again)
     })
     .await;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use pleg::{CriRuntime, Endpoint, Generator, Metrics, Pleg, PodUid};
 use pleg_cri::v1::ContainerState;
 use pleg_cri::{Client, Deadlines, Rpc};
-use pleg_node::cri::{Cgroups, Node};
+use pleg_node::executor::requests::{Cgroups, Node};
 use pleg_node::manifest::{DnsConfig, NodeName, Pod, read};
 use pleg_node::sources::{Offer, Origin, Snapshot};
 use pleg_node::status::{Phase, State};

@@ -237,7 +237,7 @@ async fn what_comes_back_while_it_ends_is_in_the_state_file() {
     let back = |board: &pleg_node::Board| {
         let runs = board
             .get(&uid)
-            .is_some_and(|pod| pod.goal == pleg_node::decide::Goal::Run);
+            .is_some_and(|pod| pod.goal == pleg_node::reconcile::decide::Goal::Run);
         runs && is_ready(board, &uid)
     };
     node.until("it is back", back).await;

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use pleg::records::snapshot::Snapshot;
 use pleg::records::{Coverage, Records};
-use pleg::snapshot::Snapshot;
 use pleg_cri::v1;
 use prost::Message;
 

@@ -22,7 +22,6 @@ pub(crate) mod ahead;
 pub(crate) mod link;
 pub(crate) mod misses;
 pub(crate) mod period;
-pub mod quirks;
 pub(crate) mod stopped;
 pub(crate) mod stream;
 pub(crate) mod trust;

@@ -12,9 +12,9 @@ use tokio::time::{Instant, timeout};
 
 use super::Mode;
 use super::link::{Link, State};
-use super::quirks::{Quirks, made_at};
-use crate::hints::Hints;
+use crate::generator::requests::Hints;
 use crate::metrics::Metrics;
+use crate::runtime::quirks::{Quirks, made_at};
 use crate::runtime::{Runtime, RuntimeVersion};
 
 /// Reconnect back-off: the first pause and the longest.

@@ -8,19 +8,19 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::Generator;
+use super::inspections::{Done, Work};
 use super::quarantine::Arrival;
-use super::work::{Done, Work};
-use crate::cache::Committed;
-use crate::cursor::InstanceId;
-use crate::diff::Change;
-use crate::event::{Event, EventType, Source, Subject};
 use crate::inspect::{Answered, Inspected, may_learn_more};
+use crate::model::cursor::InstanceId;
+use crate::model::event::{Event, EventType, Source, Subject};
+use crate::model::status::{ContainerStatus, PodStatus};
 use crate::model::{ContainerId, ContainerRef, PodRef, PodUid, PodView};
+use crate::publish::cache::Committed;
 use crate::recorder::Committing;
 use crate::recorder::line::{Gone, Scope};
 use crate::records::PodKey;
+use crate::records::diff::Change;
 use crate::runtime::Runtime;
-use crate::status::{ContainerStatus, PodStatus};
 
 /// A lag beyond this is a clock that was set, not a lag.
 const MOST_LAG: Duration = Duration::from_hours(1);

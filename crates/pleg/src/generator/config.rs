@@ -8,7 +8,7 @@ use pleg_cri::error::seconds;
 use super::ProbeConfig;
 use crate::evented::{EventedConfig, Mode};
 use crate::health::THRESHOLD;
-use crate::limiter::LimiterConfig;
+use crate::inspect::limiter::LimiterConfig;
 use crate::recorder::RecorderConfig;
 
 /// The longest pause between full relists that makes sense: a change that no event reports is found that late.

@@ -13,13 +13,13 @@ use tokio::time::Instant;
 
 use super::Generator;
 use super::quarantine::Arrival;
-use crate::cache::{StalePart, Token};
-use crate::event::Source;
 use crate::inspect::{Inspected, Inspection};
+use crate::model::event::Source;
+use crate::model::status::PodStatus;
 use crate::model::{ObjectRef, ObjectState, PodView};
+use crate::publish::cache::{StalePart, Token};
 use crate::records::PodKey;
 use crate::runtime::Runtime;
-use crate::status::PodStatus;
 
 /// A pod with something to do.
 #[derive(Debug)]

@@ -10,15 +10,16 @@
 //! quarantine, or when none of those left has moved for [`Config::grace`], or after a third of the threshold: many changes at once
 //! are not ill health. The next one starts a period after that.
 
-mod by_id;
 mod commit;
 mod config;
-mod evented;
-mod look;
-mod probe;
+mod event_stream;
+mod inspections;
 mod quarantine;
+mod relist;
+pub(crate) mod requests;
+mod shim_prober;
+mod stuck_list;
 mod troubles;
-mod work;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -33,33 +34,33 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::cache::{CacheWriter, Token};
-use crate::cursor::InstanceId;
-use crate::event::{Event, EventType};
-use crate::feed::FeedWriter;
-use crate::handle::{Pleg, Stops};
+use crate::generator::requests::Hints;
+use crate::health::monitor::RuntimeMonitor;
+use crate::health::readiness::Readiness;
 use crate::health::{Alive, Health};
-use crate::hints::Hints;
-use crate::limiter::Limiter;
+use crate::inspect::limiter::Limiter;
 use crate::metrics::Metrics;
 use crate::model::PodUid;
-use crate::monitor::RuntimeMonitor;
-use crate::readiness::Readiness;
+use crate::model::cursor::InstanceId;
+use crate::model::event::{Event, EventType};
+use crate::publish::cache::{CacheWriter, Token};
+use crate::publish::feed::FeedWriter;
+use crate::publish::handle::{Pleg, Stops};
 use crate::recorder::line::Turn;
 use crate::recorder::{Recorder, Recording};
+use crate::records::snapshot::Snapshot;
 use crate::records::{PodKey, Records};
 use crate::runtime::Runtime;
-use crate::snapshot::Snapshot;
-use by_id::ById;
 pub use config::{Config, ConfigError};
-use evented::Evented;
-use look::{ListTimes, Listing, Settling, next_list};
-pub use probe::ProbeConfig;
-use probe::Prober;
-pub(crate) use probe::Suspects;
+use event_stream::Evented;
+use inspections::{Done, Queue, Work};
 use quarantine::Quarantine;
+use relist::{ListTimes, Listing, Settling, next_list};
+pub use shim_prober::ProbeConfig;
+use shim_prober::Prober;
+pub(crate) use shim_prober::Suspects;
+use stuck_list::ById;
 use troubles::Told;
-use work::{Done, Queue, Work};
 
 /// Most callers that may wait for a recording.
 const RECORDINGS: usize = 4;

@@ -5,7 +5,7 @@
 //!                                 └────── answers ──▶ committed, and out
 //! ```
 //!
-//! What is in here has a queue and a budget of its own ([`LimiterConfig::most_late`](crate::limiter::LimiterConfig)): fresh changes,
+//! What is in here has a queue and a budget of its own ([`LimiterConfig::most_late`](crate::inspect::limiter::LimiterConfig)): fresh changes,
 //! also those of other containers of the same pod, are inspected beside it. A call that is moved here gives up its place in the
 //! limiter. Once the budget is used up, a call that others have overtaken is given up and tried again later; while nothing
 //! overtakes it, it is the runtime that does not answer, and the call keeps its place.
@@ -23,12 +23,12 @@ use pleg_cri::{Error, ErrorKind, Rpc, Subject};
 use tokio::time::Instant;
 
 use super::Generator;
-use super::work::Why;
-use crate::cache::{PodError, StalePart, Token};
-use crate::event::Source;
+use super::inspections::Why;
 use crate::health::{Who, of_inspection};
 use crate::inspect::{Answered, Call, Outcome, Unanswered};
+use crate::model::event::Source;
 use crate::model::{ObjectRef, ObjectState, PodRef, PodUid};
+use crate::publish::cache::{PodError, StalePart, Token};
 use crate::recorder::line::Turn;
 use crate::records::PodKey;
 use crate::runtime::Runtime;

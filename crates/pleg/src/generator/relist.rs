@@ -14,17 +14,17 @@ use pleg_cri::{Error, ErrorKind, ListFilter, ListSummary, Rpc};
 use tokio::time::Instant;
 
 use super::Generator;
-use super::evented::Wanted;
-use super::work::Why;
-use crate::cache::Token;
-use crate::event::Source;
+use super::event_stream::Wanted;
+use super::inspections::Why;
+use crate::generator::requests::Dirty;
 use crate::health::Load;
-use crate::hints::Dirty;
+use crate::model::event::Source;
 use crate::model::{ContainerState, PodUid};
+use crate::publish::cache::Token;
 use crate::recorder::line::{self, Turn};
+use crate::records::snapshot::{ContainerList, SandboxList, Snapshot};
 use crate::records::{Coverage, PodKey};
 use crate::runtime::Runtime;
-use crate::snapshot::{ContainerList, SandboxList, Snapshot};
 
 /// Up to this many pods are listed one by one. A runtime walks all its containers for a filtered list too, so beyond a few a full
 /// relist is cheaper.

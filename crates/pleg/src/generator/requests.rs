@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
 
-use crate::cache::{Cache, Token};
-use crate::event::Source;
 use crate::evented::Reached;
 use crate::model::PodUid;
+use crate::model::event::Source;
+use crate::publish::cache::{Cache, Token};
 use crate::runtime::RuntimeEvent;
 use crate::sync::{Mutex, Notify};
 

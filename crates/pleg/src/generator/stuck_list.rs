@@ -21,15 +21,15 @@ use pleg_cri::{Error, Subject};
 use tokio::time::Instant;
 
 use super::Generator;
-use super::look::{Alone, Answers, Arrived, Part, list_containers, list_sandboxes};
-use super::work::Why;
-use crate::event::Source;
+use super::inspections::Why;
+use super::relist::{Alone, Answers, Arrived, Part, list_containers, list_sandboxes};
 use crate::health::Who;
+use crate::health::diagnosis::Trouble;
+use crate::model::event::Source;
 use crate::recorder::line;
+use crate::records::snapshot::{ContainerList, SandboxList};
 use crate::records::{Alive, PodKey, Saw};
 use crate::runtime::Runtime;
-use crate::snapshot::{ContainerList, SandboxList};
-use crate::trouble::Trouble;
 
 /// An object that has not answered for this long may be a suspect, and so may one that has taken twice as long as the slowest answer.
 const SUSPECT: Duration = Duration::from_millis(1500);

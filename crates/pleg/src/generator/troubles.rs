@@ -14,11 +14,11 @@ use pleg_cri::error::seconds;
 use tokio::time::Instant;
 
 use super::Generator;
-use crate::event::{Event, EventType, Subject};
+use crate::health::diagnosis::Trouble;
 use crate::health::{Cause, Level, Report, SLOW_CALL, Stage};
+use crate::model::event::{Event, EventType, Subject};
 use crate::model::{ObjectRef, PodRef};
 use crate::runtime::Runtime;
-use crate::trouble::Trouble;
 
 /// Comparisons are at least this far apart, so that a storm costs few of them.
 const PAUSE: Duration = Duration::from_millis(250);

@@ -7,9 +7,9 @@ use pleg_cri::error::seconds;
 use pleg_cri::{Error, ErrorKind, Rpc};
 use serde::Serialize;
 
+use crate::health::diagnosis::{About, Trouble};
 use crate::model::{ObjectRef, PodRef};
-use crate::shim::Shim;
-use crate::trouble::{About, Trouble};
+use crate::runtime::shim::Shim;
 
 /// In which part of the generator's work something is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]

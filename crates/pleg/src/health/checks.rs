@@ -4,7 +4,7 @@
 //! contradict what `health` says at the same moment.
 
 use super::{Cause, Level, Report, Stage};
-use crate::trouble::Trouble;
+use crate::health::diagnosis::Trouble;
 
 /// One check: its name, and why it failed.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::cause::{Cause, Seen, Stage, Who};
 use super::{Health, State};
-use crate::trouble::Trouble;
+use crate::health::diagnosis::Trouble;
 
 /// Held by the generator as long as it lives. Whatever ends it, a panic, an abort or its shutdown, drops this.
 #[derive(Debug)]

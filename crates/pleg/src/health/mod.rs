@@ -5,8 +5,12 @@
 
 mod cause;
 mod checks;
+pub mod diagnosis;
 mod ended;
+pub(crate) mod monitor;
+pub(crate) mod node_health;
 mod pods;
+pub mod readiness;
 mod stuck;
 mod warning;
 
@@ -21,13 +25,13 @@ use pleg_cri::{Error, InFlight, Rpc};
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::cache::PodError;
 use crate::evented::ModeReport;
 use crate::evented::trust::Remembered;
+use crate::health::diagnosis::Trouble;
 use crate::model::{ObjectRef, PodRef, PodUid, SandboxId};
-use crate::shim::Shim;
-use crate::snapshot::Oddities;
-use crate::trouble::Trouble;
+use crate::publish::cache::PodError;
+use crate::records::snapshot::Oddities;
+use crate::runtime::shim::Shim;
 pub(crate) use cause::of_inspection;
 pub use cause::{Cause, Stage, Who};
 use cause::{Seen, advice, of_list};

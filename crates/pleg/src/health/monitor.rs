@@ -9,9 +9,9 @@ use futures_util::future::{Fuse, FusedFuture};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::event::Source;
-use crate::hints::Hints;
-use crate::readiness::{Readiness, STATUS_PERIOD};
+use crate::generator::requests::Hints;
+use crate::health::readiness::{Readiness, STATUS_PERIOD};
+use crate::model::event::Source;
 use crate::runtime::Runtime;
 
 /// A runtime that takes longer than this to answer `Status` may be frozen.

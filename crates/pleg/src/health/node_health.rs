@@ -3,8 +3,8 @@
 //! `health`, `/readyz`, the node conditions and the metrics are all made from one [`NodeHealth`], so that they cannot contradict each
 //! other, not even around the moment in which the threshold passes.
 
+use crate::health::readiness::{NodeCondition, RuntimeChecks};
 use crate::health::{Check, Report};
-use crate::readiness::{NodeCondition, RuntimeChecks};
 
 /// The health of the node at one moment.
 #[derive(Debug, Clone)]

@@ -3,7 +3,7 @@
 use hashbrown::HashMap;
 
 use super::{Cause, Level, Report, Stage};
-use crate::status::PodStatus;
+use crate::model::status::PodStatus;
 
 impl Report {
     /// Why nothing new is seen of any pod; none while the lists answer. Without ages: the text stays the same as long as the cause does.
@@ -76,10 +76,10 @@ mod tests {
 
     use super::super::{HungShim, THRESHOLD};
     use super::*;
-    use crate::cache::PodError;
     use crate::health::Health;
     use crate::model::PodRef;
-    use crate::status::SandboxStatus;
+    use crate::model::status::SandboxStatus;
+    use crate::publish::cache::PodError;
     use crate::{SandboxState, Trouble};
 
     fn pod(uid: &str, sandbox: &str) -> PodStatus {

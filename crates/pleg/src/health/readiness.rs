@@ -18,8 +18,8 @@ use pleg_cri::{Error, Rpc};
 use serde::{Serialize, Serializer};
 use tokio::time::Instant;
 
+use crate::health::node_health::NodeHealth;
 use crate::health::{Health, Report};
-use crate::node_health::NodeHealth;
 use crate::runtime::{RuntimeCondition, RuntimeStatus};
 
 /// How often the runtime is asked for its status.

@@ -10,8 +10,8 @@ use tokio::time::Instant;
 
 use super::Health;
 use super::cause::{Cause, Seen, Stage, Who};
+use crate::health::diagnosis::Trouble;
 use crate::model::{ContainerId, ContainerRef, ObjectRef, PodRef, SandboxId};
-use crate::trouble::Trouble;
 
 /// A container whose status is not answered, while those of its sandbox and of most other containers are.
 #[derive(Debug, Clone)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use pleg_cri::error::seconds;
 use serde::Serialize;
 
-use crate::trouble::{About, Trouble};
+use crate::health::diagnosis::{About, Trouble};
 
 /// A stock kubelet refuses lists beyond this.
 const KUBELET_LIMIT: usize = 16 << 20;

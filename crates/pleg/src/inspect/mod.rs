@@ -3,6 +3,8 @@
 //! The unit of trust is the object, not the pod. An inspection returns what answered; an object that takes far longer than the
 //! runtime usually needs is returned as [`Unanswered`], with its call still in flight, so that nobody waits for it.
 
+pub mod limiter;
+
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -17,11 +19,11 @@ use parking_lot::Mutex;
 use pleg_cri::{Error, Subject};
 use tokio::time::Instant;
 
-use crate::limiter::{Limiter, Place};
+use crate::inspect::limiter::{Limiter, Place};
+use crate::model::status::{ContainerStatus, PodStatus, SandboxStatus};
 use crate::model::{ContainerId, ContainerState, ObjectRef, PodRef, PodView, SandboxState};
 use crate::records::Records;
 use crate::runtime::Runtime;
-use crate::status::{ContainerStatus, PodStatus, SandboxStatus};
 
 /// The exit code of a process that was ended by SIGKILL.
 const KILLED: i32 = 137;

@@ -6,9 +6,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::cursor::{Cursor, InstanceId};
+use crate::health::diagnosis::Trouble;
+use crate::model::cursor::{Cursor, InstanceId};
 use crate::model::{ContainerId, ContainerRef, PodRef, SandboxId, SandboxState};
-use crate::trouble::Trouble;
 
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

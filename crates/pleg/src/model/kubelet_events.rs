@@ -6,8 +6,8 @@
 use hashbrown::HashMap;
 use serde::Serialize;
 
-use crate::event::{Event, EventType, Subject};
 use crate::model::SandboxState;
+use crate::model::event::{Event, EventType, Subject};
 
 /// The kubelet's own event types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]

@@ -1,5 +1,10 @@
 //! The things a node has: pods, sandboxes, containers, and the states they can be in.
 
+pub mod cursor;
+pub mod event;
+pub mod kubelet_events;
+pub mod status;
+
 use std::fmt;
 use std::sync::Arc;
 

@@ -35,10 +35,10 @@ use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
-use crate::cache::Cache;
-use crate::cursor::{Cursor, InstanceId};
-use crate::event::{Event, EventType, Gap, GapReason, Source};
+use crate::model::cursor::{Cursor, InstanceId};
+use crate::model::event::{Event, EventType, Gap, GapReason, Source};
 use crate::model::{PodRef, PodUid};
+use crate::publish::cache::Cache;
 
 /// How many events a subscriber takes from the ring at once.
 const BATCH: usize = 64;

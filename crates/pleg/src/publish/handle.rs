@@ -7,17 +7,17 @@ use hashbrown::HashSet;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::cache::{Cache, NotFresh, PodEntry, Token};
-use crate::cursor::InstanceId;
-use crate::event::Source;
-use crate::feed::{Feed, Overflow, Start, Subscriber};
 use crate::generator::Suspects;
+use crate::generator::requests::Hints;
 use crate::health::Health;
-use crate::hints::Hints;
+use crate::health::node_health::NodeHealth;
+use crate::health::readiness::Readiness;
 use crate::metrics::Metrics;
+use crate::model::cursor::InstanceId;
+use crate::model::event::Source;
 use crate::model::{ContainerId, PodUid};
-use crate::node_health::NodeHealth;
-use crate::readiness::Readiness;
+use crate::publish::cache::{Cache, NotFresh, PodEntry, Token};
+use crate::publish::feed::{Feed, Overflow, Start, Subscriber};
 use crate::recorder::Recording;
 
 /// Everything a reader of the generator needs. Cheap to clone.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::event::{EventType, Source};
+use crate::model::event::{EventType, Source};
 use crate::model::{ContainerId, ContainerState, PodRef, PodUid, SandboxId, SandboxState};
 
 /// The format of these lines. Another number is another format.

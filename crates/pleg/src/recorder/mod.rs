@@ -18,8 +18,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use crate::event::{Event, EventType, Source, Subject};
 use crate::inspect::Inspected;
+use crate::model::event::{Event, EventType, Source, Subject};
 use crate::model::{PodRef, PodUid, PodView};
 use crate::records::{PodKey, Records};
 pub(crate) use calls::CallTimes;

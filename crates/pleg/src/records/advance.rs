@@ -6,8 +6,8 @@ use super::table::Item;
 use super::{Pod, PodKey, Records};
 use crate::evented::Reached;
 use crate::inspect::Inspected;
+use crate::model::status::{ContainerStatus, SandboxStatus};
 use crate::model::{ContainerRef, ContainerState, ObjectRef, PodRef, SandboxId, SandboxState};
-use crate::status::{ContainerStatus, SandboxStatus};
 
 /// A container or sandbox that may still change: one to ask for by id when lists do not answer.
 #[derive(Debug, Clone)]

@@ -16,7 +16,7 @@
 //! The order within a pod follows cause and effect: a sandbox comes up before its containers, containers follow in the order in
 //! which they were made, and a sandbox goes down after them.
 
-use crate::event::{EventType, Subject};
+use crate::model::event::{EventType, Subject};
 use crate::model::{ContainerRef, ContainerState, PodView, SandboxId, SandboxState};
 
 /// One difference.

@@ -4,9 +4,11 @@
 //! sent for. A pod is *dirty* while the two differ, so a change whose inspection failed is found again by itself. A relist only
 //! writes `listed`; a commit only writes `committed`. What is unchanged is recognised while the lists are read, and costs a bit.
 
-mod by_id;
+mod advance;
+pub mod diff;
 mod known;
 mod recorded;
+pub mod snapshot;
 mod table;
 
 use std::sync::Arc;
@@ -14,13 +16,13 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use pleg_cri::{ContainerItem, SandboxItem};
 
-use crate::diff::{Change, diff};
+use crate::model::status::{ContainerStatus, PodStatus, SandboxStatus};
 use crate::model::{
     ContainerId, ContainerRef, ContainerState, ObjectRef, ObjectState, PodRef, PodUid, PodView, SandboxId, SandboxState,
 };
-use crate::snapshot::{ContainerList, Oddities, SandboxList, Snapshot};
-use crate::status::{ContainerStatus, PodStatus, SandboxStatus};
-pub(crate) use by_id::{Alive, Saw};
+use crate::records::diff::{Change, diff};
+use crate::records::snapshot::{ContainerList, Oddities, SandboxList, Snapshot};
+pub(crate) use advance::{Alive, Saw};
 pub(crate) use known::{Recognised, Seen};
 use table::{Item, Shown, State, Table};
 

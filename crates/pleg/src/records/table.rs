@@ -6,7 +6,7 @@ use hashbrown::HashSet;
 
 use super::PodKey;
 use super::known::{Known, Seen};
-use crate::snapshot::Oddities;
+use crate::records::snapshot::Oddities;
 
 /// A state that lists show.
 pub(super) trait State: Copy + Ord {

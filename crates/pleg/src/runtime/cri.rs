@@ -7,9 +7,9 @@ use pleg_cri::{Client, Error, ErrorKind, Hint, InFlight, ListFilter, ListSummary
 
 use super::{EventStream, Runtime, RuntimeCondition, RuntimeEvent, RuntimeStatus, RuntimeVersion};
 use crate::evented::Reached;
+use crate::model::status::{ContainerStatus, SandboxStatus, text};
 use crate::model::{ContainerId, SandboxId};
-use crate::snapshot::{ContainerList, SandboxList};
-use crate::status::{ContainerStatus, SandboxStatus, text};
+use crate::records::snapshot::{ContainerList, SandboxList};
 
 /// The generator's view of a [`Client`].
 #[derive(Debug, Clone)]

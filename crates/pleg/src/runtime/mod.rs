@@ -3,6 +3,8 @@
 //! [`CriRuntime`] is the real one. The trait is small so that a test can drive the generator in-process, with paused time.
 
 mod cri;
+pub mod quirks;
+pub mod shim;
 
 use std::sync::Arc;
 
@@ -11,9 +13,9 @@ use futures_util::stream::BoxStream;
 pub use pleg_cri::{Error, ErrorKind, InFlight, ListFilter, ListSummary, Subject};
 
 use crate::evented::Reached;
+use crate::model::status::{ContainerStatus, SandboxStatus};
 use crate::model::{ContainerId, PodUid, SandboxId};
-use crate::snapshot::{ContainerList, SandboxList};
-use crate::status::{ContainerStatus, SandboxStatus};
+use crate::records::snapshot::{ContainerList, SandboxList};
 
 /// Name and version of a runtime.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
@@ -70,7 +72,7 @@ pub struct RuntimeEvent {
     pub pod: Option<PodUid>,
     /// The state that it claims for the object. It decides nothing, except that the object is checked again if the claim does not hold.
     pub reached: Option<Reached>,
-    /// Its creation time. It decides nothing: see [`crate::evented::quirks`].
+    /// Its creation time. It decides nothing: see [`crate::runtime::quirks`].
     pub created_at: i64,
 }
 

@@ -13,11 +13,11 @@ use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
 use pleg::model::PodView;
+use pleg::records::snapshot::{ContainerList, SandboxList};
 use pleg::runtime::{
     Error, ErrorKind, EventStream, ListFilter, ListSummary, Runtime, RuntimeEvent, RuntimeStatus, RuntimeVersion,
     Subject,
 };
-use pleg::snapshot::{ContainerList, SandboxList};
 use pleg::status::Resources;
 use pleg::{
     Config, ContainerId, ContainerRef, ContainerState, ContainerStatus, Event, EventType, Generator, Item, Metrics,

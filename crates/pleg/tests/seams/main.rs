@@ -6,52 +6,62 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-#[path = "../../src/cache/mod.rs"]
+#[path = "../../src/publish/cache/mod.rs"]
 #[allow(dead_code, unreachable_pub, unused_imports, reason = "a part of it is used here")]
 mod cache;
-#[path = "../../src/hints.rs"]
-#[allow(dead_code, reason = "a part of it is used here")]
-mod hints;
 #[path = "../../src/evented/link.rs"]
 #[allow(dead_code, reason = "a part of it is used here")]
 mod link;
+#[path = "../../src/generator/requests.rs"]
+#[allow(dead_code, reason = "a part of it is used here")]
+mod requests;
 mod sync;
 
-/// The rest of the crate, as those files name it.
-mod event {
-    pub(crate) use pleg::event::Source;
+mod generator {
+    pub(crate) use super::requests;
 }
+mod publish {
+    pub(crate) use super::cache;
+}
+
+/// The rest of the crate, as those files name it.
 mod evented {
     pub(crate) use pleg::Reached;
 }
+mod health {
+    pub(crate) mod diagnosis {
+        pub(crate) use pleg::health::diagnosis::Trouble;
+    }
+}
 mod model {
     pub(crate) use pleg::model::{ObjectRef, ObjectState, PodRef, PodUid};
+
+    pub(crate) mod event {
+        pub(crate) use pleg::event::Source;
+    }
+    pub(crate) mod status {
+        pub(crate) use pleg::status::PodStatus;
+    }
 }
 mod runtime {
     pub(crate) use pleg::runtime::RuntimeEvent;
-}
-mod status {
-    pub(crate) use pleg::status::PodStatus;
-}
-mod trouble {
-    pub(crate) use pleg::trouble::Trouble;
 }
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
-use cache::{Cache, CacheWriter, Committed, NotFresh, PodEntry, Token};
-use event::Source;
-use hints::Hints;
+use generator::requests::Hints;
 use jiff::Timestamp;
 use link::{Link, State};
+use model::event::Source;
+use model::status::PodStatus;
 use model::{PodRef, PodUid};
+use publish::cache::{Cache, CacheWriter, Committed, NotFresh, PodEntry, Token};
 use runtime::RuntimeEvent;
 use shuttle::future::block_on;
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::thread;
-use status::PodStatus;
 use sync::{Mutex, Notify, scheduled};
 
 const PODS: usize = 2;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use pleg::evented::quirks::Quirks;
+use pleg::runtime::quirks::Quirks;
 use pleg_cri::{Client, ErrorKind};
 use tokio::time::{Instant, timeout};
 

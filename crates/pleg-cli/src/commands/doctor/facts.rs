@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pleg::records::snapshot::Oddities;
 use pleg::shim::Shim;
-use pleg::snapshot::Oddities;
 use serde::Serialize;
 
 /// The largest list that a kubelet takes: its limit for any message.

@@ -1,7 +1,7 @@
 //! One trouble, with what was seen of it, where, and what to do.
 
 use pleg::Trouble;
-use pleg::trouble::About;
+use pleg::health::diagnosis::About;
 use serde::Serialize;
 
 /// Objects of one finding beyond this many are counted, not named.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pleg::Trouble;
-use pleg::trouble::About;
+use pleg::health::diagnosis::About;
 use pleg_cri::error::seconds;
 
 use super::facts::{Answer, Events, Facts, KUBELET_LIMIT, Object, SHIM_ANSWERS, SLOW, Sample, Silence};

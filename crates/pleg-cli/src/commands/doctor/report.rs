@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use pleg::snapshot::Oddities;
+use pleg::records::snapshot::Oddities;
 use serde::Serialize;
 
 use super::events;

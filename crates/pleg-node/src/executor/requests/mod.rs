@@ -24,7 +24,7 @@ use pleg_cri::v1;
 
 use crate::manifest::{Container, Dns, DnsConfig, NodeName, Pod, Propagation, Protocol, Role, Volume};
 
-pub use security::{NotAllowed, check_user};
+pub use security::check_user;
 
 /// The label that says whose pod it is: only those that carry it are ours to touch.
 pub const NODE_LABEL: &str = "io.pleg.node";

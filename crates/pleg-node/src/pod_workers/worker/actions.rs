@@ -9,11 +9,11 @@ use tokio::time::{Instant, timeout_at};
 use tracing::{info, warn};
 
 use super::{Acted, Acting, Worker};
-use crate::decide::Action;
-use crate::hands::{Done, Failed, POST_START_HOOK};
+use crate::executor::{Done, Failed, POST_START_HOOK};
 use crate::manifest::Role;
-use crate::memory::Failure;
-use crate::observed::newest_first;
+use crate::reconcile::decide::Action;
+use crate::reconcile::history::Failure;
+use crate::reconcile::observed::newest_first;
 
 /// What could not be ended or removed is tried again after this long, and twice as long with each failure in a row.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));

@@ -61,7 +61,7 @@ async fn pages_are_good_from_200_to_399() {
 async fn pages_by_tls_are_taken_from_anybody() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    let acceptor = crate::tls::testing::acceptor();
+    let acceptor = crate::net::tls::testing::acceptor();
     tokio::spawn(async move {
         for status in ["200 OK", "503 No"] {
             let (stream, _) = listener.accept().await.unwrap();

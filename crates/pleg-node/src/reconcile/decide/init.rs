@@ -4,7 +4,7 @@ use pleg::SandboxId;
 
 use super::Step;
 use crate::manifest::{Container, ProbeKind, Role};
-use crate::observed::Standing;
+use crate::reconcile::observed::Standing;
 
 impl Step<'_> {
     /// Takes the next step of initialisation. Returns whether it is complete, so that containers may run.

@@ -461,7 +461,7 @@ fn a_sandbox_without_an_address_is_replaced() {
 #[test]
 fn what_failed_is_tried_again_later() {
     let mut case = with("Always", APP);
-    case.memory.sandbox_failure = Some(crate::memory::Failure::after(
+    case.memory.sandbox_failure = Some(crate::reconcile::history::Failure::after(
         None,
         "CreatePodSandboxError",
         "no",

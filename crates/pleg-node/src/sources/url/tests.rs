@@ -152,7 +152,7 @@ async fn what_was_there_before_us_stays_while_the_server_is_down() {
 async fn https_is_for_those_who_are_trusted() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let acceptor = crate::tls::testing::acceptor();
+    let acceptor = crate::net::tls::testing::acceptor();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let Ok(mut stream) = acceptor.accept(stream).await else {
@@ -167,7 +167,7 @@ async fn https_is_for_those_who_are_trusted() {
         let uri: http::Uri = format!("https://{host}:{}/pods", address.port()).parse().unwrap();
         fetch(&uri, Some(tls)).await
     };
-    let ours = Tls::only(vec![crate::tls::testing::certificate()]).unwrap();
+    let ours = Tls::only(vec![crate::net::tls::testing::certificate()]).unwrap();
     assert_eq!(ask("127.0.0.1", &ours).await.unwrap(), pod("a").as_bytes());
     assert_eq!(ask("localhost", &ours).await.unwrap(), pod("a").as_bytes());
     let error = ask("127.0.0.1", &Tls::only(Vec::new()).unwrap()).await.unwrap_err();

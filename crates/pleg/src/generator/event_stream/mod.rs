@@ -15,7 +15,6 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Config, Generator};
-use crate::event::Source;
 use crate::evented::ahead::Ahead;
 use crate::evented::misses::Misses;
 use crate::evented::period::Period;
@@ -23,9 +22,10 @@ use crate::evented::stopped::Stopped;
 use crate::evented::trust::Trust;
 use crate::evented::{EventedConfig, Link, Mode, ModeReport, Stream, StreamState};
 use crate::health::Who;
+use crate::health::diagnosis::Trouble;
+use crate::model::event::Source;
 use crate::recorder::line::Turn;
 use crate::runtime::Runtime;
-use crate::trouble::Trouble;
 pub(super) use events::Wanted;
 use verify::Standing;
 

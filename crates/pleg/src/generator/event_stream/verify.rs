@@ -12,11 +12,11 @@ use crate::evented::StreamState;
 use crate::evented::misses::Suspicion;
 use crate::evented::trust::{LOSSY_PERIOD, MEMORY, Trust};
 use crate::health::Who;
+use crate::health::diagnosis::Trouble;
 use crate::model::PodUid;
 use crate::recorder::line::{State, Turn};
 use crate::records::PodKey;
 use crate::runtime::Runtime;
-use crate::trouble::Trouble;
 
 /// Whether a full relist can prove that the stream missed something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,10 +11,10 @@ use futures_util::future::{join, join_all};
 use pleg_cri::{Error, Subject};
 use tokio::time::{Instant, timeout};
 
+use crate::model::status::ContainerStatus;
 use crate::model::{ContainerRef, PodRef, SandboxId};
 use crate::runtime::Runtime;
-use crate::shim::Shim;
-use crate::status::ContainerStatus;
+use crate::runtime::shim::Shim;
 
 /// The kernel waits for a lock of a process before it shows its arguments, and a hung one may hold that.
 const PROC_ANSWERS: Duration = Duration::from_secs(2);

@@ -28,12 +28,12 @@ use tokio::time::Instant;
 
 use super::Generator;
 use crate::health::HungShim;
+use crate::health::diagnosis::Trouble;
 use crate::model::{ContainerRef, PodRef, PodUid, SandboxId};
 use crate::recorder::line::Turn;
 use crate::records::PodKey;
 use crate::runtime::Runtime;
-use crate::shim::Shim;
-use crate::trouble::Trouble;
+use crate::runtime::shim::Shim;
 use ask::{Answers, ContainerVerdict, How, ShimVerdict, Target, ask};
 use isolated::Isolated;
 use stuck::Stuck;
@@ -382,6 +382,6 @@ impl<R: Runtime> Generator<R> {
         }
         self.metrics.hung_shims(self.prober.hung.len());
         // Whatever happened behind the shim's back shows now.
-        self.hints.pod(uid, crate::event::Source::Relist);
+        self.hints.pod(uid, crate::model::event::Source::Relist);
     }
 }

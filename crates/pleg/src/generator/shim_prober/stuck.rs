@@ -9,12 +9,12 @@ use tokio::time::Instant;
 
 use super::ask::{ContainerVerdict, Target};
 use super::{Chosen, Generator, MOST_HUNG, MOST_WITNESSES};
+use crate::health::diagnosis::Trouble;
 use crate::health::{StuckContainer, Who};
 use crate::model::{ContainerId, ContainerRef, PodRef, PodUid};
 use crate::recorder::line::Turn;
 use crate::records::PodKey;
 use crate::runtime::Runtime;
-use crate::trouble::Trouble;
 
 /// From one attempt to the next: doubles up to the last, since a call that was given up may go on in the runtime.
 const AGAIN: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(40)];

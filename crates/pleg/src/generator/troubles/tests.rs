@@ -1,9 +1,9 @@
 use pleg_cri::{InFlight, Rpc, Subject as CallSubject};
 
 use super::*;
-use crate::cache::PodError;
 use crate::health::{Health, THRESHOLD, Who};
 use crate::model::ContainerRef;
+use crate::publish::cache::PodError;
 
 fn pod(n: usize) -> PodRef {
     PodRef {

@@ -2,11 +2,11 @@
 //!
 //! Pure: names and texts only, not how a trouble is recognised. The cited issues are upstream reports of it.
 
-mod next;
+mod remedy;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-pub use next::About;
+pub use remedy::About;
 
 /// A known kind of trouble of nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -10,14 +10,14 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use tokio::time::{Instant, advance};
 
-use crate::cache::PodError;
 use crate::evented::ModeReport;
 use crate::evented::trust::Trust;
+use crate::health::diagnosis::Trouble;
+use crate::health::readiness::Readiness;
 use crate::health::{Alive, Health, HungShim, Level, StuckContainer, THRESHOLD, Who};
 use crate::model::{ContainerRef, ObjectRef, PodRef};
-use crate::readiness::Readiness;
+use crate::publish::cache::PodError;
 use crate::runtime::{RuntimeCondition, RuntimeStatus};
-use crate::trouble::Trouble;
 
 /// The longest that a call may wait before it is a cause.
 const PATIENCE: Duration = Duration::from_secs(5);

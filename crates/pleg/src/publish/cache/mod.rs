@@ -32,10 +32,10 @@ use jiff::Timestamp;
 use serde::Serialize;
 use tokio::time::Instant;
 
+use crate::health::diagnosis::Trouble;
+use crate::model::status::PodStatus;
 use crate::model::{ObjectRef, ObjectState, PodRef, PodUid};
-use crate::status::PodStatus;
 use crate::sync::{AtomicU64, Mutex, Notify, Ordering, RwLock};
-use crate::trouble::Trouble;
 use wait::Waiters;
 pub use wait::{Wait, WaitError};
 

@@ -1,8 +1,8 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::cache::{CacheWriter, Committed, Token};
-use crate::status::PodStatus;
+use crate::model::status::PodStatus;
+use crate::publish::cache::{CacheWriter, Committed, Token};
 
 const THIS: InstanceId = InstanceId::new(1);
 const OTHER: InstanceId = InstanceId::new(2);

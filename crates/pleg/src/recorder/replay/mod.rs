@@ -12,10 +12,10 @@ use hashbrown::{HashMap, HashSet};
 use jiff::Timestamp;
 
 use super::line::{Commit, FORMAT, Header, Line, ObjectKind, Scope, Seen, Sent, What};
-use crate::event::EventType;
+use crate::model::event::EventType;
 use crate::model::{PodRef, PodUid, PodView};
+use crate::records::snapshot::Snapshot;
 use crate::records::{Coverage, Records};
-use crate::snapshot::Snapshot;
 use node::{Node, key, nameless};
 
 /// More items than this in all lists and views together are not gone through. A node of 10,000 pods makes a tenth of it in ten minutes.

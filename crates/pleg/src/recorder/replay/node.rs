@@ -8,7 +8,7 @@ use pleg_cri::{ContainerItem, SandboxItem};
 
 use crate::model::{ContainerRef, ContainerState, PodRef, PodUid, PodView, SandboxState};
 use crate::recorder::line::{Commit, Object, ObjectKind, PodState, Seen, State};
-use crate::snapshot::Snapshot;
+use crate::records::snapshot::Snapshot;
 
 /// An object as it stands at one line.
 #[derive(Debug, Clone)]

@@ -6,9 +6,9 @@ use anyhow::Context as _;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use jiff::Timestamp;
 use pleg_cri::{Client, v1};
-use pleg_node::cri::NODE_LABEL;
+use pleg_node::executor::requests::NODE_LABEL;
+use pleg_node::executor::volumes;
 use pleg_node::manifest::Pod;
-use pleg_node::volumes;
 
 use super::figures::Samples;
 use super::pods::{Does, Maker};

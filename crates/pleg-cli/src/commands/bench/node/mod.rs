@@ -91,7 +91,7 @@ pub(crate) async fn run(global: &Global, args: NodeBench, shutdown: Cancellation
     let cleaned = tokio::time::timeout(CLEAN, direct::remove_all(&client, pods::NODE)).await;
     let cleaned = cleaned.unwrap_or_else(|_| anyhow::bail!("not done within {CLEAN:?}"));
     let cleaned = cleaned.with_context(|| {
-        let label = pleg_node::cri::NODE_LABEL;
+        let label = pleg_node::executor::requests::NODE_LABEL;
         format!(
             "pods of the measurement are left, with the label {label}={}",
             pods::NODE
@@ -116,7 +116,7 @@ async fn refuse_to_disturb(client: &Client) -> anyhow::Result<()> {
     let listed = client.call(v1::ListPodSandboxRequest::default()).await?.items;
     let Some(first) = listed.first() else { return Ok(()) };
     let name = first.metadata.clone().unwrap_or_default();
-    let label = pleg_node::cri::NODE_LABEL;
+    let label = pleg_node::executor::requests::NODE_LABEL;
     let ours = |sandbox: &v1::PodSandbox| sandbox.labels.get(label).is_some_and(|node| node == pods::NODE);
     if listed.iter().all(ours) {
         let node = pods::NODE;

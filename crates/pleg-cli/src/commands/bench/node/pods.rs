@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use pleg_cri::v1;
-use pleg_node::cri::{Cgroups, Node};
+use pleg_node::executor::requests::{Cgroups, Node};
 use pleg_node::manifest::{DnsConfig, NodeName, Pod, read};
 
 /// The name of the node, which its pods carry as a label.
