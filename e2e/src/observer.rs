@@ -27,7 +27,7 @@ pub const PERIOD: Duration = Duration::from_millis(100);
 
 /// Does not subscribe to events.
 const POLLS: EventedConfig = EventedConfig {
-    alone: false,
+    exclusive_subscriber: false,
     mode: Mode::Generic,
     most_period: PERIOD,
 };
@@ -79,13 +79,13 @@ impl Observer {
             evented: EventedConfig {
                 mode: Mode::Evented,
                 most_period: Duration::from_hours(1),
-                alone: false,
+                exclusive_subscriber: false,
             },
             ..Config::default()
         };
         let node = Self::with(containerd, containerd.endpoint(), Deadlines::default(), config)?;
         node.health("the stream", |report| {
-            report.mode.mode == Mode::Evented && report.looks >= 2
+            report.mode.mode == Mode::Evented && report.relists >= 2
         })
         .await?;
         Ok(node)

@@ -46,7 +46,7 @@ async fn what_auto_does(context: &Context) -> Result<()> {
     };
     let report = node
         .health("the decision", |report| {
-            report.mode.reason.contains(reason) && report.looks > 0
+            report.mode.reason.contains(reason) && report.relists > 0
         })
         .await?;
     ensure!(report.mode.mode == mode && report.level == Level::Healthy, "{report:?}");
@@ -120,7 +120,7 @@ async fn no_stream(context: &Context) -> Result<()> {
 fn no_looks(node: &Observer) -> Result<()> {
     let report = node.pleg.health().report();
     ensure!(report.mode.missed_changes == 0, "{report:?}");
-    ensure!(report.looks <= 4, "{} full looks", report.looks);
+    ensure!(report.relists <= 4, "{} full looks", report.relists);
     Ok(())
 }
 

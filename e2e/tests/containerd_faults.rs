@@ -117,11 +117,11 @@ async fn a_locked_container_is_named_and_hides_no_other(context: &Context) -> Re
     seen.with_context(|| format!("a death was not seen by id within {SOON:?}"))??;
     ensure!(!update.is_finished(), "the lock was not held that long");
 
-    let looks = node.pleg.health().report().looks;
+    let looks = node.pleg.health().report().relists;
     frozen.thaw();
     update.await??;
     let report = node
-        .health("the first look after the lock", |report| report.looks > looks)
+        .health("the first look after the lock", |report| report.relists > looks)
         .await?;
     // The shim is asked again in its own time.
     let left = report.causes.iter().find(|cause| cause.stage != Stage::Probe);

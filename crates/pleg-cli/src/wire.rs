@@ -243,8 +243,8 @@ impl ReportJson {
     }
 
     /// With what is wrong with the manifests of the node that `board` is of.
-    pub(crate) fn with_refused(mut self, board: Option<&pleg_node::Board>) -> Self {
-        self.refused_manifests = board.map(pleg_node::Board::complaints).unwrap_or_default();
+    pub(crate) fn with_refused(mut self, board: Option<&pleg_node::PodReports>) -> Self {
+        self.refused_manifests = board.map(pleg_node::PodReports::complaints).unwrap_or_default();
         self
     }
 }

@@ -87,11 +87,11 @@ async fn costs(pods: usize) -> (u64, u64) {
     let nobody = PodUid::from("nobody");
     let look = async || {
         let cache = pleg.cache();
-        let (done, before) = (pleg.health().report().looks, allocations());
+        let (done, before) = (pleg.health().report().relists, allocations());
         cache.newer_than(&nobody, cache.token()).await.unwrap();
         let allocated = allocations() - before;
         // From the end of one look to the end of the next, or it is not the allocations of one look.
-        (pleg.health().report().looks == done + 1).then_some(allocated)
+        (pleg.health().report().relists == done + 1).then_some(allocated)
     };
     while pleg.feed().newest() < 3 * pods as u64 {
         look().await;

@@ -22,7 +22,7 @@
 //! | [`probes`] | liveness, readiness and startup probes | a table, and a task per container |
 //! | `store` | the state that survives a restart of `pleg node`: [`Store`] | a thread |
 //! | `sync` | the loop that ties them together | one task |
-//! | `crew` | the registry of pod workers; terminates orphaned pods, restarts panicked workers | a table |
+//! | `workers` | the registry of pod workers; terminates orphaned pods, restarts panicked workers | a table |
 //! | `page` | an HTTP GET to a container, for probes and hooks | a call |
 //! | `tls` | HTTPS, for probes, hooks and URLs | |
 //! | `ports` | which pod owns which host port | a table |
@@ -60,6 +60,6 @@ mod store;
 mod testing;
 
 pub use executor::logs::LogBounds;
-pub use node_loop::{HEARTBEAT, NodeLoop, others};
-pub use status::reports::{Board, PodList, Report};
+pub use node_loop::{HEARTBEAT, NodeLoop, foreign_pods};
+pub use status::reports::{PodList, PodReports, Report};
 pub use store::{Store, StoreError};

@@ -20,11 +20,11 @@ use crate::executor::logs::{LogBounds, Logs};
 use crate::executor::requests::{NODE_LABEL, Node};
 use crate::manifest::NodeName;
 use crate::metrics::Skip;
-use crate::pod_workers::Crew;
+use crate::pod_workers::PodWorkers;
 use crate::pod_workers::worker::Shared;
 use crate::sources::{Change, Desired, Origin, Snapshot};
 use crate::status::Stale;
-use crate::status::reports::Board;
+use crate::status::reports::PodReports;
 use crate::store::Store;
 
 /// How often health is checked, so that statuses say when they are stale.
@@ -36,7 +36,7 @@ pub const HEARTBEAT: Duration = Duration::from_secs(2);
 const ORPHAN_TICK: Duration = Duration::from_mins(1);
 
 /// Pods on this runtime that belong to another owner, such as a kubelet, which would compete with us.
-pub async fn others(client: &Client, node: &NodeName) -> Result<Vec<PodRef>, pleg_cri::Error> {
+pub async fn foreign_pods(client: &Client, node: &NodeName) -> Result<Vec<PodRef>, pleg_cri::Error> {
     let listed = client.call(v1::ListPodSandboxRequest::default()).await?;
     let foreign = |sandbox: &v1::PodSandbox| sandbox.labels.get(NODE_LABEL).map(String::as_str) != Some(node.as_str());
     Ok(listed.items.into_iter().filter(foreign).filter_map(pod_of).collect())
@@ -67,7 +67,7 @@ fn pod_of(sandbox: v1::PodSandbox) -> Option<PodRef> {
 pub struct NodeLoop {
     client: Client,
     name: NodeName,
-    crew: Crew,
+    workers: PodWorkers,
     stale: watch::Sender<Option<Arc<Stale>>>,
     desired: Desired,
     store: Option<Store>,
@@ -93,7 +93,7 @@ impl NodeLoop {
         Ok(Self {
             client,
             name,
-            crew: Crew::new(shared),
+            workers: PodWorkers::new(shared),
             stale,
             desired: Desired::new(sources),
             store: None,
@@ -105,8 +105,8 @@ impl NodeLoop {
     #[must_use]
     pub fn with_store(mut self, mut store: Store) -> Self {
         let kept = store.manifests(&self.name);
-        self.crew.remember(store.take_remembered(), kept);
-        self.crew.shared.keeper = Some(store.keeper());
+        self.workers.remember(store.take_remembered(), kept);
+        self.workers.shared.keeper = Some(store.keeper());
         self.store = Some(store);
         self
     }
@@ -119,16 +119,16 @@ impl NodeLoop {
     }
 
     /// Where the node's pods are shown.
-    pub fn board(&self) -> Board {
-        self.crew.shared.board.clone()
+    pub fn board(&self) -> PodReports {
+        self.workers.shared.board.clone()
     }
 
     /// Makes pods be what snapshots want, until it is shut down. What runs goes on running then.
     pub async fn run(mut self, mut snapshots: mpsc::Receiver<Snapshot>, shutdown: CancellationToken) {
-        self.crew.ends_with(shutdown.child_token());
-        let logs = Logs::new(self.crew.shared.clone(), self.logs).run(shutdown.child_token());
+        self.workers.ends_with(shutdown.child_token());
+        let logs = Logs::new(self.workers.shared.clone(), self.logs).run(shutdown.child_token());
         let logs = tokio::spawn(logs);
-        let pleg = self.crew.shared.pleg.clone();
+        let pleg = self.workers.shared.pleg.clone();
         let mut feed = pleg.subscribe(Start::Now, Overflow::PodSync);
         // Which of two pods with one name runs can be told only after a relist of everything, and which of them are ours only after a
         // list by our label. This UID is nobody's.
@@ -154,13 +154,13 @@ impl NodeLoop {
                 item = feed.next() => match item {
                     // What cannot be seen of a pod is no change of it.
                     Some(Item::Event(event)) if event.kind.is_trouble() => {}
-                    Some(Item::Event(event)) => self.crew.tell(event.pod.as_ref()),
-                    Some(Item::Gap(_)) => self.crew.tell(None),
+                    Some(Item::Event(event)) => self.workers.tell(event.pod.as_ref()),
+                    Some(Item::Gap(_)) => self.workers.tell(None),
                     None => break,
                 },
-                Some((id, ended)) = self.crew.next_end() => self.crew.ended(id, ended),
+                Some((id, ended)) = self.workers.next_end() => self.workers.ended(id, ended),
                 Some(answer) = search.join_next() => match answer {
-                    Ok(Ok(ours)) if !std::mem::replace(&mut found, true) => self.crew.found(ours),
+                    Ok(Ok(ours)) if !std::mem::replace(&mut found, true) => self.workers.found(ours),
                     // A source may have fallen silent since.
                     Ok(Ok(ours)) if self.desired.is_complete() => self.end_orphans(ours),
                     Ok(Ok(_)) => searched = false,
@@ -188,7 +188,7 @@ impl NodeLoop {
                 }
             }
         }
-        self.crew.shut_down().await;
+        self.workers.shut_down().await;
         // A panic is already in the log and affects nothing else.
         let _ = logs.await;
         if let Some(store) = self.store.take() {
@@ -205,11 +205,11 @@ impl NodeLoop {
         let wanted: BTreeSet<PodUid> = self.desired.pods().map(|offer| offer.pod.id.uid.clone()).collect();
         let refused = self.desired.refused();
         let spared = refused.iter().map(|refused| refused.id.full_name()).collect();
-        self.crew.end_orphans(ours, &wanted, &spared);
+        self.workers.end_orphans(ours, &wanted, &spared);
     }
 
     fn apply(&mut self, snapshot: Snapshot) {
-        let cache = self.crew.shared.pleg.cache().clone();
+        let cache = self.workers.shared.pleg.cache().clone();
         let merged = self.desired.apply(snapshot, |uid| cache.get(uid).is_some());
         for conflict in &merged.new_conflicts {
             warn!(origin = %conflict.origin, "{}", conflict.what);
@@ -217,21 +217,21 @@ impl NodeLoop {
         let spoken = self.desired.all_have_spoken();
         for change in merged.changes {
             match change {
-                Change::Add(offer) => self.crew.begin(offer, spoken),
+                Change::Add(offer) => self.workers.begin(offer, spoken),
                 Change::Update { old, new } => {
                     info!(pod = %new.pod.id, %old, new = %new.pod.id.uid, "manifest changed");
-                    self.crew.end(&old);
-                    self.crew.begin(new, spoken);
+                    self.workers.end(&old);
+                    self.workers.begin(new, spoken);
                 }
                 Change::Remove(pod) => {
                     info!(pod = %pod.id, "manifest removed");
-                    self.crew.remove(&pod);
+                    self.workers.remove(&pod);
                 }
-                Change::Reconcile(offer) => self.crew.reconcile(&offer),
+                Change::Reconcile(offer) => self.workers.reconcile(&offer),
             }
         }
-        self.crew.begin_waiting(spoken);
-        let (shared, complaints) = (&self.crew.shared, self.desired.complaints());
+        self.workers.begin_waiting(spoken);
+        let (shared, complaints) = (&self.workers.shared, self.desired.complaints());
         shared.metrics.wanted(self.desired.pods().count());
         shared.metrics.complaints(&shared.board.complaints(), &complaints);
         shared.board.set_complaints(complaints);
@@ -239,7 +239,7 @@ impl NodeLoop {
     }
 
     fn look_at_health(&mut self) {
-        let pleg = &self.crew.shared.pleg;
+        let pleg = &self.workers.shared.pleg;
         let report = pleg.health().report();
         let last_look = report.last_seen_seconds;
         let last_look = last_look.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
@@ -248,7 +248,7 @@ impl NodeLoop {
         let quiet = answered.into_iter().chain(last_look).min();
         let why = report.why_stale();
         let bad = why.is_some();
-        let metrics = &self.crew.shared.metrics;
+        let metrics = &self.workers.shared.metrics;
         metrics.stale(bad);
         if bad {
             metrics.skip(Skip::Runtime);
@@ -258,7 +258,7 @@ impl NodeLoop {
                 return false;
             }
             *stale = bad.then(|| {
-                let now = self.crew.shared.clock.now();
+                let now = self.workers.shared.clock.now();
                 warn!("pausing all pods: their status is stale: {}", report.message);
                 Arc::new(Stale {
                     // Before the first relist nothing is known, whoever answers.

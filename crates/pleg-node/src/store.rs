@@ -21,8 +21,8 @@ use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
 use crate::manifest::{self, NodeName, Tree};
-use crate::reconcile::history::Memory;
-use crate::sources::{Offer, Origin};
+use crate::reconcile::history::PodHistory;
+use crate::sources::{DesiredPod, Origin};
 
 const PODS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("pods");
 const MANIFESTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("manifests");
@@ -66,7 +66,7 @@ pub enum StoreError {
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     form: u32,
-    memory: Memory,
+    memory: PodHistory,
 }
 
 /// A manifest, as it is written.
@@ -119,7 +119,7 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    pub(crate) fn keep(&self, uid: &PodUid, memory: &Memory) {
+    pub(crate) fn keep(&self, uid: &PodUid, memory: &PodHistory) {
         let record = Record {
             form: FORM,
             memory: memory.clone(),
@@ -132,7 +132,7 @@ impl Keeper {
     }
 
     /// Keeps the manifest of a pod that is wanted.
-    pub(crate) fn keep_manifest(&self, offer: &Offer) {
+    pub(crate) fn keep_manifest(&self, offer: &DesiredPod) {
         let record = Manifest {
             form: FORM,
             origin: offer.origin.to_string(),
@@ -160,7 +160,7 @@ impl Keeper {
 #[derive(Debug)]
 pub struct Store {
     keeper: Keeper,
-    remembered: BTreeMap<PodUid, Memory>,
+    remembered: BTreeMap<PodUid, PodHistory>,
     manifests: BTreeMap<PodUid, Manifest<Tree>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -212,14 +212,14 @@ impl Store {
 
     /// The pods that were wanted when the file was last written, and where they came from: for the sources, who may find their
     /// manifests broken. What this release cannot read is left out.
-    pub fn manifests(&self, node: &NodeName) -> Vec<Offer> {
+    pub fn manifests(&self, node: &NodeName) -> Vec<DesiredPod> {
         let mut offers = Vec::new();
         for (uid, record) in &self.manifests {
             // What a pod is made from is read in one way only.
             let text = serde_json::to_vec(&record.document).unwrap_or_default();
             let found = manifest::read(&text, node).unwrap_or_default();
             match found.pods.into_iter().find(|pod| pod.id.uid == *uid) {
-                Some(pod) => offers.push(Offer {
+                Some(pod) => offers.push(DesiredPod {
                     origin: Origin::from(record.origin.as_str()),
                     pod,
                 }),
@@ -232,7 +232,7 @@ impl Store {
     }
 
     /// What was in the file when it was opened.
-    pub(crate) fn take_remembered(&mut self) -> BTreeMap<PodUid, Memory> {
+    pub(crate) fn take_remembered(&mut self) -> BTreeMap<PodUid, PodHistory> {
         std::mem::take(&mut self.remembered)
     }
 
@@ -260,7 +260,7 @@ fn open(path: &Path) -> Result<Database, DatabaseError> {
     Database::builder().set_cache_size(CACHE).create(path)
 }
 
-type Loaded = (BTreeMap<PodUid, Memory>, BTreeMap<PodUid, Manifest<Tree>>);
+type Loaded = (BTreeMap<PodUid, PodHistory>, BTreeMap<PodUid, Manifest<Tree>>);
 
 fn load(database: &Database) -> Result<Loaded, Box<redb::Error>> {
     let boxed = |error: redb::Error| Box::new(error);
@@ -367,7 +367,7 @@ mod tests {
     use super::*;
     use crate::testing::{Case, at};
 
-    fn memory(end: i64, code: i32) -> Memory {
+    fn memory(end: i64, code: i32) -> PodHistory {
         let case = Case::new("containers: [{name: app, image: i}]").sandbox(true, 0);
         let mut memory = case.exited("app", end, code).learnt().memory;
         memory.containers.get_mut("app").unwrap().starting(at(end));
@@ -408,7 +408,7 @@ mod tests {
         let pod = crate::testing::pod(
             "nodeSelector: null, containers: [{name: app, image: i, env: [{name: A, value: 'ä $$'}]}]",
         );
-        let offer = Offer {
+        let offer = DesiredPod {
             origin: "/etc/x/web.yaml".into(),
             pod,
         };
@@ -462,6 +462,6 @@ mod tests {
         write(&database, &pending).unwrap();
         drop(database);
         let remembered = Store::open(&path).unwrap().take_remembered();
-        assert_eq!(remembered, BTreeMap::from([(PodUid::from("2"), Memory::default())]));
+        assert_eq!(remembered, BTreeMap::from([(PodUid::from("2"), PodHistory::default())]));
     }
 }

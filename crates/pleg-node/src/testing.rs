@@ -8,7 +8,7 @@ use pleg::{ContainerState, ContainerStatus, PodStatus, SandboxState, SandboxStat
 use crate::manifest::{NodeName, Pod, ProbeKind, read};
 use crate::probes::Results;
 use crate::reconcile::decide::{Busy, Decision, Goal, Situation, decide};
-use crate::reconcile::history::Memory;
+use crate::reconcile::history::PodHistory;
 
 /// A moment, in seconds.
 pub(crate) fn at(seconds: i64) -> Timestamp {
@@ -33,7 +33,7 @@ pub(crate) fn pod_named(name: &str, spec: &str) -> Arc<Pod> {
 pub(crate) struct Case {
     pub(crate) pod: Arc<Pod>,
     pub(crate) status: PodStatus,
-    pub(crate) memory: Memory,
+    pub(crate) memory: PodHistory,
     pub(crate) probes: Results,
     pub(crate) busy: Busy,
     pub(crate) goal: Goal,
@@ -44,9 +44,9 @@ impl Case {
     /// Of a pod with this `spec`; the time is 1000 s, and it was taken on at 0.
     pub(crate) fn new(spec: &str) -> Self {
         let pod = pod(spec);
-        let memory = Memory {
+        let memory = PodHistory {
             started_at: Some(at(0)),
-            ..Memory::default()
+            ..PodHistory::default()
         };
         Self {
             status: PodStatus::empty(pod.id.clone()),

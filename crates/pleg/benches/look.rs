@@ -12,7 +12,7 @@ use pleg::records::diff::diff;
 use pleg::records::snapshot::Snapshot;
 use pleg::{ContainerRef, ContainerState, SandboxState};
 
-fn idle_look(c: &mut Criterion) {
+fn idle_relist(c: &mut Criterion) {
     let mut group = c.benchmark_group("idle look, decode and match");
     for pods in [110, 1000, 5000] {
         let (mut node, mut snapshot, mut records) = (Node::new(pods), Snapshot::default(), Records::default());
@@ -46,7 +46,7 @@ fn one_diff(c: &mut Criterion) {
     c.bench_function("diff of one pod, two deaths", |b| b.iter(|| diff(&running, &exited)));
 }
 
-criterion_group!(benches, idle_look, one_diff);
+criterion_group!(benches, idle_relist, one_diff);
 
 /// Looks, each at another order of the same node.
 fn count(pods: usize, looks: u64) {

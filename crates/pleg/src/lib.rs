@@ -14,7 +14,7 @@
 //! | `handle` | [`Pleg`], through which callers use the generator | | |
 //! | `connect` | a generator for an endpoint, in one call: [`connect()`] | | |
 //! | [`model`], [`status`], [`mod@event`] | ids and states; statuses of pods; events | | |
-//! | `hints` | the dirty set: what to relist or inspect | callers, through [`Pleg::request`]; [`evented`] | generator |
+//! | `hints` | the dirty set: what to relist or inspect | callers, through [`Pleg::request_relist`]; [`evented`] | generator |
 //! | [`evented`] | the task that reads the event stream; how far the stream is trusted | generator | generator |
 //! | [`runtime`] | the trait through which the generator calls the runtime | | generator |
 //! | [`snapshot`] | the content of the two lists | generator | generator |
@@ -67,7 +67,7 @@
 //!             // The cache already holds the status that explains the event.
 //!             println!("{:?}", pleg.cache().get(&pod.uid));
 //!             // And what is true after this line? Ask for a look at the pod, and wait for it.
-//!             let token = pleg.request(&pod.uid);
+//!             let token = pleg.request_relist(&pod.uid);
 //!             match pleg.cache().newer_than(&pod.uid, token).await {
 //!                 Ok(entry) => println!("{} containers, {:?}", entry.status.containers.len(), entry.status.ips),
 //!                 Err(not_fresh) => println!("{not_fresh}"), // In quarantine, with the call that failed; or ended.

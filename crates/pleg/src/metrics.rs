@@ -48,7 +48,7 @@ struct Inner {
     stream_latency: Histogram,
     stream_events: IntCounter,
     missed_changes: IntCounter,
-    full_look_period: Gauge,
+    full_relist_period: Gauge,
     mode: IntGaugeVec,
     events: IntCounterVec,
     list_bytes: IntGauge,
@@ -128,7 +128,7 @@ impl Metrics {
             // Ours.
             stream_events: make.counter("pleg_evented_events_total", "Events received from the runtime.")?,
             missed_changes: make.counter("pleg_evented_missed_changes_total", "Pods that a full relist found changed although the runtime sent no event for the change.")?,
-            full_look_period: make.add(Gauge::new("pleg_full_look_period_seconds", "Current pause between full relists.")?)?,
+            full_relist_period: make.add(Gauge::new("pleg_full_look_period_seconds", "Current pause between full relists.")?)?,
             mode: make.gauges("pleg_mode", "How changes are found: 1 for the current mode.", "mode")?,
             events: make.counters("pleg_events_total", "Events published, by type.", "type")?,
             list_bytes: make.gauge("pleg_list_bytes", "Size of both lists in the last complete relist; a kubelet fails beyond 16 MiB each.")?,
@@ -191,17 +191,17 @@ impl Metrics {
         self.inner.discard_events.clone()
     }
 
-    pub(crate) fn look_done(&self, duration: Duration, bytes: usize, at: jiff::Timestamp) {
+    pub(crate) fn relist_done(&self, duration: Duration, bytes: usize, at: jiff::Timestamp) {
         self.inner.relist_duration.observe(duration.as_secs_f64());
         self.inner.list_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
         self.inner.last_seen.set(at.as_millisecond() as f64 / 1e3);
     }
 
-    pub(crate) fn look_interval(&self, interval: Duration) {
+    pub(crate) fn relist_interval(&self, interval: Duration) {
         self.inner.relist_interval.observe(interval.as_secs_f64());
     }
 
-    pub(crate) fn look_failed(&self, duration: Duration, cause: &'static str) {
+    pub(crate) fn relist_failed(&self, duration: Duration, cause: &'static str) {
         self.inner.relist_duration.observe(duration.as_secs_f64());
         self.inner.relist_errors.with_label_values(&[cause]).inc();
     }
@@ -232,7 +232,7 @@ impl Metrics {
     }
 
     pub(crate) fn mode(&self, report: &ModeReport) {
-        self.inner.full_look_period.set(report.full_look_period_seconds);
+        self.inner.full_relist_period.set(report.full_look_period_seconds);
         for mode in [Mode::Generic, Mode::Evented] {
             let is = i64::from(mode == report.mode);
             self.inner.mode.with_label_values(&[mode.name()]).set(is);

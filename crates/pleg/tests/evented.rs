@@ -192,7 +192,7 @@ async fn what_its_pods_lists_do_not_show_is_looked_for_everywhere() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_burst_about_one_pod_costs_one_look_and_at_most_one_more() {
+async fn a_burst_about_one_pod_costs_one_relist_and_at_most_one_more() {
     let fake = node();
     let mut rig = rested(&fake, config(), Duration::from_mins(1)).await;
     fake.world().latency = Duration::from_millis(20);
@@ -213,7 +213,7 @@ async fn a_burst_about_one_pod_costs_one_look_and_at_most_one_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_pause_between_full_looks_grows_while_the_stream_is_good() {
+async fn the_pause_between_full_relists_grows_while_the_stream_is_good() {
     let fake = node();
     let rig = Rig::start(&fake, config());
     sleep(Duration::from_mins(5)).await;
@@ -246,7 +246,7 @@ async fn the_longest_pause_can_be_chosen_within_the_threshold() {
 
 /// KEP-3386's review asked for it: how many events were missed?
 #[tokio::test(start_paused = true)]
-async fn a_change_that_no_event_told_is_counted_and_looks_come_often_again() {
+async fn a_change_that_no_event_told_is_counted_and_relists_come_often_again() {
     let fake = node();
     let mut rig = rested(&fake, config(), Duration::from_mins(1)).await;
     fake.world().exit("c", 1);
@@ -300,7 +300,7 @@ async fn an_event_about_a_pod_whose_inspection_hangs_is_no_miss() {
     let fake = node();
     let mut rig = rested(&fake, config(), Duration::from_mins(1)).await;
     fake.world().hung.insert("c".into());
-    rig.pleg.request(&uid("a"));
+    rig.pleg.request_relist(&uid("a"));
     sleep(Duration::from_millis(100)).await;
     fake.world().exit("c", 1);
     fake.world().tell_of("c", Some("a"));
@@ -516,7 +516,7 @@ async fn a_lost_stream_is_asked_for_for_ever() {
 
 /// No event will ever tell of what died while the runtime was away.
 #[tokio::test(start_paused = true)]
-async fn a_death_while_the_runtime_is_down_is_found_by_the_first_look() {
+async fn a_death_while_the_runtime_is_down_is_found_by_the_first_relist() {
     let fake = node();
     let mut rig = rested(&fake, config(), Duration::from_mins(1)).await;
     let gone = ErrorKind::Unreachable("connection refused".into());
@@ -576,7 +576,7 @@ async fn who_insists_or_is_alone_gets_the_events_of_an_old_containerd() {
         fake.world().version = version("containerd", "1.7.24");
         let evented = EventedConfig {
             mode,
-            alone,
+            exclusive_subscriber: alone,
             ..EventedConfig::default()
         };
         let mut rig = rested(&fake, Config { evented, ..config() }, Duration::from_secs(4)).await;
@@ -796,7 +796,7 @@ async fn old_lists_of_several_pods_undo_nothing_that_an_event_brought() {
     fake.world().list_snapshot_early = true;
     fake.world().latency = Duration::from_millis(50);
     for pod in ["a", "b", "d", "e"] {
-        rig.pleg.request(&uid(pod));
+        rig.pleg.request_relist(&uid(pod));
     }
     sleep(Duration::from_millis(10)).await;
     fake.world().latency = Duration::from_millis(1);

@@ -248,7 +248,7 @@ async fn history(steps: Vec<Step>, faults: Faults, rested: bool) -> Result<(), T
                     tokio::task::yield_now().await;
                 }
             }
-            Step::Request(p) => drop(rig.pleg.request(&format!("p{p}").into())),
+            Step::Request(p) => drop(rig.pleg.request_relist(&format!("p{p}").into())),
             Step::RequestAll => drop(rig.pleg.request_all()),
             Step::Wait(p, ask) => waiters.push(Waiter::start(&rig, *p, noted, *ask)),
             Step::GiveUp if !waiters.is_empty() => waiters.remove(0).task.abort(),

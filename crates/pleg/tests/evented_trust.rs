@@ -294,7 +294,7 @@ async fn requests_without_end_leave_the_runtime_half_of_the_time() {
         let before = fake.world().looks.len();
         for _ in 0..10_000 {
             for n in 0..5 {
-                rig.pleg.request(&format!("p{n}").into());
+                rig.pleg.request_relist(&format!("p{n}").into());
             }
             sleep(Duration::from_millis(1)).await;
         }
@@ -304,7 +304,9 @@ async fn requests_without_end_leave_the_runtime_half_of_the_time() {
         sleep(Duration::from_millis(100)).await;
         for pods in [1, 5] {
             let asked = Instant::now();
-            let tokens: Vec<_> = (0..pods).map(|n| rig.pleg.request(&format!("p{n}").into())).collect();
+            let tokens: Vec<_> = (0..pods)
+                .map(|n| rig.pleg.request_relist(&format!("p{n}").into()))
+                .collect();
             for (n, token) in tokens.into_iter().enumerate() {
                 rig.pleg
                     .cache()

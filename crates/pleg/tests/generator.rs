@@ -20,7 +20,7 @@ fn unreachable() -> ErrorKind {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_look_is_initial_and_later_changes_are_not() {
+async fn the_first_relist_is_initial_and_later_changes_are_not() {
     let fake = Fake::default();
     fake.world().add_pod("p", &["a", "b"]);
     fake.world().exit("b", 3);
@@ -233,7 +233,7 @@ async fn a_container_that_went_away_meanwhile_is_removed_without_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn newer_than_waits_for_a_look_that_started_later() {
+async fn newer_than_waits_for_a_relist_that_started_later() {
     let fake = Fake::default();
     fake.world().add_pod("p", &["a"]);
     fake.world().latency = Duration::from_millis(50);
@@ -255,7 +255,7 @@ async fn newer_than_waits_for_a_look_that_started_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn newer_than_of_an_unknown_pod_is_empty_after_the_next_complete_look() {
+async fn newer_than_of_an_unknown_pod_is_empty_after_the_next_complete_relist() {
     let fake = Fake::default();
     let rig = Rig::start(&fake, Config::default());
     rig.seen().await;
@@ -360,7 +360,7 @@ async fn a_pod_without_labels_is_looked_at_in_full() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_period_runs_from_the_end_of_a_look_to_the_start_of_the_next() {
+async fn a_period_runs_from_the_end_of_a_relist_to_the_start_of_the_next() {
     let fake = Fake::default();
     fake.world().add_pod("p", &["a"]);
     fake.world().latency = Duration::from_millis(300);
@@ -385,7 +385,7 @@ async fn a_period_runs_from_the_end_of_a_look_to_the_start_of_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn never_a_second_look_behind_a_hung_one() {
+async fn never_a_second_relist_behind_a_hung_one() {
     let fake = Fake::default();
     let rig = Rig::start(&fake, Config::default());
     rig.seen().await;
@@ -690,7 +690,7 @@ async fn asking_during_an_inspection_does_not_wait_for_the_period() {
     // Lists take 50 ms, the first inspection 200.
     let inspecting = async || {
         fake.world().latency = Duration::from_millis(50);
-        rig.pleg.request(&uid("p"));
+        rig.pleg.request_relist(&uid("p"));
         sleep(Duration::from_millis(40)).await;
         fake.world().latency = Duration::from_millis(200);
         sleep(Duration::from_millis(20)).await;
@@ -842,7 +842,7 @@ fn metric(rig: &Rig, name: &str) -> Option<u64> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn gauges_follow_whatever_kind_of_look_finds_the_change() {
+async fn gauges_follow_whatever_kind_of_relist_finds_the_change() {
     let fake = Fake::default();
     fake.world().add_pod("p", &["a"]);
     fake.world()
@@ -887,7 +887,7 @@ async fn a_container_that_fails_stays_in_quarantine_until_it_answers() {
 
 /// The usual alert is on this histogram, and the kubelet fills it also when a list hangs until its deadline.
 #[tokio::test(start_paused = true)]
-async fn the_time_of_a_failed_look_is_told_too() {
+async fn the_time_of_a_failed_relist_is_told_too() {
     let fake = Fake::default();
     let rig = Rig::start(&fake, Config::default());
     rig.seen().await;
@@ -933,7 +933,7 @@ async fn asking_outlives_a_change_that_was_none() {
     let a = fake.world().containers.get("a").cloned().unwrap();
     fake.world().exit("a", 1);
     fake.world().hung.insert("a".into());
-    let token = rig.pleg.request(&uid("p"));
+    let token = rig.pleg.request_relist(&uid("p"));
     sleep(Duration::from_millis(500)).await;
     // A full relist finds it as it was committed, while the inspection that was asked for is on its way.
     fake.world().containers.insert("a".into(), a);

@@ -182,8 +182,8 @@ async fn history(steps: Vec<Step>, faults: bool, capacity: usize) -> Result<(), 
             Step::Pass(millis) => sleep(Duration::from_millis(*millis)).await,
             Step::Request(p) => {
                 // Of both, so that both take the same looks.
-                rig.pleg.request(&format!("p{p}").into());
-                sleepy.pleg.request(&format!("p{p}").into());
+                rig.pleg.request_relist(&format!("p{p}").into());
+                sleepy.pleg.request_relist(&format!("p{p}").into());
             }
             Step::Wait(p) => waiters.push(Waiter::start(&rig, *p, noted, false)),
             _ => {}

@@ -299,7 +299,7 @@ async fn a_late_answer_by_id_raises_nobody() {
     sleep(Duration::from_millis(400)).await;
     fake.world().exit("app3", 1);
     fake.world().latency = Duration::from_millis(1);
-    rig.pleg.request(&PodUid::from("p3"));
+    rig.pleg.request_relist(&PodUid::from("p3"));
     sleep(Duration::from_mins(1)).await;
     fake.world().locked = None;
     rig.seen().await;
@@ -317,7 +317,7 @@ async fn lists_of_a_pod_that_are_far_apart_remove_nothing() {
     rig.seen().await;
     rig.drain();
     fake.world().locked = Some("app0".into());
-    rig.pleg.request(&PodUid::from("orphan"));
+    rig.pleg.request_relist(&PodUid::from("orphan"));
     rig.settle().await;
     fake.world().remove_pod("orphan");
     fake.world().add_sandbox("orphan", "second");

@@ -69,7 +69,7 @@ async fn a_runtime_that_freezes_at_rest_is_told_within_seconds() {
 
 /// The heartbeat replaces nothing while looks come as often, and keeps the longest silence short once they are rare.
 #[tokio::test(start_paused = true)]
-async fn a_heartbeat_is_kept_while_looks_are_rare() {
+async fn a_heartbeat_is_kept_while_relists_are_rare() {
     for events in [false, true] {
         let fake = Fake::default();
         {
@@ -140,7 +140,7 @@ async fn a_runtime_that_goes_away_and_comes_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_status_that_hangs_is_no_answer_and_holds_up_no_look() {
+async fn a_status_that_hangs_is_no_answer_and_holds_up_no_relist() {
     let fake = Fake::default();
     fake.world().status = well();
     fake.world().add_pod("a", &["a1"]);

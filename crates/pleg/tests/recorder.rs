@@ -133,7 +133,7 @@ async fn troubles_are_told_with_how_long_they_lasted() {
     assert!((20.0..90.0).contains(&released.lasted_seconds.unwrap()), "{released:?}");
     let failed = lines
         .iter()
-        .filter(|line| matches!(line.what, What::LookFailed(_)))
+        .filter(|line| matches!(line.what, What::RelistFailed(_)))
         .count();
     assert!((230..=241).contains(&failed), "{failed}");
     assert_eq!(again(&lines).difference, None);
@@ -169,7 +169,7 @@ async fn what_is_found_by_id_is_replayed_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_look_is_one_entry_and_old_ones_go() {
+async fn an_idle_relist_is_one_entry_and_old_ones_go() {
     let fake = Fake::default();
     for n in 0..100 {
         fake.world().add_pod(&format!("p{n}"), &[&format!("c{n}")]);
@@ -179,7 +179,7 @@ async fn an_idle_look_is_one_entry_and_old_ones_go() {
     rig.seen().await;
     sleep(window + Duration::from_secs(5)).await;
     let lines = lines(&rig).await;
-    let looks = lines.iter().filter(|line| matches!(line.what, What::Look(_))).count();
+    let looks = lines.iter().filter(|line| matches!(line.what, What::Relist(_))).count();
     assert!((119..=121).contains(&looks), "{looks}");
     // Everything else of the first relist is gone, and nothing of it was dropped for want of room.
     assert_eq!(lines.len(), 1 + 100 + looks);

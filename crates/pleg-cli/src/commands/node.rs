@@ -179,7 +179,7 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
     let url = url.map(|url| url.with_known(&known));
     let mut config = pleg::Config::default();
     // A runtime that is ours has no kubelet that would miss the events we take.
-    config.evented.alone = !args.share_runtime;
+    config.evented.exclusive_subscriber = !args.share_runtime;
     let generator = Generator::new(CriRuntime::new(client.clone()), config, metrics);
     let sources = directory
         .iter()
@@ -233,7 +233,7 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
 }
 
 async fn refuse_to_share(client: &Client, name: &NodeName) -> anyhow::Result<()> {
-    let others = pleg_node::others(client, name)
+    let others = pleg_node::foreign_pods(client, name)
         .await
         .context("cannot find out who owns the pods")?;
     if others.is_empty() {

@@ -71,7 +71,7 @@ fn flag(setting: &'static str) -> &'static str {
         "feed_capacity" => "--feed-capacity",
         "recorder.window" => "--recorder-window",
         // Those without a flag stand beside one that has one.
-        "grace" => "the grace of a relist",
+        "settle_grace" => "the grace of a relist",
         "probe.least_pause" => "the least pause between probes",
         other => other,
     }

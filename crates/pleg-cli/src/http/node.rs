@@ -21,7 +21,7 @@ pub(super) fn routes() -> Router<Arc<App>> {
 }
 
 fn reports(app: &App, wanted: impl Fn(&Report) -> bool) -> Vec<Report> {
-    let mut reports = app.board.as_ref().map(pleg_node::Board::pods).unwrap_or_default();
+    let mut reports = app.board.as_ref().map(pleg_node::PodReports::pods).unwrap_or_default();
     reports.retain(wanted);
     reports
 }
@@ -51,6 +51,6 @@ pub(super) async fn pod(
 }
 
 async fn complaints(State(app): State<Arc<App>>, _: NoQuery) -> Response {
-    let complaints = app.board.as_ref().map(pleg_node::Board::complaints);
+    let complaints = app.board.as_ref().map(pleg_node::PodReports::complaints);
     Json(complaints.unwrap_or_default()).into_response()
 }

@@ -10,7 +10,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, StatusCode};
 use jiff::Timestamp;
 use pleg::{Pleg, PodEntry};
-use pleg_node::Board;
+use pleg_node::PodReports;
 use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -54,11 +54,11 @@ pub(super) struct App {
     pub(super) shutdown: CancellationToken,
     pub(super) followers: Arc<Semaphore>,
     /// Set where pods are run, not only watched.
-    pub(super) board: Option<Board>,
+    pub(super) board: Option<PodReports>,
 }
 
 /// The API of a generator, and of the node that `board` is of. Streams end at `shutdown`.
-pub(crate) fn router(pleg: Pleg, setup: Setup, board: Option<Board>, shutdown: CancellationToken) -> Router {
+pub(crate) fn router(pleg: Pleg, setup: Setup, board: Option<PodReports>, shutdown: CancellationToken) -> Router {
     let (pods, pod, node) = match board {
         Some(_) => (get(node::pods), get(node::pod), node::routes()),
         None => (get(pods), get(pod), Router::new()),

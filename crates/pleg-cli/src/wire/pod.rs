@@ -269,7 +269,7 @@ mod tests {
             last_seen_seconds: Some(3.0),
             threshold_seconds: 180,
             mode: pleg::ModeReport::default(),
-            looks: 1,
+            relists: 1,
             odd_objects: pleg::records::snapshot::Oddities::default(),
         }
     }

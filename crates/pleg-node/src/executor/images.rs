@@ -5,7 +5,7 @@ use std::time::Duration;
 use pleg_cri::{Subject, v1};
 use tokio::time::timeout;
 
-use super::{Failed, Hands, failed, subject};
+use super::{Failed, RuntimeExecutor, failed, subject};
 use crate::manifest::{Container, Pod, PullPolicy};
 
 /// Images that are fetched at once.
@@ -15,7 +15,7 @@ const PULL_SLOT: Duration = Duration::from_secs(30);
 /// A pull may take this long. One that does not move at all is ended by the runtime itself, long before.
 const LONGEST_PULL: Duration = Duration::from_hours(1);
 
-impl Hands {
+impl RuntimeExecutor {
     /// The image, fetched if the policy says so.
     pub(super) async fn image(&self, pod: &Pod, container: &Container) -> Result<v1::Image, Failed> {
         let spec = v1::ImageSpec {

@@ -73,7 +73,7 @@ pub(crate) struct Done {
 
 /// Acts through the runtime. Clones share what is limited.
 #[derive(Debug, Clone)]
-pub(crate) struct Hands {
+pub(crate) struct RuntimeExecutor {
     client: Client,
     pleg: Pleg,
     node: Arc<Node>,
@@ -87,7 +87,7 @@ fn failed(reason: &'static str) -> impl Fn(pleg_cri::Error) -> Failed {
     }
 }
 
-impl Hands {
+impl RuntimeExecutor {
     pub(crate) fn new(client: Client, pleg: Pleg, node: Arc<Node>) -> Self {
         Self {
             client,

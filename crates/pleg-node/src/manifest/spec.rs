@@ -149,7 +149,7 @@ const UNSUPPORTED: &[&str] = &[
 /// Reads `spec`.
 pub(super) fn read(field: &Field<'_>) -> Option<Spec> {
     field.object(UNSUPPORTED, |spec| {
-        say_what_we_do(spec);
+        accept_only_defaults(spec);
         let volumes = spec.get("volumes").map(|f| volume::read(&f)).unwrap_or_default();
         let init_containers = containers(spec.get("initContainers"), true, &volumes);
         let field = spec.need("containers");
@@ -205,7 +205,7 @@ pub(super) fn read(field: &Field<'_>) -> Option<Spec> {
 }
 
 /// Fields that manifests often have, with the one value that says what we do in any case.
-fn say_what_we_do(spec: &mut Object<'_>) {
+fn accept_only_defaults(spec: &mut Object<'_>) {
     let no = Tree::Bool(false);
     let none = "requires an API server; set it to false or remove it";
     spec.only("automountServiceAccountToken", &no, none);

@@ -15,24 +15,24 @@ use tracing::{error, info};
 use crate::manifest::Pod;
 use crate::pod_workers::worker::{Ended, Handle, Shared, Worker};
 use crate::reconcile::decide::Goal;
-use crate::reconcile::history::Memory;
-use crate::sources::Offer;
+use crate::reconcile::history::PodHistory;
+use crate::sources::DesiredPod;
 
 /// Delay before a panicked pod worker is restarted; doubles with each panic.
 const RISE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 
 /// The pod workers of a node.
 #[derive(Debug)]
-pub(crate) struct Crew {
+pub(crate) struct PodWorkers {
     pub(crate) shared: Shared,
-    members: BTreeMap<PodUid, Member>,
+    members: BTreeMap<PodUid, PodWorker>,
     /// By `namespace/name`: pods that start when the name is free.
-    waiting: BTreeMap<Arc<str>, Offer>,
+    waiting: BTreeMap<Arc<str>, DesiredPod>,
     running: JoinSet<Ended>,
     /// The pod of each task: all that is known about a task that panicked.
     tasks: HashMap<Id, PodUid>,
     /// The history of pods that have no worker yet.
-    remembered: BTreeMap<PodUid, Memory>,
+    remembered: BTreeMap<PodUid, PodHistory>,
     /// Manifests of pods of an earlier run of `pleg node`, of which something may be left.
     kept: BTreeMap<PodUid, Arc<Pod>>,
     /// Our pods that existed before this run and have no worker, while they may still be desired.
@@ -41,7 +41,7 @@ pub(crate) struct Crew {
 }
 
 #[derive(Debug)]
-struct Member {
+struct PodWorker {
     handle: Handle,
     /// Its worker's.
     task: Id,
@@ -49,7 +49,7 @@ struct Member {
     falls: u32,
 }
 
-impl Crew {
+impl PodWorkers {
     pub(crate) fn new(shared: Shared) -> Self {
         Self {
             shared,
@@ -65,7 +65,7 @@ impl Crew {
     }
 
     /// The history from an earlier run of `pleg node`.
-    pub(crate) fn remember(&mut self, remembered: BTreeMap<PodUid, Memory>, kept: Vec<Offer>) {
+    pub(crate) fn remember(&mut self, remembered: BTreeMap<PodUid, PodHistory>, kept: Vec<DesiredPod>) {
         self.remembered = remembered;
         self.kept = kept
             .into_iter()
@@ -97,7 +97,7 @@ impl Crew {
 
     /// Starts a pod, or makes it wait until its name is free. Another pod of that name terminates first, also if it existed before this
     /// run: its manifest was edited meanwhile. While not all sources have `spoken`, one of them may desire that other pod.
-    pub(crate) fn begin(&mut self, offer: Offer, spoken: bool) {
+    pub(crate) fn begin(&mut self, offer: DesiredPod, spoken: bool) {
         let pod = &offer.pod;
         let name = pod.id.full_name();
         self.waiting.remove(&name);
@@ -114,7 +114,7 @@ impl Crew {
         for old in before.into_values() {
             self.end_unwanted(old, "its manifest changed while pleg node was not running");
         }
-        let taken = |member: &Member| member.handle.pod.id.full_name() == name;
+        let taken = |member: &PodWorker| member.handle.pod.id.full_name() == name;
         if self.members.values().any(taken) {
             self.waiting.insert(name, offer);
         } else {
@@ -131,7 +131,7 @@ impl Crew {
     }
 
     /// The same pod comes from another place.
-    pub(crate) fn reconcile(&self, offer: &Offer) {
+    pub(crate) fn reconcile(&self, offer: &DesiredPod) {
         if self.members.contains_key(&offer.pod.id.uid) {
             self.keep(offer);
         }
@@ -140,7 +140,7 @@ impl Crew {
 
     /// Writes down where a pod comes from and how it is wanted. Not before it begins: an earlier one of the same content that ends
     /// would take that with it.
-    fn keep(&self, offer: &Offer) {
+    fn keep(&self, offer: &DesiredPod) {
         if let Some(keeper) = &self.shared.keeper {
             keeper.keep_manifest(offer);
         }
@@ -177,7 +177,7 @@ impl Crew {
         self.spawn_after(Duration::ZERO, pod, goal, memory, 0);
     }
 
-    fn spawn_after(&mut self, pause: Duration, pod: Arc<Pod>, goal: Goal, memory: Memory, falls: u32) {
+    fn spawn_after(&mut self, pause: Duration, pod: Arc<Pod>, goal: Goal, memory: PodHistory, falls: u32) {
         let uid = pod.id.uid.clone();
         // A running pod gets its ports before others can claim them.
         let seen = self.shared.pleg.cache().get(&uid);
@@ -205,7 +205,7 @@ impl Crew {
         });
         let task = task.id();
         self.tasks.insert(task, uid.clone());
-        self.members.insert(uid, Member { handle, task, falls });
+        self.members.insert(uid, PodWorker { handle, task, falls });
         self.shared.metrics.active(self.members.len());
     }
 

@@ -6,13 +6,13 @@ use pleg_sim::{Sim, SimConfig};
 use tokio::sync::watch;
 
 use super::*;
-use crate::Board;
+use crate::PodReports;
 use crate::testing::{node, pod};
 
-/// A crew on a machine of its own.
+/// A workers on a machine of its own.
 struct Stage {
-    crew: Crew,
-    board: Board,
+    workers: PodWorkers,
+    board: PodReports,
     sim: Sim,
     // What it stands on.
     _stale: watch::Sender<Option<Arc<crate::status::Stale>>>,
@@ -34,22 +34,22 @@ impl Stage {
         let shared = Shared::new(client, pleg, node(dir.path()), "sim", is_stale).unwrap();
         Self {
             board: shared.board.clone(),
-            crew: Crew::new(shared),
+            workers: PodWorkers::new(shared),
             sim,
             _stale: stale,
             _dir: dir,
         }
     }
 
-    /// Looks after the crew until the board shows what is asked for.
-    async fn until(&mut self, is: impl Fn(&Board) -> bool) {
+    /// Looks after the workers until the board shows what is asked for.
+    async fn until(&mut self, is: impl Fn(&PodReports) -> bool) {
         let board = self.board.clone();
         let mut shown = std::pin::pin!(board.wait_for(is));
         let waited = tokio::time::timeout(Duration::from_mins(10), async {
             loop {
                 tokio::select! {
                     () = &mut shown => return,
-                    Some((id, ended)) = self.crew.next_end() => self.crew.ended(id, ended),
+                    Some((id, ended)) = self.workers.next_end() => self.workers.ended(id, ended),
                 }
             }
         });
@@ -58,16 +58,16 @@ impl Stage {
 
     /// As a panic does it: the task of the worker is over, and nothing of it is left.
     async fn fell(&mut self, uid: &PodUid) {
-        self.crew.running.abort_all();
-        let (id, ended) = self.crew.next_end().await.unwrap();
+        self.workers.running.abort_all();
+        let (id, ended) = self.workers.next_end().await.unwrap();
         assert!(ended.is_err());
-        assert_eq!(self.crew.tasks.get(&id), Some(uid));
-        self.crew.ended(id, ended);
-        assert_eq!(self.crew.tasks.len(), 1, "another one has taken over");
+        assert_eq!(self.workers.tasks.get(&id), Some(uid));
+        self.workers.ended(id, ended);
+        assert_eq!(self.workers.tasks.len(), 1, "another one has taken over");
     }
 }
 
-fn restarts(board: &Board, uid: &PodUid) -> Option<u32> {
+fn restarts(board: &PodReports, uid: &PodUid) -> Option<u32> {
     let status = board.get(uid)?.status;
     let container = &status.container_statuses[0];
     container.ready.then_some(container.restart_count)
@@ -78,11 +78,11 @@ async fn a_worker_that_fell_is_put_up_again() {
     let mut stage = Stage::start().await;
     let pod = pod("containers: [{name: app, image: img}]");
     let uid = pod.id.uid.clone();
-    let offer = Offer {
+    let offer = DesiredPod {
         origin: "test".into(),
         pod: Arc::clone(&pod),
     };
-    stage.crew.begin(offer, true);
+    stage.workers.begin(offer, true);
     stage.until(|board| restarts(board, &uid) == Some(0)).await;
     let end = |stage: &Stage| {
         let pod = pod.id.full_name().parse().unwrap();
@@ -108,7 +108,7 @@ async fn a_worker_that_fell_is_put_up_again() {
     assert_eq!(stage.sim.truth().sandboxes.len(), 1);
 
     // What was wanted of it is not forgotten either.
-    stage.crew.end(&uid);
+    stage.workers.end(&uid);
     stage.fell(&uid).await;
     stage.until(|board| board.pods().is_empty()).await;
     assert_eq!(stage.sim.truth().sandboxes.len(), 0);

@@ -22,15 +22,15 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::executor::requests::Node;
-use crate::executor::{Done, Failed, Hands};
+use crate::executor::{Done, Failed, RuntimeExecutor};
 use crate::host::clock::Clock;
 use crate::manifest::Pod;
 use crate::metrics::{NodeMetrics, Operation, Skip};
 use crate::pod_workers::ports::Ports;
 use crate::probes::{Prober, Results, Subject};
 use crate::reconcile::decide::{Action, Busy, Decision, Goal, Situation, Stage, decide};
-use crate::reconcile::history::{Memory, PodFailure};
-use crate::status::reports::{Board, Report};
+use crate::reconcile::history::{PodFailure, PodHistory};
+use crate::status::reports::{PodReports, Report};
 use crate::status::{self, Stale, Status};
 use crate::store::Keeper;
 
@@ -49,9 +49,9 @@ const STARTS: usize = 5;
 #[derive(Debug, Clone)]
 pub(crate) struct Shared {
     pub(crate) pleg: Pleg,
-    pub(crate) hands: Hands,
+    pub(crate) hands: RuntimeExecutor,
     pub(crate) clock: Clock,
-    pub(crate) board: Board,
+    pub(crate) board: PodReports,
     pub(crate) probes: Arc<Mutex<Results>>,
     pub(crate) node: Arc<status::Node>,
     /// Pods that come up. In the order in which they asked, so that the first ones run soon.
@@ -78,12 +78,12 @@ impl Shared {
         };
         let metrics = NodeMetrics::new(pleg.metrics().registry())?;
         Ok(Self {
-            hands: Hands::new(client, pleg.clone(), Arc::new(node)),
+            hands: RuntimeExecutor::new(client, pleg.clone(), Arc::new(node)),
             ports: Ports::default(),
             metrics,
             pleg,
             clock: Clock::default(),
-            board: Board::default(),
+            board: PodReports::default(),
             probes: Arc::default(),
             node: Arc::new(about),
             starts: Arc::new(Semaphore::new(STARTS)),
@@ -101,7 +101,7 @@ pub(crate) struct Handle {
     /// Something about the pod may have changed.
     pub(crate) news: Arc<Notify>,
     /// The history of the pod, in case the worker panics.
-    pub(crate) memory: Arc<Mutex<Memory>>,
+    pub(crate) memory: Arc<Mutex<PodHistory>>,
 }
 
 /// The worker of one pod.
@@ -110,9 +110,9 @@ pub(crate) struct Worker {
     shared: Shared,
     goal: watch::Receiver<Goal>,
     news: Arc<Notify>,
-    memory: Memory,
+    memory: PodHistory,
     /// What was handed over to be kept.
-    kept: Arc<Mutex<Memory>>,
+    kept: Arc<Mutex<PodHistory>>,
     busy: Busy,
     /// Actions about the sandbox that are under way.
     at_sandbox: usize,
@@ -141,7 +141,7 @@ type Acted = (Done, Option<Slot>);
 type Acting = FuturesUnordered<BoxFuture<'static, Acted>>;
 
 impl Worker {
-    pub(crate) fn new(pod: Arc<Pod>, goal: Goal, memory: Memory, shared: Shared) -> (Self, Handle) {
+    pub(crate) fn new(pod: Arc<Pod>, goal: Goal, memory: PodHistory, shared: Shared) -> (Self, Handle) {
         let (sender, goal) = watch::channel(goal);
         let news = Arc::new(Notify::new());
         let kept = Arc::new(Mutex::new(memory.clone()));
@@ -187,7 +187,7 @@ impl Worker {
         let cache = self.shared.pleg.cache().clone();
         let mut acting = Acting::new();
         // Statuses observed before this worker started do not count.
-        let mut token = self.shared.pleg.request(&uid);
+        let mut token = self.shared.pleg.request_relist(&uid);
         let (mut look, mut wake) = (true, Wake::far());
         loop {
             let slot_ends = self.slot.as_ref().map(|(_, ends)| *ends);
@@ -201,7 +201,7 @@ impl Worker {
                         self.shared.metrics.worked(operation, since.elapsed());
                     }
                     self.keep();
-                    token = self.shared.pleg.request(&uid);
+                    token = self.shared.pleg.request_relist(&uid);
                     look = true;
                 }
                 changed = self.goal.changed() => {
@@ -214,11 +214,11 @@ impl Worker {
                     look = true;
                 }
                 () = self.news.notified() => look = true,
-                Ok(()) = self.shared.stale.changed() => self.say(),
+                Ok(()) = self.shared.stale.changed() => self.publish_status(),
                 () = sleep_until(slot_ends.unwrap_or_else(far)), if slot_ends.is_some() => self.slot = None,
                 () = sleep_until(wake.at) => {
                     if wake.due {
-                        token = self.shared.pleg.request(&uid);
+                        token = self.shared.pleg.request_relist(&uid);
                     }
                     wake = Wake::far();
                     look = true;
@@ -314,7 +314,7 @@ impl Worker {
         if gone {
             return None;
         }
-        self.say();
+        self.publish_status();
         let resync = Instant::now() + if self.refusal.is_some() { REFUSED_RETRY } else { RESYNC };
         Some(match due {
             Some(at) if at < resync => Wake { at, due: true },
@@ -413,11 +413,11 @@ impl Worker {
         let decision = self.last.take().map(|(_, decision)| decision).unwrap_or_default();
         self.last = Some((Arc::clone(&last.status), decision));
         self.unseen = Some(stale);
-        self.say();
+        self.publish_status();
     }
 
     /// Puts the status on the board.
-    fn say(&mut self) {
+    fn publish_status(&mut self) {
         let node_stale = self.shared.stale.borrow_and_update().clone();
         let stale = self.unseen.clone().or_else(|| node_stale.as_deref().cloned());
         let Some((seen, decision)) = &self.last else { return };

@@ -7,12 +7,12 @@ use tonic::client::Grpc;
 use tonic_prost::ProstCodec;
 
 use super::Subject;
-use crate::executor::Hands;
+use crate::executor::RuntimeExecutor;
 use crate::manifest::{HttpGet, Probe, ProbeHandler};
 use crate::net::http_get::{self, connect, place};
 
 /// Asks. An answer that comes too late is a bad one.
-pub(super) async fn ask(hands: &Hands, subject: &Subject, probe: &Probe) -> Result<(), String> {
+pub(super) async fn ask(hands: &RuntimeExecutor, subject: &Subject, probe: &Probe) -> Result<(), String> {
     let ip = || hands.address(&subject.pod, subject.ip.as_slice());
     let asking = async {
         match &probe.handler {

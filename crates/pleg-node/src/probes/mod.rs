@@ -23,7 +23,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use crate::executor::Hands;
+use crate::executor::RuntimeExecutor;
 use crate::manifest::{Container, Pod, Probe, ProbeKind};
 use crate::metrics::NodeMetrics;
 
@@ -66,7 +66,7 @@ pub(crate) struct Subject {
 /// The probes of one pod. Dropping it ends them.
 #[derive(Debug)]
 pub(crate) struct Prober {
-    hands: Hands,
+    hands: RuntimeExecutor,
     results: Arc<Mutex<Results>>,
     metrics: NodeMetrics,
     news: Arc<Notify>,
@@ -74,7 +74,12 @@ pub(crate) struct Prober {
 }
 
 impl Prober {
-    pub(crate) fn new(hands: Hands, results: Arc<Mutex<Results>>, metrics: NodeMetrics, news: Arc<Notify>) -> Self {
+    pub(crate) fn new(
+        hands: RuntimeExecutor,
+        results: Arc<Mutex<Results>>,
+        metrics: NodeMetrics,
+        news: Arc<Notify>,
+    ) -> Self {
         Self {
             hands,
             results,
@@ -127,7 +132,7 @@ impl Drop for Prober {
 struct Asking {
     subject: Subject,
     container: Container,
-    hands: Hands,
+    hands: RuntimeExecutor,
     results: Arc<Mutex<Results>>,
     metrics: NodeMetrics,
     news: Arc<Notify>,

@@ -28,7 +28,7 @@ use pleg::{ContainerId, ContainerState, PodStatus, SandboxId, SandboxState, Sand
 
 use crate::manifest::{Container, Pod, ProbeKind, RestartPolicy, Role};
 use crate::probes::Results;
-use crate::reconcile::history::{BackOff, Ending, Memory, PodFailure, later};
+use crate::reconcile::history::{BackOff, Ending, PodFailure, PodHistory, later};
 use crate::reconcile::observed::{Observed, Standing};
 
 /// Attempts of a container that are kept: what it does, and how the one before ended.
@@ -173,7 +173,7 @@ pub struct Situation<'a> {
     /// What the runtime shows. Has to be newer than the last action that was completed.
     pub status: &'a PodStatus,
     /// What is remembered; has learnt from `status`.
-    pub memory: &'a Memory,
+    pub memory: &'a PodHistory,
     /// What probes found.
     pub probes: &'a Results,
     /// What is being done.
@@ -366,7 +366,7 @@ impl Step<'_> {
     fn is_finished(&self) -> bool {
         let spec = &self.it.pod.spec;
         let ended_for_good = |container: &Container| match self.seen.standing(&container.name) {
-            Standing::Ended { ending, .. } => !self.seen.restarts(container, &ending),
+            Standing::Ended { ending, .. } => !self.seen.should_restart(container, &ending),
             _ => false,
         };
         if spec.containers.iter().all(ended_for_good) {
@@ -435,8 +435,8 @@ impl Step<'_> {
             Standing::Unknown(unknown) => self.kill(&unknown.id, name, Why::Unknown),
             Standing::Absent => self.start(name, sandbox, None),
             Standing::Created(made) => self.start(name, sandbox, Some(made.id.clone())),
-            Standing::Ended { ending, .. } if self.seen.restarts(container, &ending) => {
-                self.restart(name, sandbox, &ending);
+            Standing::Ended { ending, .. } if self.seen.should_restart(container, &ending) => {
+                self.restart_after_backoff(name, sandbox, &ending);
             }
             Standing::Ended { .. } => {}
         }
@@ -444,7 +444,7 @@ impl Step<'_> {
     }
 
     /// Starts a container that ended, when its back-off is over.
-    fn restart(&mut self, name: &str, sandbox: &SandboxId, ending: &Ending) {
+    fn restart_after_backoff(&mut self, name: &str, sandbox: &SandboxId, ending: &Ending) {
         let back_off = self
             .it
             .memory

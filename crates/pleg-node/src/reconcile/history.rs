@@ -21,7 +21,7 @@ const LONGEST_TEXT: usize = 512;
 
 /// The history of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Memory {
+pub struct PodHistory {
     /// When this node accepted the pod.
     pub started_at: Option<Timestamp>,
     /// By name.
@@ -215,7 +215,7 @@ pub(crate) fn later(at: Timestamp, by: Duration) -> Timestamp {
     at.saturating_add(by).unwrap_or(Timestamp::MAX)
 }
 
-impl Memory {
+impl PodHistory {
     /// Takes in what the runtime shows; the status has to be fresh. Returns whether something was learnt.
     pub fn learn(&mut self, status: &PodStatus, now: Timestamp) -> bool {
         let before = self.clone();

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use pleg::{ContainerState, ContainerStatus, PodStatus, SandboxState, SandboxStatus};
 
 use crate::manifest::{Container, Pod, RestartPolicy, Role};
-use crate::reconcile::history::{Ending, Memory};
+use crate::reconcile::history::{Ending, PodHistory};
 
 /// Where a container stands.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,7 +33,7 @@ pub(crate) enum Standing<'a> {
 pub(crate) struct Observed<'a> {
     pub(crate) pod: &'a Pod,
     pub(crate) status: &'a PodStatus,
-    pub(crate) memory: &'a Memory,
+    pub(crate) memory: &'a PodHistory,
 }
 
 impl<'a> Observed<'a> {
@@ -65,7 +65,7 @@ impl<'a> Observed<'a> {
         of.max_by_key(|container| (container.attempt, container.created_at))
     }
 
-    /// Whether an attempt that began then is of the current sandbox. Memory knows in which one it was made; where it does not, the
+    /// Whether an attempt that began then is of the current sandbox. The history knows in which one it was made; where it does not, the
     /// runtime's own clock tells, at both ends: a container is made after its sandbox.
     ///
     /// Where there is only one sandbox, what the runtime shows is of that one, whatever was done to the clock since.
@@ -126,7 +126,7 @@ impl<'a> Observed<'a> {
     }
 
     /// Whether a container that ended like this is started again: by the policy, or because it was killed for that.
-    pub(crate) fn restarts(&self, container: &Container, ending: &Ending) -> bool {
+    pub(crate) fn should_restart(&self, container: &Container, ending: &Ending) -> bool {
         let policy = self.pod.spec.restart_policy;
         let memory = self.memory.container(&container.name);
         let replaced = memory.is_some_and(|memory| memory.replaced == Some(ending.attempt));

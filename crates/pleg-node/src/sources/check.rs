@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::directory::{SUBDIRECTORY, read_once};
 use super::scan::{Found, SETTLE, look, scan};
-use super::{Desired, Offer, Origin, Snapshot};
+use super::{Desired, DesiredPod, Origin, Snapshot};
 use crate::manifest::{NodeName, Pod};
 
 /// What was found in one file.
@@ -37,7 +37,7 @@ pub fn check(paths: &[PathBuf], node: &NodeName) -> Vec<Checked> {
                 pods: names.collect(),
                 problems: problem.into_iter().collect(),
             });
-            offers.extend(pods.into_iter().map(|pod| Offer {
+            offers.extend(pods.into_iter().map(|pod| DesiredPod {
                 origin: origin.clone(),
                 pod,
             }));

@@ -5,25 +5,25 @@ use std::sync::Arc;
 
 use pleg::PodUid;
 
-use super::{Complaint, Offer, Origin, RefusedPod, Snapshot};
+use super::{Complaint, DesiredPod, Origin, RefusedPod, Snapshot};
 use crate::manifest::Pod;
 
 /// What changed.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
     /// A pod that was not desired before.
-    Add(Offer),
+    Add(DesiredPod),
     /// A pod of the same name with other content: the old one terminates, then this one starts.
     Update {
         /// The pod that terminates first.
         old: PodUid,
         /// The pod that starts then.
-        new: Offer,
+        new: DesiredPod,
     },
     /// This pod is no longer desired.
     Remove(Arc<Pod>),
     /// The same pod, from another place: no action is needed.
-    Reconcile(Offer),
+    Reconcile(DesiredPod),
 }
 
 /// What a snapshot changed.
@@ -37,7 +37,7 @@ pub struct Merged {
 
 #[derive(Debug)]
 struct Source {
-    offers: Vec<Offer>,
+    offers: Vec<DesiredPod>,
     complaints: Vec<Complaint>,
     refused: Vec<RefusedPod>,
     complete: bool,
@@ -48,7 +48,7 @@ struct Source {
 pub struct Desired {
     sources: BTreeMap<Origin, Option<Source>>,
     /// By `namespace/name`: the pod that has the name.
-    pods: BTreeMap<Arc<str>, Offer>,
+    pods: BTreeMap<Arc<str>, DesiredPod>,
     conflicts: Vec<Complaint>,
 }
 
@@ -74,7 +74,7 @@ impl Desired {
         let settled = self.all_have_spoken();
         self.sources.insert(snapshot.source, Some(source));
 
-        let mut wanted: BTreeMap<Arc<str>, Vec<&Offer>> = BTreeMap::new();
+        let mut wanted: BTreeMap<Arc<str>, Vec<&DesiredPod>> = BTreeMap::new();
         for offer in self.sources.values().flatten().flat_map(|source| &source.offers) {
             wanted.entry(offer.pod.id.full_name()).or_default().push(offer);
         }
@@ -82,7 +82,7 @@ impl Desired {
         let (mut pods, mut conflicts) = (BTreeMap::new(), Vec::new());
         for (name, offers) in wanted {
             let before = self.pods.get(&name);
-            let rank = |offer: &&&Offer| {
+            let rank = |offer: &&&DesiredPod| {
                 let has = before.is_some_and(|before| before.origin == offer.origin);
                 let same = before.is_some_and(|before| before.pod.id.uid == offer.pod.id.uid);
                 let runs = runs(&offer.pod.id.uid);
@@ -126,7 +126,7 @@ impl Desired {
     }
 
     /// The pods, by name.
-    pub fn pods(&self) -> impl Iterator<Item = &Offer> {
+    pub fn pods(&self) -> impl Iterator<Item = &DesiredPod> {
         self.pods.values()
     }
 
@@ -173,7 +173,7 @@ mod tests {
     }
 
     fn snapshot(source: &str, offers: &[(&str, &str, &str)]) -> Snapshot {
-        let offer = |(origin, name, image): &(&str, &str, &str)| Offer {
+        let offer = |(origin, name, image): &(&str, &str, &str)| DesiredPod {
             origin: (*origin).into(),
             pod: pod(name, image),
         };
@@ -229,7 +229,7 @@ mod tests {
             merged.changes,
             [Change::Update {
                 old,
-                new: Offer {
+                new: DesiredPod {
                     origin: "a".into(),
                     pod: pod("web", "2")
                 }

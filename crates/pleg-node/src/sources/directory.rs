@@ -18,7 +18,7 @@ use tracing::{info, warn};
 
 use super::scan::{Fingerprint, Found, SETTLE, scan};
 use super::watch::{Heard, Watch};
-use super::{Complaint, Offer, Origin, Outlet, RefusedPod, Snapshot, all_known};
+use super::{Complaint, DesiredPod, Origin, Outlet, RefusedPod, Snapshot, all_known};
 use crate::manifest::{self, NodeName, Pod};
 
 /// How often the directory is scanned anyway.
@@ -58,7 +58,7 @@ impl DirectorySource {
     /// What an earlier run of `pleg node` had read from these files. While one of them is broken, its pods are kept; files that are gone
     /// do not matter here.
     #[must_use]
-    pub fn with_known(mut self, offers: &[Offer]) -> Self {
+    pub fn with_known(mut self, offers: &[DesiredPod]) -> Self {
         for offer in offers {
             let path = PathBuf::from(offer.origin.to_string());
             if let (Some(directory), Some(name)) = (path.parent(), path.file_name())
@@ -288,7 +288,7 @@ impl Files {
         for (name, known) in self.known.iter().filter(|(_, known)| read(known)) {
             let origin = self.origin(name);
             let stays = |pod: &&Arc<Pod>| known.missing.is_none() || !present.contains(&pod.id.full_name());
-            offers.extend(known.pods.iter().filter(stays).map(|pod| Offer {
+            offers.extend(known.pods.iter().filter(stays).map(|pod| DesiredPod {
                 origin: origin.clone(),
                 pod: Arc::clone(pod),
             }));

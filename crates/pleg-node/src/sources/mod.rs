@@ -60,7 +60,7 @@ impl fmt::Display for Origin {
 
 /// A pod that a source wants.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Offer {
+pub struct DesiredPod {
     /// Where it is written.
     pub origin: Origin,
     /// The pod.
@@ -121,7 +121,7 @@ pub struct Snapshot {
     /// Which source: its directory or URL.
     pub source: Origin,
     /// The pods it wants.
-    pub offers: Vec<Offer>,
+    pub offers: Vec<DesiredPod>,
     /// What it cannot use.
     pub complaints: Vec<Complaint>,
     /// The pods among that.

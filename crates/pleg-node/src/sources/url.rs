@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::{Complaint, Offer, Origin, Outlet, RefusedPod, Snapshot, all_known};
+use super::{Complaint, DesiredPod, Origin, Outlet, RefusedPod, Snapshot, all_known};
 use crate::manifest::{self, MAX_BYTES, NodeName, Pod};
 use crate::net::tls::Tls;
 
@@ -98,7 +98,7 @@ impl UrlSource {
 
     /// What an earlier run of `pleg node` had read there: it is kept until the server answers.
     #[must_use]
-    pub fn with_known(mut self, offers: &[Offer]) -> Self {
+    pub fn with_known(mut self, offers: &[DesiredPod]) -> Self {
         let own = offers.iter().filter(|offer| offer.origin == self.origin);
         self.pods = own.map(|offer| Arc::clone(&offer.pod)).collect();
         self.whole = !self.pods.is_empty();
@@ -197,7 +197,7 @@ impl UrlSource {
     }
 
     fn snapshot(&self) -> Snapshot {
-        let offer = |pod: &Arc<Pod>| Offer {
+        let offer = |pod: &Arc<Pod>| DesiredPod {
             origin: self.origin.clone(),
             pod: Arc::clone(pod),
         };

@@ -48,7 +48,7 @@ fn status(from: &Sources<'_>, seen: &Observed<'_>, container: &Container) -> Con
     let not_running = !matches!(standing, Standing::Running(_) | Standing::Stray(_));
     // What has ended for good waits for nothing, whatever failed at last.
     let for_good = match &standing {
-        Standing::Ended { ending, .. } => !seen.restarts(container, ending),
+        Standing::Ended { ending, .. } => !seen.should_restart(container, ending),
         _ => false,
     };
     let awaits = (not_running && !for_good).then(|| why_waiting(from, name)).flatten();

@@ -28,7 +28,7 @@ use pleg::PodStatus;
 
 use crate::manifest::{Pod, Resources};
 use crate::probes::Results;
-use crate::reconcile::history::{Memory, PodFailure};
+use crate::reconcile::history::{PodFailure, PodHistory};
 use crate::reconcile::observed::Observed;
 
 pub use types::{Address, Condition, ConditionKind, ContainerStatus, Phase, QosClass, State, Status, Truth};
@@ -41,7 +41,7 @@ pub struct Sources<'a> {
     /// What the runtime shows.
     pub status: &'a PodStatus,
     /// What is remembered; has learnt from `status`.
-    pub memory: &'a Memory,
+    pub memory: &'a PodHistory,
     /// What probes found.
     pub probes: &'a Results,
     /// Containers that wait to be started again, and until when.

@@ -137,14 +137,14 @@ struct State {
 
 /// The newest word about each pod. Clones show the same.
 #[derive(Debug, Clone)]
-pub struct Board {
+pub struct PodReports {
     // Held for a read or a write of one pod; never across an await.
     state: Arc<RwLock<State>>,
     /// Grows with each change.
     version: watch::Sender<u64>,
 }
 
-impl Default for Board {
+impl Default for PodReports {
     fn default() -> Self {
         Self {
             state: Arc::default(),
@@ -153,7 +153,7 @@ impl Default for Board {
     }
 }
 
-impl Board {
+impl PodReports {
     /// One pod.
     pub fn get(&self, uid: &PodUid) -> Option<Report> {
         self.state.read().pods.get(uid).cloned()

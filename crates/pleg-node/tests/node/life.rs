@@ -39,7 +39,7 @@ async fn a_crash_loop_keeps_its_times() {
     let uid = node.want(&[pod("web", "sleep-exit, 2s, '3'")]).await.remove(0);
     // When each attempt was made and ended, as long as the runtime has it.
     let attempts = std::sync::Mutex::new(std::collections::BTreeMap::new());
-    let is = |board: &pleg_node::Board| {
+    let is = |board: &pleg_node::PodReports| {
         for container in machine.attempts(&uid) {
             let times = (container.created_at, container.finished_at);
             attempts.lock().unwrap().insert(container.attempt, times);
@@ -229,7 +229,7 @@ async fn a_host_port_has_one_pod() {
     let b = node.want(&[with("b")]).await.remove(0);
     node.until_ready(&b).await;
     let uids = node.want(&[with("a"), with("b")]).await;
-    let refused = |board: &pleg_node::Board| {
+    let refused = |board: &pleg_node::PodReports| {
         let status = board.get(&uids[0]).map(|report| report.status);
         status.is_some_and(|status| status.reason.as_deref() == Some("HostPortConflict"))
     };

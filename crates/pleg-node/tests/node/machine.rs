@@ -11,9 +11,9 @@ use pleg_cri::v1::ContainerState;
 use pleg_cri::{Client, Deadlines, Rpc};
 use pleg_node::executor::requests::{Cgroups, Node};
 use pleg_node::manifest::{DnsConfig, NodeName, Pod, read};
-use pleg_node::sources::{Offer, Origin, Snapshot};
+use pleg_node::sources::{DesiredPod, Origin, Snapshot};
 use pleg_node::status::{Phase, State};
-use pleg_node::{Board, HEARTBEAT, NodeLoop, Store};
+use pleg_node::{HEARTBEAT, NodeLoop, PodReports, Store};
 use pleg_sim::world::{ContainerTruth, SandboxTruth};
 use pleg_sim::{Sim, SimConfig};
 use tokio::sync::mpsc;
@@ -50,7 +50,7 @@ pub(crate) fn snapshot(manifests: &[String]) -> Snapshot {
 fn snapshot_of(source: &str, manifests: &[String]) -> Snapshot {
     let pods = read_pods(&manifests.join("\n---\n"));
     assert_eq!(pods.len(), manifests.len(), "a manifest of the test is wrong");
-    let offer = |pod| Offer {
+    let offer = |pod| DesiredPod {
         origin: source.into(),
         pod,
     };
@@ -273,7 +273,7 @@ fn node(directory: &Path) -> Node {
 /// A node that runs.
 pub(crate) struct Running {
     pub(crate) pleg: Pleg,
-    pub(crate) board: Board,
+    pub(crate) board: PodReports,
     pub(crate) wants: mpsc::Sender<Snapshot>,
     shutdown: CancellationToken,
     tasks: Vec<JoinHandle<()>>,
@@ -295,7 +295,7 @@ impl Running {
     }
 
     /// Waits until the board shows what is asked for; an hour of the simulated time, and no longer.
-    pub(crate) async fn until(&self, what: &str, is: impl Fn(&Board) -> bool) {
+    pub(crate) async fn until(&self, what: &str, is: impl Fn(&PodReports) -> bool) {
         let waited = tokio::time::timeout(Duration::from_hours(1), self.board.wait_for(is)).await;
         if waited.is_err() {
             let seen: Vec<String> = self
@@ -309,7 +309,7 @@ impl Running {
     }
 
     pub(crate) async fn until_phase(&self, uid: &PodUid, phase: Phase) {
-        let is = |board: &Board| board.get(uid).is_some_and(|pod| pod.status.phase == phase);
+        let is = |board: &PodReports| board.get(uid).is_some_and(|pod| pod.status.phase == phase);
         self.until(&format!("{phase:?}"), is).await;
     }
 
@@ -346,7 +346,7 @@ impl Running {
     }
 }
 
-pub(crate) fn is_ready(board: &Board, uid: &PodUid) -> bool {
+pub(crate) fn is_ready(board: &PodReports, uid: &PodUid) -> bool {
     let ready = |pod: pleg_node::Report| pod.status.container_statuses.iter().all(|container| container.ready);
     board.get(uid).is_some_and(ready)
 }

@@ -49,7 +49,7 @@ async fn what_happened_is_not_forgotten() {
     );
     let manifests = [pod("loop", "sleep-exit, 1s, '3'"), once];
     let uids = node.want(&manifests).await;
-    let restarts = |board: &pleg_node::Board| {
+    let restarts = |board: &pleg_node::PodReports| {
         let report = board.get(&uids[0]);
         report.map_or(0, |pod| pod.status.container_statuses[0].restart_count)
     };
@@ -234,7 +234,7 @@ async fn what_comes_back_while_it_ends_is_in_the_state_file() {
     node.until_ready(&uid).await;
     node.want(&[]).await;
     node.want(std::slice::from_ref(&slow)).await;
-    let back = |board: &pleg_node::Board| {
+    let back = |board: &pleg_node::PodReports| {
         let runs = board
             .get(&uid)
             .is_some_and(|pod| pod.goal == pleg_node::reconcile::decide::Goal::Run);

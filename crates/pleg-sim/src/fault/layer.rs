@@ -92,7 +92,7 @@ where
             } else {
                 request
             };
-            faults.pass(rpc, id.as_deref()).await;
+            faults.wait_while_held(rpc, id.as_deref()).await;
             let response = inner.call(request).await?;
             match rpc {
                 // On containerd these take effect, but their answer waits for the lock of any container.

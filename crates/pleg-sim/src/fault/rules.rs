@@ -299,7 +299,7 @@ impl Faults {
     }
 
     /// Waits until nothing holds a call about `id`.
-    pub(super) async fn pass(&self, rpc: Rpc, id: Option<&str>) {
+    pub(super) async fn wait_while_held(&self, rpc: Rpc, id: Option<&str>) {
         self.wait_until(|rules| !rules.holds(rpc, id)).await;
     }
 

@@ -38,11 +38,11 @@ pub(crate) struct Claim {
 
 /// Claims to check later, in the order of their times, for each of the two delays.
 #[derive(Debug, Default)]
-pub(crate) struct Ahead {
+pub(crate) struct UnconfirmedEvents {
     claims: [VecDeque<(Instant, Claim)>; AGAIN.len()],
 }
 
-impl Ahead {
+impl UnconfirmedEvents {
     /// Remembers the claim of an event for later checks; the first check is immediate and happens elsewhere.
     pub(crate) fn claimed(&mut self, claim: Claim, now: Instant) {
         self.put(0, claim, now);
@@ -94,7 +94,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_is_not_so_is_looked_into_twice() {
-        let (mut ahead, start) = (Ahead::default(), Instant::now());
+        let (mut ahead, start) = (UnconfirmedEvents::default(), Instant::now());
         assert_eq!(ahead.next(), None);
         ahead.claimed(claim("a"), start);
         ahead.claimed(claim("b"), start);
@@ -109,7 +109,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_storm_leaves_no_more_than_fits() {
-        let (mut ahead, now) = (Ahead::default(), Instant::now());
+        let (mut ahead, now) = (UnconfirmedEvents::default(), Instant::now());
         for n in 0..3 * LIMIT {
             ahead.claimed(claim(&n.to_string()), now);
         }

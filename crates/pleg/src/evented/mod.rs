@@ -93,7 +93,7 @@ pub struct EventedConfig {
     /// one late look does not make a node NotReady.
     pub most_period: Duration,
     /// There is no other subscriber on this runtime, so [`Mode::Auto`] may subscribe even if each event goes to one subscriber only.
-    pub alone: bool,
+    pub exclusive_subscriber: bool,
 }
 
 impl Default for EventedConfig {
@@ -101,7 +101,7 @@ impl Default for EventedConfig {
         Self {
             mode: Mode::Auto,
             most_period: Duration::from_mins(1),
-            alone: false,
+            exclusive_subscriber: false,
         }
     }
 }

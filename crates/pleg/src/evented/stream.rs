@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use super::Mode;
 use super::link::{Link, State};
-use crate::generator::requests::Hints;
+use crate::generator::requests::RelistRequests;
 use crate::metrics::Metrics;
 use crate::runtime::quirks::{Quirks, made_at};
 use crate::runtime::{Runtime, RuntimeVersion};
@@ -31,8 +31,8 @@ const ENDED_AT_ONCE: u32 = 3;
 pub(crate) struct Stream<R> {
     pub(crate) runtime: Arc<R>,
     pub(crate) mode: Mode,
-    pub(crate) alone: bool,
-    pub(crate) hints: Hints,
+    pub(crate) exclusive_subscriber: bool,
+    pub(crate) hints: RelistRequests,
     pub(crate) link: Link,
     pub(crate) metrics: Metrics,
 }
@@ -113,7 +113,7 @@ impl<R: Runtime> Stream<R> {
         };
         let name = name(&version);
         let splits = Quirks::of(&version.name, &version.version).splits_events;
-        if splits && self.mode == Mode::Auto && !self.alone {
+        if splits && self.mode == Mode::Auto && !self.exclusive_subscriber {
             let reason = format!(
                 "{name} delivers each event to one subscriber only, so a kubelet on this node would miss events"
             );

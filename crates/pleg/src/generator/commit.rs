@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::Generator;
-use super::inspections::{Done, Work};
+use super::inspections::{Done, PodInspection};
 use super::quarantine::Arrival;
 use crate::inspect::{Answered, Inspected, may_learn_more};
 use crate::model::cursor::InstanceId;
@@ -44,7 +44,11 @@ impl<R: Runtime> Generator<R> {
         let Some(mut inspected) = inspected else { return };
         // If a list has changed the pod meanwhile, the next inspection has to tell what this one was to find out.
         let unchanged = self.records.listed(key) == view;
-        let by_id = self.work.get(&key).and_then(Work::by_id_since).filter(|_| unchanged);
+        let by_id = self
+            .work
+            .get(&key)
+            .and_then(PodInspection::by_id_since)
+            .filter(|_| unchanged);
         if let Some(work) = self.work.get_mut(&key).filter(|_| !unchanged) {
             work.ask_again();
         }
@@ -121,7 +125,7 @@ impl<R: Runtime> Generator<R> {
 
     /// All that was known of the pod is gone, and no list has said yet that the pod is. Returns whether there is anything to wait for.
     fn wait_for_list(&mut self, key: PodKey, by_id: bool, unchanged: bool) -> bool {
-        if self.by_id.is_hanging() && !self.by_id.is_emptied(key) {
+        if self.stuck_list.is_hanging() && !self.stuck_list.is_emptied(key) {
             // A new sandbox of the pod may be in the list that hangs: only a list of sandboxes that is sent from now on can tell.
             let source = self.forget_work(key).map_or(Source::Relist, |work| work.source);
             if let Some(pod) = self.records.pod(key).filter(|_| source == Source::OnDemand) {
@@ -134,7 +138,7 @@ impl<R: Runtime> Generator<R> {
             // Only a list can establish that the pod is gone.
             let asked = self.work.get(&key).and_then(|work| work.again);
             let uid = self.records.pod(key).map(|pod| pod.uid.clone());
-            self.no_news(key);
+            self.clear_unchanged(key);
             match (asked, uid) {
                 (Some((_, source)), Some(uid)) => _ = self.hints.pod(&uid, source),
                 (None, Some(uid)) => _ = self.evented.wanted.pods.entry(uid).or_default(),
@@ -164,7 +168,8 @@ impl<R: Runtime> Generator<R> {
     /// Records that answers by id were ahead of the lists, and counts as a relist.
     fn record_advance(&mut self, key: PodKey, uid: &PodUid, source: Source, since: Instant) {
         let why = (Scope::Pods, source);
-        self.recorder.look(&mut self.records, &[key], why, since.elapsed(), 0);
+        self.recorder
+            .relisted(&mut self.records, &[key], why, since.elapsed(), 0);
         self.recorder.inspecting(uid);
         self.uncounted = true;
     }
@@ -242,7 +247,7 @@ impl<R: Runtime> Generator<R> {
             return;
         };
         let work = self.forget_work(key);
-        let source = work.as_ref().map_or(Source::Relist, |work: &Work| work.source);
+        let source = work.as_ref().map_or(Source::Relist, |work: &PodInspection| work.source);
         self.release_pod(key, &pod.uid);
         let known = self.cache.known(&pod.uid).map(|known| known.status);
         let before = self.records.committed(key);

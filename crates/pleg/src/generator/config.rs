@@ -22,7 +22,7 @@ pub struct Config {
     /// Without a complete look for this long the generator is unhealthy.
     pub threshold: Duration,
     /// A full relist waits no longer than this for inspections that do not move.
-    pub grace: Duration,
+    pub settle_grace: Duration,
     /// A list that has not answered for this long is waited for, but what is known is asked for by id meanwhile.
     pub list_patience: Duration,
     /// How the runtime's events are used.
@@ -46,7 +46,7 @@ impl Default for Config {
         Self {
             period: Duration::from_secs(1),
             threshold: THRESHOLD,
-            grace: Duration::from_millis(250),
+            settle_grace: Duration::from_millis(250),
             list_patience: Duration::from_secs(5),
             evented: EventedConfig::default(),
             probe: ProbeConfig::default(),
@@ -131,7 +131,7 @@ const ONE: Setting = ("", Value::Count(1));
 impl Config {
     /// Checks that no setting contradicts another. The first rule that does not hold is the error.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let rules = self.looks().into_iter().chain(self.events());
+        let rules = self.relists().into_iter().chain(self.events());
         let mut rules = rules.chain(self.pods()).chain(self.memory());
         match rules.find(|rule| !rule.holds) {
             None => Ok(()),
@@ -144,7 +144,7 @@ impl Config {
         }
     }
 
-    fn looks(&self) -> [Rule; 5] {
+    fn relists(&self) -> [Rule; 5] {
         let (period, threshold) = (time("period", self.period), time("threshold", self.threshold));
         let patience = time("list_patience", self.list_patience);
         [
@@ -163,8 +163,8 @@ impl Config {
                 why: "one late relist would make the node NotReady",
             },
             Rule {
-                holds: self.grace <= self.threshold / 3,
-                setting: time("grace", self.grace),
+                holds: self.settle_grace <= self.threshold / 3,
+                setting: time("settle_grace", self.settle_grace),
                 must: "at most a third of",
                 other: threshold,
                 why: "a relist that waits for its inspections would make the node NotReady",
@@ -336,8 +336,8 @@ mod tests {
             ),
             (|c| (c.period, c.threshold) = (s(30), s(120)), ""),
             (
-                |c| c.grace = s(61),
-                "grace 1m1s must be at most a third of threshold 3m0s: ",
+                |c| c.settle_grace = s(61),
+                "settle_grace 1m1s must be at most a third of threshold 3m0s: ",
             ),
             (|c| c.list_patience = s(0), "list_patience 0s must be longer than 0s: "),
             (

@@ -23,7 +23,7 @@ use crate::runtime::Runtime;
 
 /// A pod with something to do.
 #[derive(Debug)]
-pub(super) struct Work {
+pub(super) struct PodInspection {
     phase: Phase,
     /// The relist that the next commit can vouch for.
     pub(super) token: Token,
@@ -40,7 +40,7 @@ pub(super) struct Work {
     pub(super) again: Option<(Token, Source)>,
 }
 
-impl Work {
+impl PodInspection {
     /// What a commit of the inspection can say of itself.
     pub(super) fn arrival(&self) -> Arrival {
         Arrival {
@@ -93,14 +93,14 @@ enum Phase {
     },
 }
 
-/// Why a pod is evaluated.
+/// Why a pod is inspected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Why {
+pub(super) enum InspectTrigger {
     /// A relist brought news of it.
     News,
     /// A caller requested it, and lists that were sent after that have arrived.
     Asked,
-    /// An event was about objects of it: see [`Generator::ask_by_ids`].
+    /// An event was about objects of it: see [`Generator::inspect_objects`].
     ById,
 }
 
@@ -122,14 +122,14 @@ pub(super) struct Done {
 
 impl<R: Runtime> Generator<R> {
     /// Decides what to do about a pod that a relist brought news of, or that somebody asked for.
-    pub(super) fn evaluate(&mut self, key: PodKey, token: Token, source: Source, why: Why) {
-        let asked = why != Why::News;
+    pub(super) fn schedule_inspection(&mut self, key: PodKey, token: Token, source: Source, why: InspectTrigger) {
+        let asked = why != InspectTrigger::News;
         self.follow_quarantined(key, token, source, asked);
         let before = self.work.get(&key).map(|work| (work.asked, work.by_ids()));
         let (asked_before, by_id_before) = before.unwrap_or_default();
-        let no_news = !asked && !self.has_fresh_news(key);
-        if no_news {
-            self.no_news(key);
+        let clear_unchanged = !asked && !self.has_fresh_news(key);
+        if clear_unchanged {
+            self.clear_unchanged(key);
             if !asked_before {
                 return;
             }
@@ -144,7 +144,7 @@ impl<R: Runtime> Generator<R> {
         let initial = self.first;
         let work = self.work.entry(key).or_insert_with(|| {
             self.queue.push_back(key);
-            Work {
+            PodInspection {
                 phase: Phase::Queued,
                 token,
                 source,
@@ -156,8 +156,8 @@ impl<R: Runtime> Generator<R> {
             }
         });
         work.asked |= asked || asked_before;
-        work.whole |= why != Why::ById;
-        if no_news {
+        work.whole |= why != InspectTrigger::ById;
+        if clear_unchanged {
             // What was to be a relist by itself when it was ended for lack of news still is.
             work.by_id.extend(by_id_before);
         }
@@ -184,7 +184,7 @@ impl<R: Runtime> Generator<R> {
     }
 
     /// What was seen of the pod is what was committed, but for what is in quarantine.
-    pub(super) fn no_news(&mut self, key: PodKey) {
+    pub(super) fn clear_unchanged(&mut self, key: PodKey) {
         let Some(uid) = self.records.pod(key).map(|pod| pod.uid.clone()) else {
             return;
         };
@@ -202,7 +202,7 @@ impl<R: Runtime> Generator<R> {
     }
 
     /// Ends whatever is being done about the pod. Returns its work.
-    pub(super) fn forget_work(&mut self, key: PodKey) -> Option<Work> {
+    pub(super) fn forget_work(&mut self, key: PodKey) -> Option<PodInspection> {
         let work = self.work.remove(&key)?;
         match &work.phase {
             Phase::Running { abort, .. } => abort.abort(),
@@ -212,8 +212,8 @@ impl<R: Runtime> Generator<R> {
     }
 
     /// An event was about these objects of the pod, all of them in the records: asks for them by id, without a list.
-    pub(super) fn ask_by_ids(&mut self, key: PodKey, ids: Vec<Arc<str>>, token: Token) {
-        self.evaluate(key, token, Source::Evented, Why::ById);
+    pub(super) fn inspect_objects(&mut self, key: PodKey, ids: Vec<Arc<str>>, token: Token) {
+        self.schedule_inspection(key, token, Source::Evented, InspectTrigger::ById);
         if let Some(work) = self.work.get_mut(&key) {
             // Whatever happens to a sandbox happens to all that is in it.
             work.whole |= ids.iter().any(|id| self.records.is_sandbox(id));
@@ -223,8 +223,8 @@ impl<R: Runtime> Generator<R> {
 
     /// The pod is being looked at on account of an event, or will be once the inspection that runs has ended.
     pub(super) fn is_stirred(&self, key: PodKey) -> bool {
-        let again = |work: &Work| work.again.is_some_and(|(_, source)| source == Source::Evented);
-        let stirred = |work: &Work| work.source == Source::Evented || again(work);
+        let again = |work: &PodInspection| work.again.is_some_and(|(_, source)| source == Source::Evented);
+        let stirred = |work: &PodInspection| work.source == Source::Evented || again(work);
         self.work.get(&key).is_some_and(stirred) || self.quarantine.is_stirred(key)
     }
 
@@ -295,7 +295,7 @@ impl<R: Runtime> Generator<R> {
 
     /// Takes in an inspection.
     pub(super) fn inspected(&mut self, done: Done) {
-        let current = |work: &Work| matches!(work.phase, Phase::Running { id, .. } if id == done.id);
+        let current = |work: &PodInspection| matches!(work.phase, Phase::Running { id, .. } if id == done.id);
         // An aborted inspection comes back too; its place may belong to another one by now.
         if self.work.get(&done.key).is_some_and(current) {
             let key = done.key;

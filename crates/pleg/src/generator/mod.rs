@@ -7,7 +7,7 @@
 //!
 //! One list is in flight at a time, never a second behind a hung one. Inspections run beside it, pod by pod, and are committed as
 //! they arrive; nothing waits for a pod that does not answer. A full relist *ends* when every pod it found changed is committed or in
-//! quarantine, or when none of those left has moved for [`Config::grace`], or after a third of the threshold: many changes at once
+//! quarantine, or when none of those left has moved for [`Config::settle_grace`], or after a third of the threshold: many changes at once
 //! are not ill health. The next one starts a period after that.
 
 mod commit;
@@ -34,7 +34,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::generator::requests::Hints;
+use crate::generator::requests::RelistRequests;
 use crate::health::monitor::RuntimeMonitor;
 use crate::health::readiness::Readiness;
 use crate::health::{Alive, Health};
@@ -53,13 +53,13 @@ use crate::records::{PodKey, Records};
 use crate::runtime::Runtime;
 pub use config::{Config, ConfigError};
 use event_stream::Evented;
-use inspections::{Done, Queue, Work};
+use inspections::{Done, PodInspection, Queue};
 use quarantine::Quarantine;
-use relist::{ListTimes, Listing, Settling, next_list};
+use relist::{ListTimes, Listing, OpenRelist, next_list};
 pub use shim_prober::ProbeConfig;
-use shim_prober::Prober;
+use shim_prober::ShimProber;
 pub(crate) use shim_prober::Suspects;
-use stuck_list::ById;
+use stuck_list::StuckList;
 use troubles::Told;
 
 /// Most callers that may wait for a recording.
@@ -79,7 +79,7 @@ pub struct Generator<R> {
     feed: FeedWriter,
     health: Health,
     readiness: Readiness,
-    hints: Hints,
+    hints: RelistRequests,
     stops: Stops,
     limiter: Limiter,
     recorder: Recorder,
@@ -97,7 +97,7 @@ pub struct Generator<R> {
     last_start: Option<Instant>,
     evented: Evented,
     /// The full relist whose inspections are not done.
-    settling: Option<Settling>,
+    settling: Option<OpenRelist>,
     /// Buffers of the last full relist, for the next one.
     spare: Snapshot,
     /// No look has been complete yet.
@@ -119,7 +119,7 @@ pub struct Generator<R> {
     started: Instant,
 
     /// Pods with something to do, and only those.
-    work: HashMap<PodKey, Work>,
+    work: HashMap<PodKey, PodInspection>,
     queue: Queue,
     inspections: FuturesUnordered<BoxFuture<'static, Done>>,
     next_inspection: u64,
@@ -133,8 +133,8 @@ pub struct Generator<R> {
     list_times: ListTimes,
     /// When the newest list of all sandboxes that was taken in had been sent.
     sandboxes_listed: Option<Instant>,
-    by_id: ById,
-    prober: Prober,
+    stuck_list: StuckList,
+    prober: ShimProber,
 }
 
 impl<R: Runtime> Generator<R> {
@@ -156,7 +156,7 @@ impl<R: Runtime> Generator<R> {
                 cache.reader(),
                 metrics.overflows(),
             ),
-            hints: Hints::new(cache.reader()),
+            hints: RelistRequests::new(cache.reader()),
             limiter: Limiter::new(config.inspections),
             recorder: Recorder::new(config.recorder, metrics.calls()),
             recordings: mpsc::channel(RECORDINGS),
@@ -190,8 +190,8 @@ impl<R: Runtime> Generator<R> {
             listing: None,
             list_times: ListTimes::default(),
             sandboxes_listed: None,
-            by_id: ById::default(),
-            prober: Prober::new(now),
+            stuck_list: StuckList::default(),
+            prober: ShimProber::new(now),
         }
     }
 
@@ -235,7 +235,7 @@ impl<R: Runtime> Generator<R> {
             self.start_inspections();
             self.start_retries();
             self.plan();
-            let asides = [self.ask_by_id(), self.probe()];
+            let asides = [self.poll_known_objects(), self.probe()];
             let wake = asides
                 .into_iter()
                 .flatten()
@@ -246,7 +246,7 @@ impl<R: Runtime> Generator<R> {
                 Some(done) = self.inspections.next() => self.inspected(done),
                 arrived = next_list(&mut self.listing) => self.list_arrived(arrived),
                 ended = self.quarantine.next() => self.retried(ended),
-                progress = self.by_id.next() => self.by_id_progress(progress),
+                progress = self.stuck_list.next() => self.by_id_progress(progress),
                 probed = self.prober.next() => self.probed(probed),
                 Some(reply) = self.recordings.1.recv() => {
                     // The caller may have left.
@@ -267,7 +267,7 @@ impl<R: Runtime> Generator<R> {
         let late = self
             .settling
             .as_ref()
-            .map(|settling| settling.late_at(self.config.grace, self.config.threshold));
+            .map(|settling| settling.late_at(self.config.settle_grace, self.config.threshold));
         let expiry = if self.unhealthy_since.is_none() {
             Some(self.expires())
         } else {
@@ -279,7 +279,7 @@ impl<R: Runtime> Generator<R> {
             stirred,
             self.stream_at(),
             self.reasons.front().map(|(at, _)| *at),
-            self.evented.tell_at().filter(|_| !self.health.looks_fail()),
+            self.evented.tell_at().filter(|_| !self.health.relists_fail()),
             self.count_at(),
             late,
             expiry,

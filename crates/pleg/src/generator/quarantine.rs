@@ -23,7 +23,7 @@ use pleg_cri::{Error, ErrorKind, Rpc, Subject};
 use tokio::time::Instant;
 
 use super::Generator;
-use super::inspections::Why;
+use super::inspections::InspectTrigger;
 use crate::health::{Who, of_inspection};
 use crate::inspect::{Answered, Call, Outcome, Unanswered};
 use crate::model::event::Source;
@@ -488,7 +488,7 @@ impl<R: Runtime> Generator<R> {
                 self.retry_all();
             }
             if let Some((token, source)) = held.asked {
-                self.evaluate(key, token, source, Why::Asked);
+                self.schedule_inspection(key, token, source, InspectTrigger::Asked);
             }
         }
     }
@@ -543,7 +543,7 @@ impl<R: Runtime> Generator<R> {
             .objects
             .get(id)
             .is_some_and(|held| self.quarantine.is_announced(held.pod));
-        let looks_fail = self.health.looks_fail();
+        let relists_fail = self.health.relists_fail();
         let Some(held) = self.quarantine.objects.get_mut(id) else {
             return;
         };
@@ -571,7 +571,7 @@ impl<R: Runtime> Generator<R> {
         self.health.quarantine(pod, &held.object, Arc::clone(&cause));
         // A runtime that is gone is reported once, not for each pod. One that lists, and says again and again that this pod cannot be
         // reached, is not gone.
-        let gone = failure.kind.is_unreachable() && (held.attempts == 1 || looks_fail);
+        let gone = failure.kind.is_unreachable() && (held.attempts == 1 || relists_fail);
         if gone {
             // The next relist shows whether the runtime is gone, and reports that; relist now.
             self.hints.all(Source::Relist);

@@ -14,8 +14,8 @@ use pleg_cri::{Error, ErrorKind, ListFilter, ListSummary, Rpc};
 use tokio::time::Instant;
 
 use super::Generator;
-use super::event_stream::Wanted;
-use super::inspections::Why;
+use super::event_stream::ListRequests;
+use super::inspections::InspectTrigger;
 use crate::generator::requests::Dirty;
 use crate::health::Load;
 use crate::model::event::Source;
@@ -43,7 +43,7 @@ pub(super) struct Listing {
     scope: Scope,
     token: Token,
     asked: Dirty,
-    stirred: Wanted,
+    stirred: ListRequests,
     /// A full relist was due.
     due: bool,
     pub(super) started: Instant,
@@ -209,7 +209,7 @@ impl ListTimes {
 
 /// A full relist whose lists are in, waiting for the inspections it caused.
 #[derive(Debug)]
-pub(super) struct Settling {
+pub(super) struct OpenRelist {
     started: Instant,
     due: bool,
     bytes: usize,
@@ -217,7 +217,7 @@ pub(super) struct Settling {
     waiting: HashSet<PodKey>,
 }
 
-impl Settling {
+impl OpenRelist {
     /// When the relist ends regardless of open inspections: no progress for `grace`, or a third of the threshold has passed.
     pub(super) fn late_at(&self, grace: Duration, threshold: Duration) -> Instant {
         (self.moved + grace).min(self.started + threshold / 3)
@@ -238,7 +238,7 @@ impl<R: Runtime> Generator<R> {
             return;
         }
         let cache = &self.cache;
-        let (asked, token) = self.hints.take(|| cache.start_look());
+        let (asked, token) = self.hints.take(|| cache.start_relist());
         // Whatever the reason for a relist, it is news about what events were about.
         let stirred = std::mem::take(&mut self.evented.wanted);
         let labelled = |uid: &PodUid| self.records.key(uid).map(|key| self.records.is_labelled(key));
@@ -250,12 +250,12 @@ impl<R: Runtime> Generator<R> {
             || !asked.pods.keys().all(|uid| labelled(uid).unwrap_or(false))
             // What is not known yet is found by its label, or it will be missing afterwards.
             || !stirred.pods.keys().all(|uid| labelled(uid).unwrap_or(true));
-        self.records.begin_look();
+        self.records.begin_relist();
         if full {
             self.end_settling();
-            self.full_look_begins();
+            self.full_relist_begins();
             if let Some(last) = self.last_start.replace(now) {
-                self.metrics.look_interval(now - last);
+                self.metrics.relist_interval(now - last);
             }
         }
         let mut spare = std::mem::take(&mut self.spare);
@@ -395,7 +395,7 @@ impl<R: Runtime> Generator<R> {
         }
         self.hints.put_back(asked);
         self.evented.wanted.put_back(stirred);
-        self.look_failed(&Scope::Full, started, Failed { error, alone: other });
+        self.relist_failed(&Scope::Full, started, Failed { error, alone: other });
     }
 
     fn listed_pods(&mut self, listing: Listing) {
@@ -419,18 +419,18 @@ impl<R: Runtime> Generator<R> {
                 }
                 self.hints.put_back(asked);
                 self.evented.wanted.put_back(stirred);
-                return self.look_failed(&Scope::Pods(pods), started, failed);
+                return self.relist_failed(&Scope::Pods(pods), started, failed);
             }
         };
-        if self.by_id.is_hanging() {
+        if self.stuck_list.is_hanging() {
             // The two lists of a pod were answered at moments that are far apart: together they cannot establish that it is gone.
             self.end_by_id(true);
             self.hints.put_back(asked);
             return self.evented.wanted.put_back(stirred);
         }
         for (uid, mut snapshot) in pods.iter().zip(snapshots) {
-            let asked = asked.pods.get(uid).map(|&source| (source, Why::Asked));
-            let why = asked.unwrap_or((Source::Evented, Why::News));
+            let asked = asked.pods.get(uid).map(|&source| (source, InspectTrigger::Asked));
+            let why = asked.unwrap_or((Source::Evented, InspectTrigger::News));
             self.take_in_pod(uid, &mut snapshot, token, why, started);
             // Without its label, or under another pod's: somewhere it is, or it is gone again.
             let missing = |id: &Arc<str>| self.records.pod_of(id).is_none();
@@ -458,11 +458,11 @@ impl<R: Runtime> Generator<R> {
         let (touched, _) = self.records.observe(&mut snapshot, coverage);
         let recorded = (line::Scope::Pods, Source::Relist);
         self.recorder
-            .look(&mut self.records, &touched, recorded, started.elapsed(), 0);
+            .relisted(&mut self.records, &touched, recorded, started.elapsed(), 0);
         self.uncounted |= !touched.is_empty();
         let token = self.cache.reader().complete();
         for &key in &touched {
-            self.evaluate(key, token, Source::Relist, Why::News);
+            self.schedule_inspection(key, token, Source::Relist, InspectTrigger::News);
         }
         self.records.recycle(touched);
     }
@@ -473,7 +473,7 @@ impl<R: Runtime> Generator<R> {
         uid: &PodUid,
         snapshot: &mut Snapshot,
         token: Token,
-        (source, why): (Source, Why),
+        (source, why): (Source, InspectTrigger),
         started: Instant,
     ) {
         // A pod that we do not know, or no longer since the lists were sent, has nothing that could be absent.
@@ -484,19 +484,22 @@ impl<R: Runtime> Generator<R> {
         let (touched, _) = self.records.observe(snapshot, coverage);
         let recorded = (line::Scope::Pods, source);
         self.recorder
-            .look(&mut self.records, &touched, recorded, started.elapsed(), 0);
+            .relisted(&mut self.records, &touched, recorded, started.elapsed(), 0);
         self.uncounted |= !touched.is_empty();
         let key = self.records.key(uid);
         if let Some(key) = key {
             self.listed_again(key, started);
         }
-        for &pod in touched.iter().filter(|&&pod| why == Why::News || Some(pod) != key) {
-            self.evaluate(pod, token, source, Why::News);
+        for &pod in touched
+            .iter()
+            .filter(|&&pod| why == InspectTrigger::News || Some(pod) != key)
+        {
+            self.schedule_inspection(pod, token, source, InspectTrigger::News);
         }
         self.records.recycle(touched);
-        if why == Why::Asked {
+        if why == InspectTrigger::Asked {
             if let Some(key) = self.records.key(uid) {
-                self.evaluate(key, token, source, why);
+                self.schedule_inspection(key, token, source, why);
             }
             if self.cache.reader().get(uid).is_none() {
                 self.confirm_absence(source);
@@ -509,7 +512,7 @@ impl<R: Runtime> Generator<R> {
         snapshot: &mut Snapshot,
         coverage: Coverage,
         token: Token,
-        (asked, stirred): (&Dirty, &Wanted),
+        (asked, stirred): (&Dirty, &ListRequests),
         (started, due): (Instant, bool),
         size: Size,
     ) {
@@ -519,7 +522,7 @@ impl<R: Runtime> Generator<R> {
         let (touched, odd) = self.records.observe(snapshot, coverage);
         let why = (line::Scope::Full, asked.all.unwrap_or(Source::Relist));
         self.recorder
-            .look(&mut self.records, &touched, why, started.elapsed(), size.both);
+            .relisted(&mut self.records, &touched, why, started.elapsed(), size.both);
         let odd_changed = self.health.odd(odd);
         self.metrics.odd(&odd);
         if self.first || self.uncounted || !touched.is_empty() || odd_changed {
@@ -536,20 +539,20 @@ impl<R: Runtime> Generator<R> {
             let asked_by = self.records.pod(key).and_then(|pod| asked.pods.get(&pod.uid).copied());
             let event = || (stirred.all || self.is_told(key, stirred)).then_some(Source::Evented);
             let source = asked_by.or(asked.all).or_else(event).unwrap_or(Source::Relist);
-            self.evaluate(key, token, source, Why::News);
+            self.schedule_inspection(key, token, source, InspectTrigger::News);
         }
         for (uid, &source) in &asked.pods {
             if let Some(key) = self.records.key(uid) {
-                self.evaluate(key, token, source, Why::Asked);
+                self.schedule_inspection(key, token, source, InspectTrigger::Asked);
             }
         }
         let waiting: HashSet<_> = touched.iter().copied().filter(|key| self.has_open_work(*key)).collect();
         self.records.recycle(touched);
 
         // Only now: every pod with news is held.
-        self.cache.complete_look(token);
+        self.cache.complete_relist(token);
         self.first = false;
-        if let Some((lasted, attempts)) = self.health.look_complete() {
+        if let Some((lasted, attempts)) = self.health.relist_complete() {
             self.recorder.transition(Turn::RuntimeBack, None, None, Some(lasted));
             let looks = if attempts == 1 { "relist" } else { "relists" };
             tracing::info!(
@@ -560,7 +563,7 @@ impl<R: Runtime> Generator<R> {
             self.retry_all();
         }
         self.check_recovery();
-        self.settling = Some(Settling {
+        self.settling = Some(OpenRelist {
             started,
             due,
             bytes: size.both,
@@ -576,15 +579,15 @@ impl<R: Runtime> Generator<R> {
         }
     }
 
-    fn look_failed(&mut self, scope: &Scope, started: Instant, failed: Failed) {
+    fn relist_failed(&mut self, scope: &Scope, started: Instant, failed: Failed) {
         let Failed { error, alone } = failed;
-        self.reset_period("a look failed");
+        self.reset_period("a relist failed");
         let now = Instant::now();
         self.not_before = now + self.config.period;
         let full = matches!(scope, Scope::Full);
         let text = error.to_string();
         let recorded = if full { line::Scope::Full } else { line::Scope::Pods };
-        self.recorder.look_failed(recorded, now - started, &text);
+        self.recorder.relist_failed(recorded, now - started, &text);
         // A runtime that does not implement our calls is not the one we know.
         if error.kind.is_unreachable() || error.kind == ErrorKind::Unimplemented {
             self.lost = true;
@@ -592,9 +595,9 @@ impl<R: Runtime> Generator<R> {
         }
         if full {
             self.next_full = self.not_before;
-            self.metrics.look_failed(now - started, error.kind.label());
+            self.metrics.relist_failed(now - started, error.kind.label());
             let advice = self.health.advice_on(&error, alone);
-            if self.health.look_failed(error, alone, started) {
+            if self.health.relist_failed(error, alone, started) {
                 self.recorder.transition(Turn::RuntimeLost, None, Some(&text), None);
                 tracing::warn!(
                     retry_every = %seconds(self.config.period),
@@ -622,7 +625,7 @@ impl<R: Runtime> Generator<R> {
         if self
             .settling
             .as_ref()
-            .is_some_and(|settling| Instant::now() >= settling.late_at(self.config.grace, self.config.threshold))
+            .is_some_and(|settling| Instant::now() >= settling.late_at(self.config.settle_grace, self.config.threshold))
         {
             self.end_settling();
         }
@@ -632,7 +635,7 @@ impl<R: Runtime> Generator<R> {
         if let Some(settling) = self.settling.take() {
             let now = Instant::now();
             self.metrics
-                .look_done(now - settling.started, settling.bytes, jiff::Timestamp::now());
+                .relist_done(now - settling.started, settling.bytes, jiff::Timestamp::now());
             self.next_full = now + self.pause(settling.due);
         }
     }

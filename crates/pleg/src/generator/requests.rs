@@ -1,4 +1,4 @@
-//! Hints, coalesced in a dirty set, so that a storm of hints costs one relist.
+//! Requests for relists and inspections, coalesced into one set: a storm of hints costs one relist.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ const LIMIT: usize = 4096;
 
 /// The dirty set. Clones share it.
 #[derive(Debug, Clone)]
-pub(crate) struct Hints {
+pub(crate) struct RelistRequests {
     shared: Arc<Shared>,
     cache: Cache,
 }
@@ -26,7 +26,7 @@ struct Shared {
     // Held for an insertion or for taking the whole set; never across an await.
     dirty: Mutex<Dirty>,
     // Its own, so that a storm of events does not keep a caller waiting. Held likewise.
-    stirred: Mutex<Stirred>,
+    stirred: Mutex<EventHints>,
     notify: Notify,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Dirty {
 
 /// What the runtime's events were about.
 #[derive(Debug, Default)]
-pub(crate) struct Stirred {
+pub(crate) struct EventHints {
     /// An object that cannot be identified.
     pub(crate) all: bool,
     /// Containers and sandboxes.
@@ -61,7 +61,7 @@ pub(crate) struct Stir {
     pub(crate) seen: bool,
 }
 
-impl Stirred {
+impl EventHints {
     pub(crate) fn is_empty(&self) -> bool {
         !self.all && self.objects.is_empty() && self.pods.is_empty()
     }
@@ -109,7 +109,7 @@ impl Dirty {
     }
 }
 
-impl Hints {
+impl RelistRequests {
     pub(crate) fn new(cache: Cache) -> Self {
         Self {
             shared: Arc::default(),
@@ -145,7 +145,7 @@ impl Hints {
     }
 
     /// Takes what the events were about.
-    pub(crate) fn take_stirred(&self) -> Stirred {
+    pub(crate) fn take_stirred(&self) -> EventHints {
         std::mem::take(&mut *self.shared.stirred.lock())
     }
 
@@ -155,9 +155,9 @@ impl Hints {
     }
 
     /// Takes the set and numbers the relist that serves it, in one step.
-    pub(crate) fn take<T>(&self, start_look: impl FnOnce() -> T) -> (Dirty, T) {
+    pub(crate) fn take<T>(&self, start_relist: impl FnOnce() -> T) -> (Dirty, T) {
         let mut dirty = self.shared.dirty.lock();
-        (std::mem::take(&mut *dirty), start_look())
+        (std::mem::take(&mut *dirty), start_relist())
     }
 
     /// Puts hints back that a failed relist has not served.
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_storm_of_events_about_one_container_is_one_hint() {
-        let hints = Hints::new(Cache::default());
+        let hints = RelistRequests::new(Cache::default());
         hints.stir(event(Some("c"), None, false));
         hints.stir(event(Some("c"), Some("a"), true));
         for _ in 0..10_000 {
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn where_events_differ_about_the_pod_both_are_looked_at() {
-        let hints = Hints::new(Cache::default());
+        let hints = RelistRequests::new(Cache::default());
         hints.stir(event(Some("c"), Some("a"), true));
         hints.stir(event(Some("c"), Some("b"), false));
         let taken = hints.take_stirred();
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_told_or_does_not_fit_is_everything() {
-        let hints = Hints::new(Cache::default());
+        let hints = RelistRequests::new(Cache::default());
         hints.stir(event(None, Some("a"), false));
         assert!(!hints.take_stirred().all);
         hints.stir(event(None, None, false));
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn looks_that_fail_again_and_again_do_not_make_the_set_grow() {
-        let hints = Hints::new(Cache::default());
+        let hints = RelistRequests::new(Cache::default());
         for round in 0..3 {
             for n in 0..LIMIT {
                 hints.pod(&PodUid::from(format!("{round}-{n}").as_str()), Source::OnDemand);

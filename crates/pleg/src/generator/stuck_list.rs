@@ -21,7 +21,7 @@ use pleg_cri::{Error, Subject};
 use tokio::time::Instant;
 
 use super::Generator;
-use super::inspections::Why;
+use super::inspections::InspectTrigger;
 use super::relist::{Alone, Answers, Arrived, Part, list_containers, list_sandboxes};
 use crate::health::Who;
 use crate::health::diagnosis::Trouble;
@@ -46,12 +46,12 @@ const LOG_AFTER: Duration = Duration::from_secs(5);
 
 /// What goes on while a list hangs.
 #[derive(Debug, Default)]
-pub(super) struct ById {
+pub(super) struct StuckList {
     hang: Option<Hang>,
     calls: FuturesUnordered<BoxFuture<'static, Progress>>,
 }
 
-impl ById {
+impl StuckList {
     /// Nothing that was known of the pod is left. Returns whether a list of sandboxes that was sent since then has said so too: then
     /// the pod is gone.
     pub(super) fn is_emptied(&mut self, key: PodKey) -> bool {
@@ -150,7 +150,7 @@ pub(super) struct Answered {
     answer: Result<Saw, Error>,
 }
 
-impl ById {
+impl StuckList {
     /// A list hangs.
     pub(super) fn is_hanging(&self) -> bool {
         self.hang.is_some()
@@ -308,23 +308,23 @@ impl Hang {
 
 impl<R: Runtime> Generator<R> {
     /// Asks by id if the list in flight has been so for too long. Returns when to come again.
-    pub(super) fn ask_by_id(&mut self) -> Option<Instant> {
+    pub(super) fn poll_known_objects(&mut self) -> Option<Instant> {
         let listing = self.listing.as_ref()?;
         let (now, since) = (Instant::now(), listing.started);
         // Once a list has hung, the next one is not given that time again.
-        if self.by_id.hang.is_none() {
+        if self.stuck_list.hang.is_none() {
             let patience = self.list_patience();
             if now < since + patience {
                 return Some(since + patience);
             }
             tracing::debug!("no answer to {} for {}", listing.waits_for(), seconds(patience));
-            self.by_id.hang = Some(Hang::new(now, since));
+            self.stuck_list.hang = Some(Hang::new(now, since));
         }
         self.take_in_what_answered();
         self.send_other_list(now);
         self.send_calls_by_id(now);
         self.name_suspects(now);
-        self.by_id.hang.as_ref()?.next_wake(now)
+        self.stuck_list.hang.as_ref()?.next_wake(now)
     }
 
     /// One of the two lists has answered: it does not wait for the other one.
@@ -342,7 +342,7 @@ impl<R: Runtime> Generator<R> {
             _ => return,
         };
         let started = listing.started;
-        if let Some(hang) = &mut self.by_id.hang {
+        if let Some(hang) = &mut self.stuck_list.hang {
             hang.relist = Relist::At(Instant::now() + self.config.period);
         }
         self.take_in_alone(list, started);
@@ -350,7 +350,7 @@ impl<R: Runtime> Generator<R> {
 
     /// Sends the list that answers, a period after it last did.
     fn send_other_list(&mut self, now: Instant) {
-        let (Some(hang), Some(listing)) = (&mut self.by_id.hang, &self.listing) else {
+        let (Some(hang), Some(listing)) = (&mut self.stuck_list.hang, &self.listing) else {
             return;
         };
         if !matches!(hang.relist, Relist::At(at) if now >= at) {
@@ -376,12 +376,12 @@ impl<R: Runtime> Generator<R> {
         };
         hang.relist = Relist::InFlight;
         let call = async move { Progress::Listed(call.await, now) };
-        self.by_id.calls.push(call.boxed());
+        self.stuck_list.calls.push(call.boxed());
     }
 
     /// Asks for the next objects of the round.
     fn send_calls_by_id(&mut self, now: Instant) {
-        let Some(hang) = &mut self.by_id.hang else { return };
+        let Some(hang) = &mut self.stuck_list.hang else { return };
         if hang.todo.is_empty() && now >= hang.next_round {
             hang.begin_round(now, self.records.alive());
         }
@@ -392,13 +392,13 @@ impl<R: Runtime> Generator<R> {
             let Some(pod) = self.records.pod(who.pod) else { continue };
             hang.ask(now, &who);
             let (runtime, name) = (Arc::clone(&self.runtime), pod.full_name());
-            self.by_id.calls.push(ask(runtime, name, who, now).boxed());
+            self.stuck_list.calls.push(ask(runtime, name, who, now).boxed());
         }
     }
 
     /// Reports suspects to health and, once, to the log.
     fn name_suspects(&mut self, now: Instant) {
-        let (Some(hang), Some(listing)) = (&mut self.by_id.hang, &self.listing) else {
+        let (Some(hang), Some(listing)) = (&mut self.stuck_list.hang, &self.listing) else {
             return;
         };
         let mut named = Vec::new();
@@ -458,7 +458,7 @@ impl<R: Runtime> Generator<R> {
     }
 
     fn other_list_arrived(&mut self, arrived: Arrived, sent: Instant) {
-        let Some(hang) = &mut self.by_id.hang else { return };
+        let Some(hang) = &mut self.stuck_list.hang else { return };
         hang.relist = Relist::At(Instant::now() + self.config.period);
         let list = match arrived {
             Arrived::Sandboxes(list, Ok(_)) => Alone::Sandboxes(list),
@@ -471,14 +471,14 @@ impl<R: Runtime> Generator<R> {
         self.take_in_alone(list, sent);
         if is_of_sandboxes {
             let token = self.cache.reader().complete();
-            for key in self.by_id.confirm_emptied(sent) {
-                self.evaluate(key, token, Source::Relist, Why::Asked);
+            for key in self.stuck_list.confirm_emptied(sent) {
+                self.schedule_inspection(key, token, Source::Relist, InspectTrigger::Asked);
             }
         }
     }
 
     fn answered_by_id(&mut self, answered: Answered) {
-        let Some(hang) = &mut self.by_id.hang else { return };
+        let Some(hang) = &mut self.stuck_list.hang else { return };
         let Answered { who, asked, answer } = answered;
         let now = Instant::now();
         // Runtimes report hangs under several codes: an error that took long is not an answer.
@@ -507,17 +507,23 @@ impl<R: Runtime> Generator<R> {
         let why = (line::Scope::Pods, Source::Relist);
         let since = self.listing.as_ref().map(|listing| listing.started.elapsed());
         self.recorder
-            .look(&mut self.records, &[key], why, since.unwrap_or_default(), 0);
+            .relisted(&mut self.records, &[key], why, since.unwrap_or_default(), 0);
         self.uncounted = true;
         // A container that nobody has listed yet may be missing, so this vouches for nothing beyond the last complete relist.
-        let why = if asked { Why::Asked } else { Why::News };
-        self.evaluate(key, self.cache.reader().complete(), Source::Relist, why);
+        let why = if asked {
+            InspectTrigger::Asked
+        } else {
+            InspectTrigger::News
+        };
+        self.schedule_inspection(key, self.cache.reader().complete(), Source::Relist, why);
     }
 
     /// Lists are answered again, or the runtime is gone altogether.
     pub(super) fn end_by_id(&mut self, answered: bool) {
-        let Some(hang) = self.by_id.hang.take() else { return };
-        self.by_id.calls = FuturesUnordered::new();
+        let Some(hang) = self.stuck_list.hang.take() else {
+            return;
+        };
+        self.stuck_list.calls = FuturesUnordered::new();
         self.health.suspects(Vec::new(), false);
         if answered && hang.logged {
             tracing::info!(

@@ -192,7 +192,7 @@ impl<R: Runtime> Generator<R> {
         if self.health.changes() != told.changes {
             Some(after(PAUSE))
         } else if told.is_quiet() {
-            let late = self.health.oldest_look()? + SLOW_CALL;
+            let late = self.health.oldest_relist()? + SLOW_CALL;
             Some(late.max(after(AGAIN)))
         } else {
             Some(after(AGAIN))
@@ -209,7 +209,7 @@ impl<R: Runtime> Generator<R> {
         self.told.changes = self.health.changes();
         self.told.compared = Some(now);
         let report = self.health.report_in_full();
-        let hang_told = self.by_id.is_told();
+        let hang_told = self.stuck_list.is_told();
         let worth_telling = |cause: &&Cause| match cause.stage {
             // A list that hangs is told with who holds it up, as soon as that is known, or known not to be found.
             Stage::List => cause.attempts > 0 || hang_told,

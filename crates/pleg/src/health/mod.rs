@@ -85,7 +85,7 @@ pub struct Report {
     /// How changes are found.
     pub mode: ModeReport,
     /// Looks completed so far.
-    pub looks: u64,
+    pub relists: u64,
     /// What made no sense in the last complete look. Never a reason for not being healthy.
     pub odd_objects: Oddities,
 }
@@ -99,7 +99,7 @@ fn is_zero(n: &usize) -> bool {
 struct State {
     /// Counts what may be a trouble, or the end of one.
     changes: u64,
-    looks: u64,
+    relists: u64,
     last_complete: Option<Instant>,
     /// Looks that failed since the last complete one.
     failure: Option<ListFailure>,
@@ -190,7 +190,7 @@ struct ListFailure {
 }
 
 /// A call by which the generator looks. Others share the table: a pull or a stop may take its minutes, a stream is meant to last.
-fn is_look(rpc: Rpc) -> bool {
+fn is_generator_rpc(rpc: Rpc) -> bool {
     matches!(
         rpc,
         Rpc::Version
@@ -247,7 +247,7 @@ impl Health {
             Some(ended) => vec![ended.cause(&state, now, self.endpoint.as_deref())],
             None => self.causes(&state, now),
         };
-        let (looks, odd_objects, load) = (state.looks, state.odd, state.load);
+        let (relists, odd_objects, load) = (state.relists, state.odd, state.load);
         let mut mode = state.mode.clone();
         drop(state);
         if ended.is_some() {
@@ -280,7 +280,7 @@ impl Health {
             last_seen_seconds: last_seen.map(|age| (age.as_secs_f64() * 1e3).round() / 1e3),
             threshold_seconds: self.threshold.as_secs(),
             mode,
-            looks,
+            relists,
             odd_objects,
         }
     }
@@ -333,7 +333,7 @@ impl Health {
         // What is still in flight has no error yet; it is told by its age.
         for call in calls {
             let (waiting, list) = (age(call.since), call.subject.id.is_none());
-            if waiting < patience(list) || !is_look(call.rpc) {
+            if waiting < patience(list) || !is_generator_rpc(call.rpc) {
                 continue;
             }
             let known = |cause: &Cause| cause.who.id == call.subject.id && cause.rpc == call.rpc.name();
@@ -465,9 +465,9 @@ impl Health {
     }
 
     /// A full look is complete. Returns how long looks had failed before, and how often.
-    pub(crate) fn look_complete(&self) -> Option<(Duration, u32)> {
+    pub(crate) fn relist_complete(&self) -> Option<(Duration, u32)> {
         let mut state = self.shared.lock();
-        state.looks += 1;
+        state.relists += 1;
         state.last_complete = Some(Instant::now());
         let failure = state.failure.take();
         state.changes += u64::from(failure.is_some());
@@ -475,7 +475,7 @@ impl Health {
     }
 
     /// A full look that `started` then failed; `alone`: the other list was answered. Returns whether it is the first to fail.
-    pub(crate) fn look_failed(&self, error: Error, alone: bool, started: Instant) -> bool {
+    pub(crate) fn relist_failed(&self, error: Error, alone: bool, started: Instant) -> bool {
         let mut state = self.shared.lock();
         if let Some(failure) = &mut state.failure {
             failure.attempts += 1;
@@ -493,7 +493,7 @@ impl Health {
     }
 
     /// How far apart full relists are now.
-    pub(crate) fn full_look_period(&self) -> Duration {
+    pub(crate) fn full_relist_period(&self) -> Duration {
         let seconds = self.shared.lock().mode.full_look_period_seconds;
         Duration::try_from_secs_f64(seconds).unwrap_or_default()
     }
@@ -546,7 +546,7 @@ impl Health {
     }
 
     /// The last full look failed.
-    pub(crate) fn looks_fail(&self) -> bool {
+    pub(crate) fn relists_fail(&self) -> bool {
         self.shared.lock().failure.is_some()
     }
 
@@ -581,8 +581,8 @@ impl Health {
     }
 
     /// When the oldest call by which the generator looks was sent.
-    pub(crate) fn oldest_look(&self) -> Option<Instant> {
-        self.inflight.oldest(is_look)
+    pub(crate) fn oldest_relist(&self) -> Option<Instant> {
+        self.inflight.oldest(is_generator_rpc)
     }
 
     /// A list that takes longer than this hangs.
@@ -610,10 +610,10 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn only_looks_that_wait_are_a_cause() {
+    async fn only_relists_that_wait_are_a_cause() {
         let inflight = InFlight::default();
         let health = Health::new(THRESHOLD, inflight.clone(), None);
-        health.look_complete();
+        health.relist_complete();
         let long = Some(Duration::from_mins(4));
         let _pull = inflight.begin(Rpc::PullImage, Subject::NODE, long);
         let _stop = inflight.begin(Rpc::StopContainer, Subject::id("c"), long);

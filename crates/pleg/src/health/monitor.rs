@@ -9,7 +9,7 @@ use futures_util::future::{Fuse, FusedFuture};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::generator::requests::Hints;
+use crate::generator::requests::RelistRequests;
 use crate::health::readiness::{Readiness, STATUS_PERIOD};
 use crate::model::event::Source;
 use crate::runtime::Runtime;
@@ -22,13 +22,13 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub struct RuntimeMonitor<R> {
     runtime: Arc<R>,
     readiness: Readiness,
-    hints: Hints,
+    hints: RelistRequests,
     /// While full relists are rarer than this, the runtime is asked so often.
     heartbeat: Option<Duration>,
 }
 
 impl<R: Runtime> RuntimeMonitor<R> {
-    pub(crate) fn new(runtime: Arc<R>, readiness: Readiness, hints: Hints) -> Self {
+    pub(crate) fn new(runtime: Arc<R>, readiness: Readiness, hints: RelistRequests) -> Self {
         Self {
             runtime,
             readiness,
@@ -62,7 +62,7 @@ impl<R: Runtime> RuntimeMonitor<R> {
     }
 
     fn period(&self) -> Duration {
-        let (rare, looks) = (2 * STATUS_PERIOD, self.readiness.health().full_look_period());
+        let (rare, looks) = (2 * STATUS_PERIOD, self.readiness.health().full_relist_period());
         let usual = if looks >= rare { rare } else { STATUS_PERIOD };
         // Relists that come as often are sign enough.
         let heartbeat = self.heartbeat.filter(|every| looks > *every);

@@ -98,7 +98,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn causes_are_found_by_id() {
         let health = Health::new(THRESHOLD, InFlight::default(), None);
-        health.look_complete();
+        health.relist_complete();
         let (old, new) = (pod("old", "s-old"), pod("new", "s-new"));
         health.shim_hangs(HungShim {
             pod: new.pod.clone(),
@@ -133,7 +133,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn pods_are_stale_while_no_list_answers() {
         let health = Health::new(THRESHOLD, InFlight::default(), None);
-        health.look_complete();
+        health.relist_complete();
         assert_eq!(health.report().why_stale(), None);
         let error = Error {
             rpc: Rpc::ListPodSandbox,
@@ -141,7 +141,7 @@ mod tests {
             endpoint: Endpoint::unix("/run/cri.sock"),
             kind: ErrorKind::Deadline(THRESHOLD),
         };
-        health.look_failed(error, false, Instant::now());
+        health.relist_failed(error, false, Instant::now());
         let why = health.report().why_stale().expect("a reason");
         assert!(
             why.starts_with("ListPodSandbox") && why.contains("no answer within"),

@@ -443,7 +443,7 @@ mod tests {
         let inflight = InFlight::default();
         let health = Health::new(THRESHOLD, inflight.clone(), None);
         let readiness = Readiness::new(health.clone());
-        health.look_complete();
+        health.relist_complete();
         readiness.answered(&status(Some(true), Some(true)));
         assert!(readiness.ready().status);
         let fine = RuntimeChecks {

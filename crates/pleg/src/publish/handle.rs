@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::generator::Suspects;
-use crate::generator::requests::Hints;
+use crate::generator::requests::RelistRequests;
 use crate::health::Health;
 use crate::health::node_health::NodeHealth;
 use crate::health::readiness::Readiness;
@@ -27,7 +27,7 @@ pub struct Pleg {
     pub(crate) feed: Feed,
     pub(crate) health: Health,
     pub(crate) readiness: Readiness,
-    pub(crate) hints: Hints,
+    pub(crate) hints: RelistRequests,
     pub(crate) stops: Stops,
     pub(crate) suspects: Suspects,
     pub(crate) metrics: Metrics,
@@ -83,7 +83,7 @@ impl Pleg {
     }
 
     /// Asks for a look at one pod now, which also inspects it. Wait for it with [`Cache::newer_than`] and the token.
-    pub fn request(&self, uid: &PodUid) -> Token {
+    pub fn request_relist(&self, uid: &PodUid) -> Token {
         self.hints.pod(uid, Source::OnDemand)
     }
 
@@ -96,7 +96,7 @@ impl Pleg {
     /// So it finds what no list shows, such as new limits after `UpdateContainerResources` or another IP. Costs the runtime two lists
     /// and a status call for each sandbox and for each container that has not exited.
     pub async fn refresh(&self, uid: &PodUid) -> Result<PodEntry, NotFresh> {
-        let token = self.request(uid);
+        let token = self.request_relist(uid);
         self.cache.newer_than(uid, token).await
     }
 

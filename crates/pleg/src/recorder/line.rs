@@ -30,9 +30,11 @@ pub enum What {
     /// A pod as it was when the recording was taken: the end, from which the beginning is found by undoing the lines.
     Pod(Arc<PodState>),
     /// Lists came in. What they changed stands in the lines before this one.
-    Look(Look),
+    #[serde(rename = "look")]
+    Relist(RelistTaken),
     /// Lists were not answered.
-    LookFailed(Arc<LookFailed>),
+    #[serde(rename = "look-failed")]
+    RelistFailed(Arc<RelistFailed>),
     /// How the lists differ, about one pod, from what was listed before.
     Seen(Arc<Seen>),
     /// An inspection of a pod began, of the objects listed now.
@@ -163,7 +165,7 @@ pub struct ObjectState {
 
 /// Lists that came in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Look {
+pub struct RelistTaken {
     /// Everything, or single pods.
     pub scope: Scope,
     /// What triggered the relist.
@@ -188,7 +190,7 @@ pub enum Scope {
 
 /// Lists that were not answered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LookFailed {
+pub struct RelistFailed {
     /// Everything, or single pods.
     pub scope: Scope,
     /// From asking to the failure.
@@ -313,7 +315,7 @@ pub enum Turn {
     Quarantined,
     /// It can again, or is gone.
     Released,
-    /// Looks fail.
+    /// Relists fail.
     RuntimeLost,
     /// They are complete again.
     RuntimeBack,

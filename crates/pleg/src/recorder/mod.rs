@@ -26,8 +26,8 @@ pub(crate) use calls::CallTimes;
 use calls::Slow;
 use calls::micros;
 use line::{
-    Calls, Commit, FORMAT, Gone, Header, Line, Look, LookFailed, ObjectCommitted, PodState, Scope, Seen, Sent, State,
-    Transition, Turn, What,
+    Calls, Commit, FORMAT, Gone, Header, Line, ObjectCommitted, PodState, RelistFailed, RelistTaken, Scope, Seen, Sent,
+    State, Transition, Turn, What,
 };
 pub use replay::{Difference, ReplayError, Replayed, replay};
 
@@ -108,7 +108,7 @@ impl Recorder {
     }
 
     /// Lists came in and were taken in: what they changed about `touched`, and how long they took.
-    pub(crate) fn look(
+    pub(crate) fn relisted(
         &mut self,
         records: &mut Records,
         touched: &[PodKey],
@@ -127,7 +127,7 @@ impl Recorder {
                 self.push(What::Seen(Arc::new(Seen { pod, objects })));
             }
         }
-        self.push(What::Look(Look {
+        self.push(What::Relist(RelistTaken {
             scope,
             source,
             micros: micros(took),
@@ -136,8 +136,8 @@ impl Recorder {
         }));
     }
 
-    pub(crate) fn look_failed(&mut self, scope: Scope, took: Duration, error: &str) {
-        self.push(What::LookFailed(Arc::new(LookFailed {
+    pub(crate) fn relist_failed(&mut self, scope: Scope, took: Duration, error: &str) {
+        self.push(What::RelistFailed(Arc::new(RelistFailed {
             scope,
             micros: micros(took),
             error: error.into(),
@@ -267,7 +267,7 @@ fn cost(what: &What) -> usize {
                 let texts = optional(turn.message.as_deref().map(text)) + optional(turn.pod.as_ref().map(pod));
                 16 + size_of_val(&**turn) + texts
             }
-            What::LookFailed(failed) => 16 + size_of_val(&**failed) + text(&failed.error),
+            What::RelistFailed(failed) => 16 + size_of_val(&**failed) + text(&failed.error),
             _ => 0,
         }
 }

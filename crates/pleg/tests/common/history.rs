@@ -276,7 +276,7 @@ impl Waiter {
     pub fn start(rig: &Rig, pod: usize, noted: usize, ask: bool) -> Self {
         let uid = PodUid::from(format!("p{pod}"));
         let token = if ask {
-            rig.pleg.request(&uid)
+            rig.pleg.request_relist(&uid)
         } else {
             rig.pleg.cache().token()
         };

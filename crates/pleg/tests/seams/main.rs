@@ -51,7 +51,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
-use generator::requests::Hints;
+use generator::requests::RelistRequests;
 use jiff::Timestamp;
 use link::{Link, State};
 use model::event::Source;
@@ -87,7 +87,7 @@ fn version(entry: &PodEntry) -> u64 {
 struct Node {
     /// How often each pod has changed.
     runtime: Mutex<[u64; PODS]>,
-    hints: Hints,
+    hints: RelistRequests,
     link: Link,
     cache: Cache,
     records: Mutex<Records>,
@@ -113,7 +113,7 @@ impl Node {
         let cache = writer.reader();
         Self {
             runtime: Mutex::default(),
-            hints: Hints::new(cache.clone()),
+            hints: RelistRequests::new(cache.clone()),
             link: Link::new(State::Asking),
             cache,
             records: Mutex::default(),
@@ -236,7 +236,7 @@ impl Node {
                 block_on(self.hints.wait());
                 continue;
             }
-            let (asked, token) = self.hints.take(|| writer.start_look());
+            let (asked, token) = self.hints.take(|| writer.start_relist());
             let list = *self.runtime.lock();
             if failures > 0 {
                 failures -= 1;
@@ -257,7 +257,7 @@ impl Node {
                 }
             }
             if full {
-                writer.complete_look(token);
+                writer.complete_relist(token);
             }
             drop(records);
             wanted.clear();
@@ -356,7 +356,7 @@ fn nothing_is_lost_in_any_order() {
 }
 
 #[test]
-fn nothing_is_lost_when_looks_fail() {
+fn nothing_is_lost_when_relists_fail() {
     run(RandomScheduler::new(1000), || node(2));
     run(PctScheduler::new(3, 1000), || node(2));
 }

@@ -58,7 +58,7 @@ fn answer(replayed: Replayed) -> Answer {
         same: replayed.difference.is_none(),
         events: replayed.events,
         not_compared: replayed.not_compared,
-        looks: replayed.looks,
+        looks: replayed.relists,
         from: replayed.header.from,
         to: replayed.to,
         dropped: replayed.header.dropped,
@@ -81,7 +81,7 @@ fn text(replayed: &Replayed) -> String {
         None => format!("same {}", count(replayed.events, "event")),
         Some(difference) => different(difference, replayed.events),
     };
-    let _ = writeln!(text, ", from {} in {lasted}", count(replayed.looks, "look"));
+    let _ = writeln!(text, ", from {} in {lasted}", count(replayed.relists, "look"));
     if replayed.not_compared > 0 {
         let _ = writeln!(
             text,

@@ -144,7 +144,7 @@ impl Show {
     async fn health(&mut self, told: &mut Instant) -> anyhow::Result<()> {
         let report = self.local.pleg.health().report();
         // Before the first look there is nothing to tell.
-        if report.looks == 0 || (self.level == Some(report.level) && told.elapsed() < TOLD) {
+        if report.relists == 0 || (self.level == Some(report.level) && told.elapsed() < TOLD) {
             return Ok(());
         }
         let before = self.level.replace(report.level);
@@ -163,7 +163,7 @@ impl Show {
                     format!(
                         "healthy{lasted}: {}, {}, {}",
                         count(pods, "pod"),
-                        count(report.looks, "look"),
+                        count(report.relists, "look"),
                         count(self.summary.events(), "event")
                     ),
                 )

@@ -65,7 +65,7 @@ impl Summary {
             initial: self.initial,
             events_by_type: self.events.clone(),
             pods,
-            looks: report.looks,
+            looks: report.relists,
             lag_seconds_p50: at(50),
             lag_seconds_p99: at(99),
             lag_seconds_worst: at(100),

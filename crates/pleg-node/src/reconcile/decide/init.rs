@@ -56,7 +56,7 @@ impl Step<'_> {
                 self.start(&container.name, sandbox, None);
             }
             // Policy Never has been dealt with: the pod has finished.
-            Standing::Ended { ending, .. } => self.restart(&container.name, sandbox, &ending),
+            Standing::Ended { ending, .. } => self.restart_after_backoff(&container.name, sandbox, &ending),
             _ => {
                 self.keep_running(container, sandbox);
             }

@@ -24,7 +24,7 @@ impl Running {
         Self::start_knowing(directory, &[])
     }
 
-    fn start_knowing(directory: &Path, known: &[Offer]) -> Self {
+    fn start_knowing(directory: &Path, known: &[DesiredPod]) -> Self {
         let source = DirectorySource::new(directory, NodeName::new("n").unwrap()).with_known(known);
         let (outlet, snapshots) = mpsc::channel(1);
         let stop = CancellationToken::new();
@@ -56,7 +56,7 @@ impl Running {
 }
 
 fn words(snapshot: &Snapshot) -> Vec<String> {
-    let word = |offer: &Offer| {
+    let word = |offer: &DesiredPod| {
         let origin = offer.origin.to_string();
         let file = origin.rsplit('/').next().unwrap().to_owned();
         format!("{file}:{}:{}", offer.pod.id.name, offer.pod.spec.containers[0].image)

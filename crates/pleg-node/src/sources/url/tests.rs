@@ -130,7 +130,7 @@ async fn what_was_there_before_us_stays_while_the_server_is_down() {
     .await;
     let pods = manifest::read(pod("a").as_bytes(), &node).unwrap().pods;
     let offers = |origin: &str| {
-        let offer = |pod: &Arc<Pod>| Offer {
+        let offer = |pod: &Arc<Pod>| DesiredPod {
             origin: origin.into(),
             pod: Arc::clone(pod),
         };

@@ -17,13 +17,13 @@ const MOST_BY_ID: usize = 32;
 
 /// What events want lists for.
 #[derive(Debug, Default)]
-pub(in crate::generator) struct Wanted {
+pub(in crate::generator) struct ListRequests {
     pub(in crate::generator) all: bool,
     /// Pods, with the ids that should be found in them.
     pub(in crate::generator) pods: HashMap<PodUid, HashSet<Arc<str>>>,
 }
 
-impl Wanted {
+impl ListRequests {
     pub(in crate::generator) fn is_empty(&self) -> bool {
         !self.all && self.pods.is_empty()
     }
@@ -107,11 +107,11 @@ impl<R: Runtime> Generator<R> {
             evented.wanted.pods.entry(uid).or_default();
         }
         evented.wanted.bound();
-        self.look_at_once(by_id);
+        self.relist_at_once(by_id);
     }
 
     /// Looks again at what events have claimed and what is still not so.
-    pub(super) fn look_into_claims(&mut self) {
+    pub(super) fn check_claims(&mut self) {
         let now = Instant::now();
         if self.evented.ahead.next().is_none_or(|at| now < at) {
             return;
@@ -132,7 +132,7 @@ impl<R: Runtime> Generator<R> {
             }
         }
         self.evented.wanted.bound();
-        self.look_at_once(by_id);
+        self.relist_at_once(by_id);
     }
 
     /// Lists pods again that have stopped. While full relists are frequent those do it.
@@ -152,7 +152,7 @@ impl<R: Runtime> Generator<R> {
     }
 
     /// Asks for these objects by their ids; or lists everything, if they are many.
-    fn look_at_once(&mut self, by_id: HashMap<PodKey, Vec<Arc<str>>>) {
+    fn relist_at_once(&mut self, by_id: HashMap<PodKey, Vec<Arc<str>>>) {
         if by_id.is_empty() {
             return;
         }
@@ -164,13 +164,13 @@ impl<R: Runtime> Generator<R> {
             // So many pods are one full relist, and it still knows which of them events were about.
             let uids = by_id.keys().filter_map(|&key| self.records.pod(key));
             let pods = uids.map(|pod| (pod.uid.clone(), HashSet::new())).collect();
-            self.evented.wanted.put_back(Wanted { all: false, pods });
+            self.evented.wanted.put_back(ListRequests { all: false, pods });
             return;
         }
         let complete = self.cache.reader().complete();
         for (key, ids) in by_id {
             // A container that nobody has listed yet may be missing, so this vouches for nothing beyond the last complete relist.
-            self.ask_by_ids(key, ids, complete);
+            self.inspect_objects(key, ids, complete);
         }
     }
 }
@@ -190,15 +190,15 @@ mod tests {
 
     #[test]
     fn what_lists_are_wanted_for_is_bounded() {
-        let mut wanted = Wanted::default();
+        let mut wanted = ListRequests::default();
         for n in 0..10_000 {
             let pods = HashMap::from([(PodUid::from(format!("{n}").as_str()), HashSet::new())]);
-            wanted.put_back(Wanted { all: false, pods });
+            wanted.put_back(ListRequests { all: false, pods });
         }
         assert!(wanted.all && wanted.pods.len() < 4097);
         let ids = (0..10_000).map(|n| format!("{n}").as_str().into()).collect();
-        let mut wanted = Wanted::default();
-        wanted.put_back(Wanted {
+        let mut wanted = ListRequests::default();
+        wanted.put_back(ListRequests {
             all: false,
             pods: HashMap::from([(PodUid::from("a"), ids)]),
         });

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Config, Generator};
-use crate::evented::ahead::Ahead;
+use crate::evented::ahead::UnconfirmedEvents;
 use crate::evented::misses::Misses;
 use crate::evented::period::Period;
 use crate::evented::stopped::Stopped;
@@ -26,7 +26,7 @@ use crate::health::diagnosis::Trouble;
 use crate::model::event::Source;
 use crate::recorder::line::Turn;
 use crate::runtime::Runtime;
-pub(super) use events::Wanted;
+pub(super) use events::ListRequests;
 use verify::Standing;
 
 /// Lists that events ask for take at most one part in so many of the time, however slow they are: a storm must not keep the runtime
@@ -46,7 +46,7 @@ pub(super) struct Evented {
     config: EventedConfig,
     pub(super) period: Period,
     pub(super) misses: Misses,
-    pub(super) ahead: Ahead,
+    pub(super) ahead: UnconfirmedEvents,
     stopped: Stopped,
     /// Changes missed so far, by any stream.
     missed: u64,
@@ -60,7 +60,7 @@ pub(super) struct Evented {
     /// Since when the stream is down, and whether that was logged.
     down: Option<(Instant, bool)>,
     /// What lists are wanted for.
-    pub(super) wanted: Wanted,
+    pub(super) wanted: ListRequests,
     /// No list on account of events before this.
     not_before: Instant,
     /// No list on account of callers' requests before this.
@@ -84,7 +84,7 @@ impl Evented {
             config: config.evented,
             period: Period::new(config.period, config.evented.most_period, config.threshold),
             misses: Misses::default(),
-            ahead: Ahead::default(),
+            ahead: UnconfirmedEvents::default(),
             stopped: Stopped::default(),
             missed: 0,
             trust: Trust::default(),
@@ -93,7 +93,7 @@ impl Evented {
             reason: Arc::default(),
             error: None,
             down: None,
-            wanted: Wanted::default(),
+            wanted: ListRequests::default(),
             not_before: Instant::now(),
             asked_not_before: Instant::now(),
             full_took: Duration::ZERO,
@@ -156,7 +156,7 @@ impl<R: Runtime> Generator<R> {
             let stream = Stream {
                 runtime: Arc::clone(&self.runtime),
                 mode,
-                alone: self.config.evented.alone,
+                exclusive_subscriber: self.config.evented.exclusive_subscriber,
                 hints: self.hints.clone(),
                 link: self.evented.link.clone(),
                 metrics: self.metrics.clone(),
@@ -203,11 +203,11 @@ impl<R: Runtime> Generator<R> {
     pub(super) fn follow_stream(&mut self) {
         let turns = self.evented.link.turns();
         if std::mem::replace(&mut self.evented.turn, turns) != turns {
-            self.stream_turned();
+            self.on_stream_state_change();
         }
         self.tell_down();
         self.sort_hints();
-        self.look_into_claims();
+        self.check_claims();
         self.list_stopped_pods();
         self.judge_misses();
         self.forget_misses();
@@ -216,7 +216,7 @@ impl<R: Runtime> Generator<R> {
         }
     }
 
-    fn stream_turned(&mut self) {
+    fn on_stream_state_change(&mut self) {
         let was_up = self.evented.standing.is_connected();
         let state = self.evented.link.state();
         let trouble = match &state {
@@ -239,7 +239,7 @@ impl<R: Runtime> Generator<R> {
                 } else {
                     tracing::debug!("subscribed to the events of {runtime}");
                 }
-                if *splits && !self.evented.config.alone {
+                if *splits && !self.evented.config.exclusive_subscriber {
                     tracing::warn!(
                         "{runtime} sends each event to one subscriber only: a kubelet that subscribes too does not get the events \
                          that pleg receives, and the reverse. --mode generic does not subscribe"
@@ -274,7 +274,7 @@ impl<R: Runtime> Generator<R> {
     }
 
     fn tell_down(&mut self) {
-        if self.evented.tell_at().is_none_or(|at| Instant::now() < at) || self.health.looks_fail() {
+        if self.evented.tell_at().is_none_or(|at| Instant::now() < at) || self.health.relists_fail() {
             return;
         }
         let Some((_, told)) = &mut self.evented.down else {

@@ -7,7 +7,7 @@ use pleg_cri::error::seconds;
 use tokio::time::Instant;
 
 use super::super::Generator;
-use super::Wanted;
+use super::ListRequests;
 use crate::evented::StreamState;
 use crate::evented::misses::Suspicion;
 use crate::evented::trust::{LOSSY_PERIOD, MEMORY, Trust};
@@ -59,7 +59,7 @@ impl Standing {
 impl<R: Runtime> Generator<R> {
     /// A full relist found news about these pods, and events asked for `told` of them. Suspects the others that the stream should have
     /// reported.
-    pub(in crate::generator) fn verify(&mut self, touched: &[PodKey], told: &Wanted) {
+    pub(in crate::generator) fn verify(&mut self, touched: &[PodKey], told: &ListRequests) {
         let now = Instant::now();
         self.evented.misses.forget_old(now);
         if self.evented.standing != Standing::Verified || told.all {
@@ -87,7 +87,7 @@ impl<R: Runtime> Generator<R> {
     }
 
     /// Events asked for a relist of this pod.
-    pub(in crate::generator) fn is_told(&self, key: PodKey, told: &Wanted) -> bool {
+    pub(in crate::generator) fn is_told(&self, key: PodKey, told: &ListRequests) -> bool {
         self.records
             .pod(key)
             .is_some_and(|pod| told.pods.contains_key(&pod.uid))
@@ -182,7 +182,7 @@ impl<R: Runtime> Generator<R> {
     }
 
     /// A full relist begins.
-    pub(in crate::generator) fn full_look_begins(&mut self) {
+    pub(in crate::generator) fn full_relist_begins(&mut self) {
         self.evented.standing.relist_begins();
     }
 

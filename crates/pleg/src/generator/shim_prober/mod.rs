@@ -99,7 +99,7 @@ impl Suspects {
 
 /// Where the round of probes is.
 #[derive(Debug)]
-pub(super) struct Prober {
+pub(super) struct ShimProber {
     calls: FuturesUnordered<BoxFuture<'static, Probed>>,
     in_flight: Vec<PodUid>,
     last: Instant,
@@ -118,7 +118,7 @@ pub(super) struct Prober {
     isolated: Isolated,
 }
 
-impl Prober {
+impl ShimProber {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             calls: FuturesUnordered::new(),
@@ -276,7 +276,7 @@ impl<R: Runtime> Generator<R> {
 
     /// Suspects first, then hung shims and stuck containers whose time has come, then the next in the round.
     fn next_to_probe(&mut self, now: Instant) -> Option<Chosen> {
-        let busy = |prober: &Prober, uid: &PodUid| prober.in_flight.contains(uid);
+        let busy = |prober: &ShimProber, uid: &PodUid| prober.in_flight.contains(uid);
         while let Some(uid) = self.prober.suspects.take() {
             if !busy(&self.prober, &uid)
                 && let Some(found) = self.records.key(&uid).and_then(|key| self.records.ready_sandbox(key))
@@ -307,7 +307,7 @@ impl<R: Runtime> Generator<R> {
 
     fn next_in_round(&mut self) -> Option<Chosen> {
         // A runtime that does not answer has nothing to say about shims either.
-        if self.health.looks_fail() {
+        if self.health.relists_fail() {
             return None;
         }
         let (key, found) = self.records.next_ready(self.prober.cursor)?;

@@ -57,7 +57,7 @@ fn lines(events: &[Event]) -> Vec<String> {
 async fn a_trouble_is_told_when_it_starts_and_when_it_ends() {
     let health = Health::new(THRESHOLD, InFlight::default(), None);
     let mut told = Told::default();
-    health.look_complete();
+    health.relist_complete();
     let before = health.changes();
     assert!(compare(&mut told, &health).is_empty() && told.is_quiet());
 
@@ -99,7 +99,7 @@ async fn a_trouble_is_told_when_it_starts_and_when_it_ends() {
 async fn a_storm_is_told_in_few_events_and_crowds_nothing_out() {
     let health = Health::new(THRESHOLD, InFlight::default(), None);
     let mut told = Told::default();
-    health.look_complete();
+    health.relist_complete();
     (0..1000).for_each(|n| quarantine(&health, n));
     health.stream(
         crate::evented::ModeReport::default(),
@@ -137,10 +137,10 @@ async fn a_list_that_hangs_is_told_again_when_it_is_known_who_holds_it_up() {
     let inflight = InFlight::default();
     let health = Health::new(THRESHOLD, inflight.clone(), None);
     let mut told = Told::default();
-    health.look_complete();
+    health.relist_complete();
     let _list = inflight.begin(Rpc::ListContainers, CallSubject::NODE, None);
     tokio::time::advance(SLOW_CALL).await;
-    assert_eq!(health.oldest_look().map(|since| since.elapsed()), Some(SLOW_CALL));
+    assert_eq!(health.oldest_relist().map(|since| since.elapsed()), Some(SLOW_CALL));
     assert_eq!(
         lines(&compare(&mut told, &health)),
         ["TroubleStarted locked-container", "PlegDegraded"]

@@ -25,8 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone)]
 enum Step {
     Pass(u64),
-    LookComplete,
-    LookFailed(bool),
+    RelistComplete,
+    RelistFailed(bool),
     ListSent,
     InspectionSent(u8),
     Answered,
@@ -54,8 +54,8 @@ fn step() -> impl Strategy<Value = Step> {
     let readiness = || proptest::option::of(any::<bool>());
     prop_oneof![
         6 => prop_oneof![0..10_u64, 20..40_u64, 170..190_u64].prop_map(Step::Pass),
-        6 => Just(Step::LookComplete),
-        1 => any::<bool>().prop_map(Step::LookFailed),
+        6 => Just(Step::RelistComplete),
+        1 => any::<bool>().prop_map(Step::RelistFailed),
         2 => Just(Step::ListSent),
         2 => n.clone().prop_map(Step::InspectionSent),
         2 => Just(Step::Answered),
@@ -179,9 +179,9 @@ impl Node {
         let now = Instant::now();
         match *step {
             Step::Pass(seconds) => advance(Duration::from_secs(seconds)).await,
-            Step::LookComplete => drop(self.health.look_complete()),
-            Step::LookFailed(alone) => {
-                self.health.look_failed(error(Rpc::ListContainers), alone, now);
+            Step::RelistComplete => drop(self.health.relist_complete()),
+            Step::RelistFailed(alone) => {
+                self.health.relist_failed(error(Rpc::ListContainers), alone, now);
             }
             Step::ListSent => self.sent(Rpc::ListContainers, Subject::NODE, true),
             Step::InspectionSent(n) => {

@@ -316,7 +316,7 @@ impl CacheWriter {
     }
 
     /// Numbers a relist that starts now.
-    pub(crate) fn start_look(&self) -> Token {
+    pub(crate) fn start_relist(&self) -> Token {
         Token(self.cache.shared.started.fetch_add(1, Ordering::SeqCst) + 1)
     }
 
@@ -375,7 +375,7 @@ impl CacheWriter {
     }
 
     /// A full relist is complete.
-    pub(crate) fn complete_look(&self, token: Token) {
+    pub(crate) fn complete_relist(&self, token: Token) {
         self.cache.shared.state.write().complete = token;
         for waiters in self.cache.shared.waiters.lock().values() {
             waiters.notify.notify_waiters();

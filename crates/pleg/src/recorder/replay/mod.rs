@@ -51,7 +51,7 @@ pub struct Replayed {
     /// When the recording ends.
     pub to: Timestamp,
     /// Looks with a change, and without one.
-    pub looks: u64,
+    pub relists: u64,
     /// Events that were recorded and came again.
     pub events: u64,
     /// Events of commits whose inspection began before the recording: they were not compared.
@@ -93,7 +93,7 @@ pub fn replay(lines: impl IntoIterator<Item = Line>) -> Result<Replayed, ReplayE
     for (number, line) in lines {
         match line.what {
             What::Pod(pod) => node.add(&pod),
-            What::Look(_) | What::Seen(_) | What::Inspect { .. } | What::Commit(_) => entries.push((number, line)),
+            What::Relist(_) | What::Seen(_) | What::Inspect { .. } | What::Commit(_) => entries.push((number, line)),
             _ => {}
         }
     }
@@ -110,7 +110,7 @@ pub fn replay(lines: impl IntoIterator<Item = Line>) -> Result<Replayed, ReplayE
     let mut replayed = Replayed {
         header,
         to,
-        looks: 0,
+        relists: 0,
         events: 0,
         not_compared: 0,
         difference: None,
@@ -122,9 +122,9 @@ pub fn replay(lines: impl IntoIterator<Item = Line>) -> Result<Replayed, ReplayE
                 forth.node.see(&pod);
                 seen.push(pod);
             }
-            What::Look(look) => {
-                replayed.looks += 1;
-                forth.look(look.scope, &std::mem::take(&mut seen))?;
+            What::Relist(relist) => {
+                replayed.relists += 1;
+                forth.relist(relist.scope, &std::mem::take(&mut seen))?;
             }
             What::Inspect { uid } => forth.inspect(uid)?,
             What::Commit(commit) => match forth.commit(&commit)? {
@@ -227,7 +227,7 @@ impl Forth {
         Ok(())
     }
 
-    fn look(&mut self, scope: Scope, seen: &[Arc<Seen>]) -> Result<(), ReplayError> {
+    fn relist(&mut self, scope: Scope, seen: &[Arc<Seen>]) -> Result<(), ReplayError> {
         let known = |seen: &Arc<Seen>| self.records.key(&seen.pod.uid).is_some();
         if seen.is_empty() {
             return Ok(());
