@@ -50,7 +50,7 @@ impl Node {
             end,
             _dir: dir,
         };
-        node.when(|report| report.level == Level::Healthy && report.looks > 1)
+        node.when(|report| report.level == Level::Healthy && report.relists > 1)
             .await;
         node
     }

@@ -365,7 +365,7 @@ async fn a_period_runs_from_the_end_of_a_relist_to_the_start_of_the_next() {
     fake.world().add_pod("p", &["a"]);
     fake.world().latency = Duration::from_millis(300);
     let config = Config {
-        grace: Duration::from_secs(1),
+        settle_grace: Duration::from_secs(1),
         ..Config::default()
     };
     let rig = Rig::start(&fake, config);
