@@ -187,7 +187,7 @@ async fn an_idle_relist_is_one_entry_and_old_ones_go() {
     assert_eq!(header.dropped, 0);
     assert!(header.bytes <= looks * 100, "{} bytes", header.bytes);
     let replayed = again(&lines);
-    assert_eq!((replayed.looks, replayed.events), (looks as u64, 0));
+    assert_eq!((replayed.relists, replayed.events), (looks as u64, 0));
 }
 
 #[tokio::test(start_paused = true)]
