@@ -157,7 +157,7 @@ async fn a_status_that_hangs_is_no_answer_and_holds_up_no_relist() {
     );
     let report = pleg.health().report();
     assert_eq!(report.level, Level::Healthy);
-    assert!(report.relists >= 35, "{}", report.looks);
+    assert!(report.relists >= 35, "{}", report.relists);
 }
 
 #[tokio::test(start_paused = true)]
