@@ -1,4 +1,4 @@
-//! Where a daemon is reached, and where it listens on TCP.
+//! Addresses of a daemon: where to reach it, and where it listens on TCP.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -6,10 +6,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use http::uri::Authority;
 use pleg_cri::Endpoint;
 
-/// The environment variable that names the daemon to ask.
+/// The environment variable with the daemon's address.
 pub(crate) const DAEMON_VARIABLE: &str = "PLEG_DAEMON";
 
-/// Where a daemon is reached.
+/// The address of a daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DaemonAddress {
     /// Its unix socket.
@@ -19,7 +19,7 @@ pub(crate) enum DaemonAddress {
 }
 
 impl DaemonAddress {
-    /// Reads `unix:///path`, a bare absolute path, or `http://HOST:PORT`.
+    /// Parses `unix:///path`, a bare absolute path, or `http://HOST:PORT`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if let Some(rest) = text.strip_prefix("http://") {
             let wrong = || format!("{text:?}: expected http://HOST:PORT without a path");
@@ -38,7 +38,7 @@ impl DaemonAddress {
         }
     }
 
-    /// What `$PLEG_DAEMON` names, if it is set.
+    /// The address in `$PLEG_DAEMON`, if it is set.
     pub(crate) fn from_environment() -> Result<Option<Self>, crate::Usage> {
         match std::env::var(DAEMON_VARIABLE) {
             Ok(text) if text.is_empty() => Ok(None),
@@ -67,7 +67,7 @@ impl fmt::Display for DaemonAddress {
     }
 }
 
-/// Reads `IP:PORT` or `localhost:PORT`. No other name: what it stands for may change, and with it who can connect.
+/// Parses `IP:PORT` or `localhost:PORT`. Other names are refused: they may resolve to a public address later.
 pub(crate) fn parse_listen_tcp(text: &str) -> Result<SocketAddr, String> {
     let localhost = || {
         let port = text.strip_prefix("localhost:")?.parse().ok()?;

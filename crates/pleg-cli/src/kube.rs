@@ -1,6 +1,6 @@
-//! Pods as a `pleg node` daemon shows them: in the shape of Kubernetes.
+//! Pods as `pleg node` serves them: Kubernetes objects.
 //!
-//! What is printed as JSON or YAML is what the daemon sent; only what tables and texts show is read here.
+//! JSON and YAML output is printed as the daemon sent it; only the fields that tables and texts show are parsed here.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// A pod: what it says, and all of it as it was sent.
+/// A pod: the parsed fields, and the whole object as it was sent.
 #[derive(Debug, Clone)]
 pub(crate) struct Pod {
     pub(crate) view: View,
@@ -60,7 +60,7 @@ pub(crate) struct InitContainer {
 }
 
 impl InitContainer {
-    /// It goes on running beside the others.
+    /// It keeps running beside the other containers.
     pub(crate) fn is_sidecar(&self) -> bool {
         self.restart_policy.as_deref() == Some("Always")
     }
@@ -163,7 +163,7 @@ impl View {
         format!("{}/{}", self.metadata.namespace, self.metadata.name)
     }
 
-    /// How many containers are ready, and how many there are; a sidecar is one of them.
+    /// The number of ready containers and of all containers, sidecars included.
     pub(crate) fn ready(&self) -> (usize, usize) {
         let init = self
             .spec
@@ -177,8 +177,7 @@ impl View {
         (ready.count(), self.spec.containers.len() + sidecars.len())
     }
 
-    /// How often containers were started again, and when that was last; of init containers only while they are at work, or for good if
-    /// they are sidecars.
+    /// The number of restarts and the time of the last one. Init containers count only while they run, sidecars always.
     pub(crate) fn restarts(&self) -> (u64, Option<Timestamp>) {
         let begun = self.is_initialised();
         let init = self
@@ -197,12 +196,12 @@ impl View {
         })
     }
 
-    /// All init containers are done, or have started and stay.
+    /// All init containers have completed, or are sidecars that have started.
     fn is_initialised(&self) -> bool {
         self.unfinished_init().is_none()
     }
 
-    /// The first init container that is not done: its place and its status.
+    /// The first init container that has not completed: its index and status.
     fn unfinished_init(&self) -> Option<(usize, &Container)> {
         let init = self
             .spec
@@ -217,14 +216,14 @@ impl View {
         Some((place, status))
     }
 
-    /// The status is old: since when, if that is known, and the sentence about it.
+    /// Set if the status is stale: since when, if known, and the message.
     pub(crate) fn stale(&self) -> Option<(Option<Timestamp>, &str)> {
         let stale = |condition: &&Condition| condition.reason.as_deref() == Some(pleg_node::status::STALE);
         let found = self.status.conditions.iter().find(stale)?;
         Some((found.last_probe_time, found.message.as_deref().unwrap_or_default()))
     }
 
-    /// The pod in a word, by kubectl's rules; one that is old is that before all.
+    /// The pod's state by kubectl's rules; a stale status takes precedence.
     pub(crate) fn word(&self) -> String {
         if self.stale().is_some() {
             return pleg_node::status::STALE.to_owned();
@@ -245,7 +244,7 @@ impl View {
                 None => format!("Init:{place}/{total}"),
             };
         }
-        // As kubectl has it: of several the first one counts.
+        // As in kubectl, the first of several counts.
         let mut word = whole;
         let mut running = false;
         for status in self.status.container_statuses.iter().rev() {
@@ -265,7 +264,7 @@ impl View {
 }
 
 impl State {
-    /// Why a container does not run, in a word, unless it is only `but`.
+    /// The reason why a container does not run, unless it is `but`.
     fn trouble(&self, but: &str) -> Option<String> {
         if let Some(waiting) = &self.waiting {
             return Some(waiting.reason.clone()).filter(|reason| !reason.is_empty() && reason != but);

@@ -1,6 +1,6 @@
 //! Label selectors, as kubectl's `-l` takes them.
 
-/// What has to be true of labels: all of it.
+/// Requirements for labels; all must hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LabelSelector(Vec<Requirement>);
 
@@ -15,12 +15,12 @@ enum Holds {
     Exists,
     Absent,
     In(Vec<String>),
-    /// Also true of pods that have no such label.
+    /// Also holds for pods without the label.
     NotIn(Vec<String>),
 }
 
 impl LabelSelector {
-    /// Reads `a=b,c!=d,e in (f, g),h notin (i),j,!k`.
+    /// Parses `a=b,c!=d,e in (f, g),h notin (i),j,!k`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut requirements = Vec::new();
         let mut rest = text;
@@ -34,7 +34,7 @@ impl LabelSelector {
         }
     }
 
-    /// Whether labels, asked for by name, are as wanted.
+    /// Whether the labels meet all requirements.
     pub(crate) fn matches<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.0.iter().all(|requirement| {
             let value = label(&requirement.key);
@@ -49,7 +49,7 @@ impl LabelSelector {
     }
 }
 
-/// Where the first requirement ends: at a comma that is not between brackets.
+/// The end of the first requirement: a comma outside brackets.
 fn end_of_first(text: &str) -> Result<usize, String> {
     let mut inside = false;
     for (at, c) in text.char_indices() {

@@ -1,5 +1,5 @@
-//! The daemon's HTTP API: who may connect ([`server`], [`host`]), what is answered ([`routes`], [`events`], [`ready`], [`node`],
-//! [`debug`], [`process`]), how errors look ([`query`], [`explained`]), and its client.
+//! The daemon's HTTP API: connections ([`server`], [`host`]), handlers ([`routes`], [`events`], [`ready`], [`node`], [`debug`],
+//! [`process`]), errors ([`query`], [`explained`]), and the client.
 
 pub(crate) mod client;
 mod debug;
