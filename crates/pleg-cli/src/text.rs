@@ -24,6 +24,14 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
+/// The same, and `0` for never or not at all.
+pub(crate) fn parse_duration_or_zero(text: &str) -> Result<Duration, String> {
+    if matches!(text, "0" | "0s") {
+        return Ok(Duration::ZERO);
+    }
+    parse_duration(text)
+}
+
 /// The zone that times are shown in; the local one unless it was set.
 static ZONE: OnceLock<TimeZone> = OnceLock::new();
 
