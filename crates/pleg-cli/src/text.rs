@@ -1,7 +1,7 @@
 //! Durations and times as people write and read them.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
@@ -167,21 +167,19 @@ pub(crate) fn shorten(text: &str, width: usize) -> String {
 
 /// Remembers which names were cut to what, so that no two look the same.
 #[derive(Debug, Default)]
-pub(crate) struct ShortNames(Mutex<HashMap<String, String>>);
+pub(crate) struct ShortNames(HashMap<String, String>);
 
 /// Names that are remembered. What does not fit is not cut.
 const SHORT_NAMES: usize = 20_000;
 
 impl ShortNames {
     /// Cut to `width` columns, unless another name already looks like that.
-    pub(crate) fn shorten(&self, name: &str, width: usize) -> String {
+    pub(crate) fn shorten(&mut self, name: &str, width: usize) -> String {
         let short = shorten(name, width);
         if short == name {
             return short;
         }
-        let Ok(mut known) = self.0.lock() else {
-            return name.to_owned();
-        };
+        let known = &mut self.0;
         match known.get(&short) {
             Some(same) if same == name => short,
             Some(_) => name.to_owned(),
@@ -280,7 +278,7 @@ mod tests {
 
     #[test]
     fn no_two_names_look_the_same() {
-        let names = ShortNames::default();
+        let mut names = ShortNames::default();
         assert_eq!(names.shorten("default/web-7d4b9c-abcde", 12), "defaul…abcde");
         assert_eq!(
             names.shorten("default/web-111111-abcde", 12),

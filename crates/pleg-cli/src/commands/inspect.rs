@@ -108,10 +108,12 @@ async fn last_events(daemon: &Daemon, pod: &wire::PodRef) -> anyhow::Result<Stri
     if events.is_empty() {
         return Ok(String::new());
     }
-    let table = EventTable::for_stdout(false);
     let last = &events[events.len().saturating_sub(EVENTS)..];
+    let mut table = EventTable::for_stdout(false);
+    table.fit(last);
     let mut text = format!("Events (the last {} of {} held):\n", last.len(), events.len());
-    for line in std::iter::once(table.head()).chain(last.iter().map(|event| table.row(event))) {
+    let head = table.head();
+    for line in std::iter::once(head).chain(last.iter().map(|event| table.row(event))) {
         let _ = writeln!(text, "  {}", line.trim_end());
     }
     Ok(text)

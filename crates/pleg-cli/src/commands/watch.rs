@@ -224,7 +224,7 @@ impl Printer {
     }
 
     async fn head(&mut self) -> anyhow::Result<()> {
-        match &self.form {
+        match &mut self.form {
             Form::Table(table) => self.lines.line(table.head()).await,
             Form::Json | Form::Kubelet(_) => Ok(()),
         }
