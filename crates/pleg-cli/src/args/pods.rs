@@ -37,7 +37,7 @@ Examples:
   pleg pods web-0 kube-system/coredns-76f75df574-abcde
   pleg pods -l 'app=web,tier in (front, back),!canary'
   pleg pods --not-ready --sort-by age
-  pleg pods -w                                       The table, then a row for each pod that changes
+  pleg pods -w                                       The table, then a row for each pod that changes or goes
   pleg pods -o json | jq '.[].pod.name'")]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub(crate) struct Pods {
@@ -61,7 +61,8 @@ pub(crate) struct Pods {
     /// In which order
     #[arg(long, value_name = "BY", default_value = "name")]
     pub(crate) sort_by: SortBy,
-    /// Then stay, and print a row for each pod that changes
+    /// Then stay, and print a row for each pod that changes; the last row of a pod has the state Removed. If a daemon that is asked
+    /// stops, reconnect to it
     #[arg(short, long)]
     pub(crate) watch: bool,
     /// Leave out the head of the table

@@ -25,9 +25,9 @@ const CHUNK: usize = 32 * 1024;
 /// A quiet stream of server-sent events says that often that it lives.
 const ALIVE: Duration = Duration::from_secs(15);
 /// A quiet stream of lines says so this often, to those who asked for it.
-pub(crate) const HEARTBEAT: Duration = Duration::from_secs(5);
+pub(super) const HEARTBEAT: Duration = Duration::from_secs(5);
 /// A daemon that has sent none for so many times as long does not answer.
-pub(crate) const HEARTBEATS_MISSED: u32 = 3;
+pub(super) const HEARTBEATS_MISSED: u32 = 3;
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
