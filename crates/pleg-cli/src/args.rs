@@ -86,7 +86,7 @@ pub(crate) enum Command {
     /// List containers
     #[command(visible_alias = "ps")]
     Containers(Containers),
-    /// Show the health, and which call, pod or container is the cause if it is not good
+    /// Show the health and, if it is not good, the call, pod or container that causes it
     Health(Health),
     /// Collect and replay data for a bug report
     #[command(subcommand)]

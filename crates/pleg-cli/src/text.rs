@@ -266,7 +266,7 @@ mod tests {
     fn one_is_not_many() {
         assert_eq!(count(0_usize, "pod"), "0 pods");
         assert_eq!(count(1_u32, "attempt"), "1 attempt");
-        assert_eq!(count(2_u64, "look"), "2 looks");
+        assert_eq!(count(2_u64, "relist"), "2 relists");
     }
 
     #[test]

@@ -12,11 +12,11 @@ use crate::text::parse_duration_or_zero;
     after_help = "\
 Examples:
   pleg bench -r unix:///run/containerd/containerd.sock
-  pleg bench --looks 100 -o json | jq .cpu_ratio
+  pleg bench --relists 100 -o json | jq .cpu_ratio
   pleg bench --every 1s --statuses
   pleg bench node                                  What pleg node adds to the runtime's own work
 
-A relist (look) lists all sandboxes and containers and compares them with the records. The floor requests
+A relist lists all sandboxes and containers and compares them with the records. The floor requests
 the same lists on the same connection and discards the bytes. The two alternate.",
     args_conflicts_with_subcommands = true
 )]
@@ -24,7 +24,7 @@ pub(crate) struct Bench {
     #[command(subcommand)]
     pub(crate) what: Option<BenchWhat>,
     /// Number of relists to measure
-    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long = "relists", alias = "looks", value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) looks: u32,
     /// Wait this long before each relist and each floor, as a generator does, so that CPU caches are cold
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = parse_duration_or_zero)]

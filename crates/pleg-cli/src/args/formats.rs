@@ -24,7 +24,7 @@ pub(crate) enum LineFormat {
     Table,
     Wide,
     Json,
-    /// As the kubelet's own PLEG would have sent them, in the words of its log
+    /// As the kubelet's own PLEG would have sent them, in the format of its log
     Kubelet,
 }
 

@@ -56,7 +56,7 @@ pub(crate) struct Doctor {
     /// refused on runtimes that deliver each event to one subscriber only
     #[arg(long)]
     pub(crate) events: bool,
-    /// The daemon that knows the ids of containers while the runtime does not list them
+    /// Ask the daemon at this address for the ids of containers if the runtime does not list them
     /// [default: $PLEG_DAEMON, else /run/pleg/pleg.sock or $XDG_RUNTIME_DIR/pleg.sock]
     #[arg(long, value_name = "ADDRESS", value_parser = DaemonAddress::parse)]
     pub(crate) daemon: Option<DaemonAddress>,

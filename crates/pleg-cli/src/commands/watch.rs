@@ -22,8 +22,7 @@ use crate::{Usage, signals, waiting};
 
 pub(crate) async fn run(global: &Global, args: Watch, shutdown: CancellationToken) -> anyhow::Result<ExitCode> {
     if args.output == LineFormat::Kubelet && (args.no_initial || !args.filter.types.is_empty()) {
-        let words =
-            "-o kubelet has to see every event: leave out --no-initial and --type, and choose from what it prints";
+        let words = "-o kubelet needs every event: omit --no-initial and --type, and filter its output instead";
         return Err(Usage(words.to_owned()).into());
     }
     args.filter.filter()?;
@@ -111,7 +110,7 @@ async fn follow(global: &Global, args: &Watch, printer: &mut Printer) -> anyhow:
     }
 }
 
-/// The list that the first look waits for.
+/// The list that the first relist waits for.
 fn oldest_list(inflight: &InFlight) -> Rpc {
     let calls = inflight.calls();
     let list = |call: &&pleg_cri::inflight::Call| {
@@ -154,9 +153,10 @@ impl<'a> Events<'a> {
                     skip_initial: args.no_initial,
                 })
             }
-            Observed::Runtime(_) if args.since.is_some() => {
-                Err(Usage("--since needs a daemon: only it remembers. Start one with: pleg run".to_owned()).into())
-            }
+            Observed::Runtime(_) if args.since.is_some() => Err(Usage(
+                "--since needs a daemon, which keeps past events. Start one with: pleg run".to_owned(),
+            )
+            .into()),
             Observed::Runtime(local) => Ok(Self::Local {
                 subscriber: local.pleg.subscribe(Start::Oldest, Overflow::Gap),
                 filter: args.filter.filter()?,

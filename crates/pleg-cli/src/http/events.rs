@@ -70,7 +70,7 @@ impl Request {
 /// Starts the stream.
 pub(super) fn answer(app: &App, request: Request) -> Response {
     let Ok(room) = Arc::clone(&app.followers).try_acquire_owned() else {
-        return error(StatusCode::SERVICE_UNAVAILABLE, "too many readers of events");
+        return error(StatusCode::SERVICE_UNAVAILABLE, "too many readers of the event stream");
     };
     let content_type = match request.format {
         Format::Ndjson => "application/x-ndjson",

@@ -258,7 +258,7 @@ fn missed(gap: &Gap) -> String {
     if gap.is_restart() {
         let last = gap.after.map_or(0, |cursor| cursor.seq);
         let also = range.map_or(String::new(), |range| format!(", and {range} of this run"));
-        return format!("pleg restarted; missed: what followed event {last}{also}");
+        return format!("pleg restarted; missed: events after {last}{also}");
     }
     match (to + 1).saturating_sub(*from) {
         1 => format!("1 event missed: {from} is no longer held"),
@@ -351,8 +351,8 @@ mod tests {
         03:04:05 ContainerDied     default/web           app#2      137  OOMKilled 352ms
         03:04:05 ContainerDied     default/we…e-and-more a-lon…me#2 137  OOMKilled 352ms
         --- 7 events missed: 3 to 9 are no longer held ---
-        --- pleg restarted; missed: what followed event 15 ---
-        --- pleg restarted; missed: what followed event 15, and 1 to 40 of this run ---
+        --- pleg restarted; missed: events after 15 ---
+        --- pleg restarted; missed: events after 15, and 1 to 40 of this run ---
         ");
     }
 

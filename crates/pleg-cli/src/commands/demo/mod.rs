@@ -163,7 +163,7 @@ impl Show {
                     format!(
                         "healthy{lasted}: {}, {}, {}",
                         count(pods, "pod"),
-                        count(report.looks, "look"),
+                        count(report.looks, "relist"),
                         count(self.summary.events(), "event")
                     ),
                 )

@@ -35,7 +35,7 @@ impl Row for wire::Pod {
         match pods {
             connect::Pods::Runtime(pods) => Ok(pods),
             connect::Pods::Node(_) => {
-                anyhow::bail!("the daemon is a pleg node now, which it was not: start this again")
+                anyhow::bail!("the daemon is a pleg node now, which it was not before: run this command again")
             }
         }
     }
@@ -74,7 +74,7 @@ impl Row for kube::Pod {
     fn of(pods: connect::Pods) -> anyhow::Result<Vec<Self>> {
         match pods {
             connect::Pods::Node(pods) => Ok(pods),
-            connect::Pods::Runtime(_) => anyhow::bail!("the daemon is no pleg node any more: start this again"),
+            connect::Pods::Runtime(_) => anyhow::bail!("the daemon is no longer a pleg node: run this command again"),
         }
     }
 
