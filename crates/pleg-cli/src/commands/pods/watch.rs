@@ -77,7 +77,9 @@ impl<'a, P: Row> Watch<'a, P> {
 
     async fn run(mut self, mut changes: Changes<'_>, mut first: Vec<P>) -> anyhow::Result<()> {
         choose(&mut first, self.args);
-        first.iter().for_each(|pod| _ = self.is_news(pod));
+        for pod in &first {
+            self.is_news(pod);
+        }
         let text = self.render(&first, style(self.args));
         let below = if self.is_table() {
             P::below(&first, Timestamp::now())
@@ -149,7 +151,7 @@ impl<'a, P: Row> Watch<'a, P> {
     fn one(&mut self, pod: &PodRef, found: Vec<P>) -> anyhow::Result<()> {
         let gone = !P::CHANGES_WITHOUT_EVENTS && !found.iter().any(|found| found.names()[2] == pod.uid);
         let gone = if gone { vec![pod.uid.clone()] } else { Vec::new() };
-        self.print_news(found, gone)
+        self.print_news(found, &gone)
     }
 
     /// Prints what is new of all pods.
@@ -167,11 +169,11 @@ impl<'a, P: Row> Watch<'a, P> {
                 gone.push(uid.clone());
             }
         }
-        self.print_news(pods, gone)
+        self.print_news(pods, &gone)
     }
 
     /// Prints those of `pods` that say something new, and then the last rows of those that are gone.
-    fn print_news(&mut self, mut pods: Vec<P>, gone: Vec<String>) -> anyhow::Result<()> {
+    fn print_news(&mut self, mut pods: Vec<P>, gone: &[String]) -> anyhow::Result<()> {
         let all: Vec<String> = pods.iter().map(|pod| pod.names()[2].to_owned()).collect();
         choose(&mut pods, self.args);
         let chosen: HashSet<&str> = pods.iter().map(|pod| pod.names()[2]).collect();
@@ -225,7 +227,7 @@ impl<'a, P: Row> Watch<'a, P> {
 
 /// Whether the daemon may answer later what it has not answered now. What cannot be read now cannot be read later either.
 fn may_pass(error: &anyhow::Error) -> bool {
-    !refuses(error) && !error.chain().any(|cause| cause.is::<serde_json::Error>())
+    !refuses(error) && !error.chain().any(<dyn std::error::Error>::is::<serde_json::Error>)
 }
 
 /// Whether every pod was inspected, or cannot be. Before that its state is not what it will be in a moment.
