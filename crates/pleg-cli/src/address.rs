@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use http::uri::Authority;
 use pleg_cri::Endpoint;
+use pleg_cri::error::quoted;
 
 /// The environment variable with the daemon's address.
 pub(crate) const DAEMON_VARIABLE: &str = "PLEG_DAEMON";
@@ -22,7 +23,7 @@ impl DaemonAddress {
     /// Parses `unix:///path`, a bare absolute path, or `http://HOST:PORT`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if let Some(rest) = text.strip_prefix("http://") {
-            let wrong = || format!("{text:?}: expected http://HOST:PORT without a path");
+            let wrong = || format!("{}: expected http://HOST:PORT without a path", quoted(text));
             let authority: Authority = rest.trim_end_matches('/').parse().map_err(|_| wrong())?;
             if authority.port_u16().is_none() || authority.as_str().contains('@') {
                 return Err(wrong());
@@ -32,7 +33,8 @@ impl DaemonAddress {
         match Endpoint::parse(text) {
             Ok(endpoint) => Ok(Self::Unix(endpoint)),
             Err(pleg_cri::endpoint::EndpointError::Scheme(_)) => Err(format!(
-                "{text:?}: expected unix:///path/to/socket, or http://HOST:PORT if the daemon has --listen-tcp"
+                "{}: expected unix:///path/to/socket, or http://HOST:PORT if the daemon has --listen-tcp",
+                quoted(text)
             )),
             Err(error) => Err(error.to_string()),
         }

@@ -151,7 +151,7 @@ pub(crate) async fn of_daemon(daemon: &Daemon, query: &[(&str, String)]) -> anyh
         Answer::Runtime(pods) => Pods::Runtime(pods),
         Answer::Node { items } => {
             let pods = items.into_iter().map(kube::Pod::read).collect::<Result<_, _>>();
-            Pods::Node(pods.with_context(|| format!("the daemon at {} is another version", daemon.address()))?)
+            Pods::Node(pods.with_context(|| format!("the daemon at {} has another version", daemon.address()))?)
         }
     })
 }
@@ -274,7 +274,7 @@ pub(crate) fn deadlines(global: &Global, stay: Stay) -> anyhow::Result<Deadlines
     let one = match global.timeout {
         Some(timeout) => Some(timeout),
         None => crictl()
-            .context("reading the time for one call")?
+            .context("cannot read the timeout")?
             .and_then(|config| config.timeout()),
     };
     Ok(match (one, stay) {

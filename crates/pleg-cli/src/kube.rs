@@ -8,6 +8,9 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 
+/// The state of a pod that was removed.
+pub(crate) const REMOVED: &str = "Removed";
+
 /// A pod: the parsed fields, and the whole object as it was sent.
 #[derive(Debug, Clone)]
 pub(crate) struct Pod {
@@ -20,6 +23,15 @@ impl Pod {
         let view = View::deserialize(&raw)?;
         Ok(Self { view, raw })
     }
+
+    /// What is left to show of it once the node no longer has it.
+    pub(crate) fn removed(mut self) -> Self {
+        self.view.removed = true;
+        if let Some(Value::Object(status)) = self.raw.get_mut("status") {
+            status.insert("reason".to_owned(), REMOVED.into());
+        }
+        self
+    }
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -28,6 +40,9 @@ pub(crate) struct View {
     #[serde(default)]
     pub(crate) spec: Spec,
     pub(crate) status: Status,
+    /// The node no longer has it: this is what it was.
+    #[serde(skip)]
+    pub(crate) removed: bool,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -173,7 +188,8 @@ impl View {
         let sidecars = init.filter(|(container, _)| container.is_sidecar());
         let sidecars: Vec<&Container> = sidecars.map(|(_, status)| status).collect();
         let main = self.status.container_statuses.iter();
-        let ready = main.chain(sidecars.iter().copied()).filter(|status| status.ready);
+        let ready = main.chain(sidecars.iter().copied());
+        let ready = ready.filter(|status| status.ready && !self.removed);
         (ready.count(), self.spec.containers.len() + sidecars.len())
     }
 
@@ -219,12 +235,15 @@ impl View {
     /// Set if the status is stale: since when, if known, and the message.
     pub(crate) fn stale(&self) -> Option<(Option<Timestamp>, &str)> {
         let stale = |condition: &&Condition| condition.reason.as_deref() == Some(pleg_node::status::STALE);
-        let found = self.status.conditions.iter().find(stale)?;
+        let found = self.status.conditions.iter().find(stale).filter(|_| !self.removed)?;
         Some((found.last_probe_time, found.message.as_deref().unwrap_or_default()))
     }
 
     /// The pod's state by kubectl's rules; a stale status takes precedence.
     pub(crate) fn word(&self) -> String {
+        if self.removed {
+            return REMOVED.to_owned();
+        }
         if self.stale().is_some() {
             return pleg_node::status::STALE.to_owned();
         }

@@ -178,7 +178,7 @@ async fn inspect(runtime: &CriRuntime, listed: Listed) -> anyhow::Result<wire::P
         id: listed.id.as_str().to_owned(),
         name: None,
         attempt: None,
-        listed: Some(format!("{:?}", listed.state)),
+        listed: Some(listed.state.to_string()),
         error: Some(described(error, waited)),
     });
     let mut containers: Vec<ContainerStatus> = answered(containers, &mut stale, |listed, error| wire::StalePart {
@@ -186,7 +186,7 @@ async fn inspect(runtime: &CriRuntime, listed: Listed) -> anyhow::Result<wire::P
         id: listed.id.as_str().to_owned(),
         name: Some(listed.name.as_ref().to_owned()),
         attempt: Some(listed.attempt),
-        listed: Some(format!("{:?}", listed.state)),
+        listed: Some(listed.state.to_string()),
         error: Some(described(error, waited)),
     });
     sandboxes.sort_by_key(|sandbox| std::cmp::Reverse(sandbox.created_at));

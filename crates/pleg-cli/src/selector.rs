@@ -66,7 +66,8 @@ fn end_of_first(text: &str) -> Result<usize, String> {
 }
 
 fn wrong(text: &str) -> String {
-    format!("cannot read {text:?}; expected a=b, a!=b, a in (b, c), a notin (b, c), a or !a, with commas between them")
+    let text = pleg_cri::error::quoted(text);
+    format!("cannot read {text}; expected a=b, a!=b, a in (b, c), a notin (b, c), a or !a, with commas between them")
 }
 
 impl Requirement {

@@ -1,7 +1,7 @@
 //! Durations and times as people write and read them.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
@@ -22,6 +22,14 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
         return Err("must not exceed a year".to_owned());
     }
     Ok(duration)
+}
+
+/// The same, and `0` for never or not at all.
+pub(crate) fn parse_duration_or_zero(text: &str) -> Result<Duration, String> {
+    if matches!(text, "0" | "0s") {
+        return Ok(Duration::ZERO);
+    }
+    parse_duration(text)
 }
 
 /// The zone in which times are shown; the local zone unless set.
@@ -159,21 +167,19 @@ pub(crate) fn shorten(text: &str, width: usize) -> String {
 
 /// Remembers how names were shortened, so that no two look the same.
 #[derive(Debug, Default)]
-pub(crate) struct ShortNames(Mutex<HashMap<String, String>>);
+pub(crate) struct ShortNames(HashMap<String, String>);
 
 /// Maximum number of names that are remembered. Further names are not shortened.
 const SHORT_NAMES: usize = 20_000;
 
 impl ShortNames {
     /// Shortens to `width` columns, unless another name already looks like that.
-    pub(crate) fn shorten(&self, name: &str, width: usize) -> String {
+    pub(crate) fn shorten(&mut self, name: &str, width: usize) -> String {
         let short = shorten(name, width);
         if short == name {
             return short;
         }
-        let Ok(mut known) = self.0.lock() else {
-            return name.to_owned();
-        };
+        let known = &mut self.0;
         match known.get(&short) {
             Some(same) if same == name => short,
             Some(_) => name.to_owned(),
@@ -260,7 +266,7 @@ mod tests {
     fn one_is_not_many() {
         assert_eq!(count(0_usize, "pod"), "0 pods");
         assert_eq!(count(1_u32, "attempt"), "1 attempt");
-        assert_eq!(count(2_u64, "look"), "2 looks");
+        assert_eq!(count(2_u64, "relist"), "2 relists");
     }
 
     #[test]
@@ -272,7 +278,7 @@ mod tests {
 
     #[test]
     fn no_two_names_look_the_same() {
-        let names = ShortNames::default();
+        let mut names = ShortNames::default();
         assert_eq!(names.shorten("default/web-7d4b9c-abcde", 12), "defaul…abcde");
         assert_eq!(
             names.shorten("default/web-111111-abcde", 12),

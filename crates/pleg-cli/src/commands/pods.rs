@@ -1,6 +1,7 @@
 //! `pleg pods`: the pods of the node.
 
 mod choose;
+mod row;
 mod watch;
 
 use std::process::ExitCode;

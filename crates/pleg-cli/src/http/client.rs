@@ -71,7 +71,7 @@ impl Daemon {
     pub(crate) async fn get_json<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         let bytes = self.get_bytes(path).await?;
         serde_json::from_slice(&bytes)
-            .with_context(|| format!("the daemon at {} is another version: {path}", self.address))
+            .with_context(|| format!("the daemon at {} has another version: {path}", self.address))
     }
 
     /// Gets an object, with a query.
@@ -96,7 +96,7 @@ impl Daemon {
             let body = self.within(Limited::new(response.into_body(), LIMIT).collect()).await?;
             let body = body
                 .map_err(|error| anyhow::anyhow!("{error}"))
-                .with_context(|| format!("the answer of {} broke off", self.address))?;
+                .with_context(|| format!("the connection to {} broke during the answer", self.address))?;
             Ok(body.to_bytes())
         };
         waiting::told(|| Some(format!("the daemon at {}", self.address)), answer).await
@@ -132,7 +132,7 @@ impl Daemon {
                 anyhow::anyhow!("no daemon at {at}: the socket does not exist. Start one with: pleg run")
             }
             io::ErrorKind::ConnectionRefused => {
-                anyhow::anyhow!("no daemon at {at}: nobody listens. Start one with: pleg run")
+                anyhow::anyhow!("no daemon at {at}: nothing listens on the socket. Start one with: pleg run")
             }
             io::ErrorKind::PermissionDenied => anyhow::anyhow!(
                 "no access to {at}: permission denied. Run as the user of the daemon, or start it with --listen-group"
@@ -199,11 +199,11 @@ impl Lines {
                 line.truncate(end);
                 return Ok(Some(String::from_utf8(line.into())?));
             }
-            anyhow::ensure!(self.read.len() <= LINE_LIMIT, "the daemon sent a line without end");
+            anyhow::ensure!(self.read.len() <= LINE_LIMIT, "the daemon sent a line that is too long");
             let Some(frame) = self.body.frame().await else {
                 return Ok(None);
             };
-            let frame = frame.context("the daemon went away")?;
+            let frame = frame.context("the connection to the daemon broke")?;
             if let Some(bytes) = frame.data_ref() {
                 self.read.extend_from_slice(bytes);
             }

@@ -25,9 +25,9 @@ const CHUNK: usize = 32 * 1024;
 /// Interval of the keep-alive comments on an idle stream of server-sent events.
 const ALIVE: Duration = Duration::from_secs(15);
 /// Interval of the heartbeat lines on an idle stream of lines, if the client requested them.
-pub(crate) const HEARTBEAT: Duration = Duration::from_secs(5);
+pub(super) const HEARTBEAT: Duration = Duration::from_secs(5);
 /// A daemon that has sent nothing for this many intervals does not answer.
-pub(crate) const HEARTBEATS_MISSED: u32 = 3;
+pub(super) const HEARTBEATS_MISSED: u32 = 3;
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +70,7 @@ impl Request {
 /// Starts the stream.
 pub(super) fn answer(app: &App, request: Request) -> Response {
     let Ok(room) = Arc::clone(&app.followers).try_acquire_owned() else {
-        return error(StatusCode::SERVICE_UNAVAILABLE, "too many readers of events");
+        return error(StatusCode::SERVICE_UNAVAILABLE, "too many readers of the event stream");
     };
     let content_type = match request.format {
         Format::Ndjson => "application/x-ndjson",

@@ -14,6 +14,7 @@ use axum::response::Response;
 use http::header::HOST;
 use http::uri::Authority;
 use http::{HeaderMap, StatusCode, Uri};
+use pleg_cri::error::quoted;
 
 use super::routes::error;
 
@@ -27,7 +28,8 @@ async fn check(State(own): State<Arc<SocketAddr>>, request: Request, next: Next)
         None => next.run(request).await,
         Some(host) => {
             let host: String = host.chars().take(64).collect();
-            let words = format!("the host {host:?} is not served here: use localhost or {own}");
+            let host = quoted(&host);
+            let words = format!("the host {host} is not served here: use localhost or {own}");
             error(StatusCode::MISDIRECTED_REQUEST, &words)
         }
     }

@@ -105,7 +105,7 @@ pub(super) fn metrics() -> String {
     add(
         "process_max_fds",
         "gauge",
-        "How many file descriptors may be open.",
+        "Maximum number of open file descriptors.",
         process.most_files,
     );
     add(

@@ -59,7 +59,7 @@ impl Fields {
                 return Err(Bad::new(&name, "the value is too long", &[]));
             }
             if fields.iter().any(|(other, _)| *other == name) {
-                return Err(Bad::new(&name, "the field is there twice", &[]));
+                return Err(Bad::new(&name, "the field is given twice", &[]));
             }
             fields.push((name, value));
         }
@@ -76,7 +76,7 @@ impl Fields {
         match self.get(name) {
             None | Some("false" | "0") => Ok(false),
             Some("" | "true" | "1") => Ok(true),
-            Some(_) => Err(Bad::new(name, "neither yes nor no", &["true", "false"])),
+            Some(_) => Err(Bad::new(name, "neither true nor false", &["true", "false"])),
         }
     }
 
@@ -89,14 +89,14 @@ impl Fields {
         let mut types = Vec::new();
         for name in self.get("type").into_iter().flat_map(|text| text.split(',')) {
             let kind = EventType::parse(name)
-                .ok_or_else(|| Bad::new("type", "no such type of event", &EventType::ALL.map(EventType::name)))?;
+                .ok_or_else(|| Bad::new("type", "no such event type", &EventType::ALL.map(EventType::name)))?;
             types.push(kind);
         }
         let pod = match self.get("pod") {
             None => None,
             Some(text) => {
                 let name = PodName::parse(text);
-                Some(name.map_err(|_| Bad::new("pod", "no name of a pod", &["NAME", "NAMESPACE/NAME"]))?)
+                Some(name.map_err(|_| Bad::new("pod", "not the name of a pod", &["NAME", "NAMESPACE/NAME"]))?)
             }
         };
         let namespace = self.get("namespace").map(str::to_owned);

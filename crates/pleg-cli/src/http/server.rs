@@ -63,7 +63,7 @@ impl UnixSocket {
     pub(crate) async fn bind(path: &Path, access: Access) -> anyhow::Result<Self> {
         let name = path.display();
         if let Some(dir) = path.parent() {
-            std::fs::create_dir_all(dir).with_context(|| format!("cannot make the directory {}", dir.display()))?;
+            std::fs::create_dir_all(dir).with_context(|| format!("cannot create the directory {}", dir.display()))?;
         }
         let until = Instant::now() + TAKEOVER;
         while is_taken(path).await? {
@@ -104,7 +104,7 @@ async fn is_taken(path: &Path) -> anyhow::Result<bool> {
             // Its owner has removed it in the meantime.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Ok(_) => Ok(true),
-            Err(error) => Err(error).with_context(|| format!("cannot tell who listens on {name}")),
+            Err(error) => Err(error).with_context(|| format!("cannot check whether a process listens on {name}")),
         },
         Err(_) => Ok(false),
     }

@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use pleg_cri::error::seconds;
 
 use super::table::{Cell, Table};
-use super::{BOLD, GREEN, PLAIN, RED, YELLOW};
+use super::{BOLD, DIM, GREEN, PLAIN, RED, YELLOW};
+use crate::kube::REMOVED;
 use crate::text::{self, age, clean, count, short_ids};
 use crate::wire::{Container, Pod};
 
@@ -56,6 +57,7 @@ fn camel_case(trouble: &str) -> String {
 fn colour(state: &str) -> &'static str {
     match state {
         "Running" | "Completed" => GREEN,
+        REMOVED => DIM,
         "Created" | "Exited" | "NoContainers" | "NotReady" => YELLOW,
         _ => RED,
     }

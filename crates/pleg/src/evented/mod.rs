@@ -72,7 +72,7 @@ impl fmt::Display for Mode {
 
 /// The text is not a mode.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a mode; expected generic, evented or auto")]
+#[error("{} is not a mode; expected generic, evented or auto", pleg_cri::error::quoted(.0))]
 pub struct BadMode(String);
 
 impl FromStr for Mode {

@@ -62,6 +62,16 @@ pub enum Level {
     Unhealthy,
 }
 
+impl std::fmt::Display for Level {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Healthy => "Healthy",
+            Self::Degraded => "Degraded",
+            Self::Unhealthy => "Unhealthy",
+        })
+    }
+}
+
 /// The health at one moment.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {

@@ -26,10 +26,10 @@ pub(super) struct CheckArgs {
     /// Manifests, or directories of manifests
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// The node's name: the end of the name of every pod [default: the name of this machine]
+    /// Node name, appended to the name of every pod [default: the host name]
     #[arg(long, value_name = "NAME")]
     node_name: Option<String>,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: PlainFormat,
 }

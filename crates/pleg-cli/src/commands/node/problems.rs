@@ -22,7 +22,7 @@ The exit code is 0 even if there are problems.")]
 pub(super) struct ProblemsArgs {
     #[command(flatten)]
     observe: Observe,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: TextFormat,
 }
