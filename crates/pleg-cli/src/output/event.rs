@@ -18,10 +18,10 @@ const CONTAINER: usize = 10;
 const EXIT: usize = 4;
 const REASON: usize = 9;
 const LAG: usize = 5;
-/// What the columns above take, with a space between each.
+/// The width of the columns above, with a space between them.
 const NARROW: usize = TIME + TYPE + POD + CONTAINER + EXIT + REASON + LAG + 6;
 
-/// How events become lines.
+/// Formats events as lines.
 #[derive(Debug)]
 pub(crate) struct EventTable {
     columns: Option<usize>,
@@ -30,7 +30,7 @@ pub(crate) struct EventTable {
     pod: usize,
     container: usize,
     reason: usize,
-    /// On a terminal what is too long is cut; in a file or pipe it is not.
+    /// Names are shortened on a terminal, never in a file or pipe.
     cut: bool,
     wide: bool,
     zone: TimeZone,
@@ -49,7 +49,7 @@ impl EventTable {
             pod: POD,
             container: CONTAINER,
             reason: REASON,
-            // Wide lines are meant to be wide: they are not cut.
+            // Wide output is never shortened.
             cut: columns.is_some() && !wide,
             wide,
             zone,
@@ -127,7 +127,7 @@ impl EventTable {
                 if moved { format!("{}\n{row}", self.head()) } else { row }
             }
             Line::Gap(gap) => format!("{YELLOW}--- {} ---{PLAIN}", missed(gap)),
-            // Not for people.
+            // Not for humans.
             Line::Heartbeat(_) => String::new(),
         }
     }
@@ -139,7 +139,7 @@ impl EventTable {
             Some(Subject::Sandbox { id, .. }) => (id.as_str(), String::new()),
             None => ("", String::new()),
         };
-        // A sandbox has no reason, but a state it changed to.
+        // A sandbox has no reason; its new state takes that place.
         let state = match &event.subject {
             Some(Subject::Sandbox { state, .. }) => state.as_deref(),
             _ => None,
@@ -149,7 +149,7 @@ impl EventTable {
             return self.trouble(event, trouble, &container, &reason);
         }
         let Some(pod) = &event.pod else {
-            // The generator's own words need the room of the pod.
+            // An event about the generator uses the columns of the pod for its message.
             let time = self.time(event);
             let colour = colour(&event.kind);
             return format!("{time} {colour}{:TYPE$}{PLAIN} {reason}", event.kind);
@@ -173,7 +173,7 @@ impl EventTable {
         self.line(&cells, colour(&event.kind))
     }
 
-    /// What is seen of a trouble needs the room of the columns that it has no use for.
+    /// A trouble uses the columns that it does not need for its message.
     fn trouble(&self, event: &Event, trouble: &str, container: &str, reason: &str) -> String {
         let mut words = vec![
             self.time(event),
@@ -251,7 +251,7 @@ impl EventTable {
     }
 }
 
-/// What a reader missed, in words.
+/// Describes a gap.
 fn missed(gap: &Gap) -> String {
     let Gap { from, to, .. } = gap;
     let range = (from <= to).then(|| format!("{from} to {to}"));

@@ -1,4 +1,4 @@
-//! The health report in words.
+//! The health report as text.
 
 use std::fmt::Write as _;
 use std::time::Duration;

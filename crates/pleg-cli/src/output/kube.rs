@@ -1,4 +1,4 @@
-//! Pods of a node as kubectl shows them.
+//! Pods of `pleg node` as kubectl shows them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -87,7 +87,7 @@ struct Lines(String);
 impl Lines {
     fn field(&mut self, indent: usize, name: &str, value: &str) {
         if !value.is_empty() {
-            // What goes on below a name has none of its own.
+            // Continuation lines have no name of their own.
             let name = if name.is_empty() {
                 String::new()
             } else {

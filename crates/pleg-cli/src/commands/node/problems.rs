@@ -1,4 +1,4 @@
-//! `pleg node problems`: what is wrong with the manifests of a running node.
+//! `pleg node problems`: the problems of a running node's manifests.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
