@@ -32,7 +32,7 @@ pub(crate) struct Stream<R> {
     pub(crate) runtime: Arc<R>,
     pub(crate) mode: Mode,
     pub(crate) exclusive_subscriber: bool,
-    pub(crate) hints: RelistRequests,
+    pub(crate) requests: RelistRequests,
     pub(crate) link: Link,
     pub(crate) metrics: Metrics,
 }
@@ -101,7 +101,7 @@ impl<R: Runtime> Stream<R> {
 
     fn turn(&self, state: State) {
         if self.link.set(state) {
-            self.hints.wake();
+            self.requests.wake();
         }
     }
 
@@ -143,7 +143,7 @@ impl<R: Runtime> Stream<R> {
             match event {
                 Some(Ok(event)) => {
                     self.metrics.stream_event(made_at(event.created_at));
-                    self.hints.stir(event);
+                    self.requests.add_event(event);
                     if first {
                         self.up(&name, splits, &mut first);
                     }

@@ -129,9 +129,9 @@ impl<R: Runtime> Generator<R> {
             // A new sandbox of the pod may be in the list that hangs: only a list of sandboxes that is sent from now on can tell.
             let source = self.forget_work(key).map_or(Source::Relist, |work| work.source);
             if let Some(pod) = self.records.pod(key).filter(|_| source == Source::OnDemand) {
-                self.hints.pod(&pod.uid, source);
+                self.requests.pod(&pod.uid, source);
             }
-            self.moved(key);
+            self.inspection_settled(key);
             return true;
         }
         if by_id && !self.records.is_dirty(key) {
@@ -140,8 +140,8 @@ impl<R: Runtime> Generator<R> {
             let uid = self.records.pod(key).map(|pod| pod.uid.clone());
             self.clear_unchanged(key);
             match (asked, uid) {
-                (Some((_, source)), Some(uid)) => _ = self.hints.pod(&uid, source),
-                (None, Some(uid)) => _ = self.evented.wanted.pods.entry(uid).or_default(),
+                (Some((_, source)), Some(uid)) => _ = self.requests.pod(&uid, source),
+                (None, Some(uid)) => _ = self.evented.hinted.pods.entry(uid).or_default(),
                 _ => {}
             }
             return true;
@@ -149,7 +149,7 @@ impl<R: Runtime> Generator<R> {
         if !unchanged && !self.records.listed(key).is_empty() {
             // Something else of the pod is listed since: the next inspection tells of both.
             self.work_done(key, true);
-            self.moved(key);
+            self.inspection_settled(key);
             return true;
         }
         false
@@ -161,7 +161,7 @@ impl<R: Runtime> Generator<R> {
         let behind = !by_id && self.evented.period.is_grown() && self.records.is_behind(inspected);
         // What went without a word: its pod may not be what we think.
         if behind || (by_id && inspected.misses_something()) {
-            self.evented.wanted.pods.entry(uid.clone()).or_default();
+            self.evented.hinted.pods.entry(uid.clone()).or_default();
         }
     }
 
@@ -171,7 +171,7 @@ impl<R: Runtime> Generator<R> {
         self.recorder
             .relisted(&mut self.records, &[key], why, since.elapsed(), 0);
         self.recorder.inspecting(uid);
-        self.uncounted = true;
+        self.census.note(true);
     }
 
     /// The last step of a commit: record, cache, events.
@@ -238,7 +238,7 @@ impl<R: Runtime> Generator<R> {
         }
         self.publish(events);
         self.gauges();
-        self.moved(key);
+        self.inspection_settled(key);
     }
 
     /// Commits that no trace of the pod is left. There is nothing to ask the runtime about.
@@ -274,7 +274,7 @@ impl<R: Runtime> Generator<R> {
         self.cache.remove(&pod.uid);
         self.publish(events);
         self.gauges();
-        self.moved(key);
+        self.inspection_settled(key);
     }
 
     /// Notes to ask again why containers were killed, if they were just now.
@@ -296,14 +296,14 @@ impl<R: Runtime> Generator<R> {
         let now = Instant::now();
         while let Some((_, uid)) = self.reasons.pop_front_if(|(at, _)| *at <= now) {
             if self.records.key(&uid).is_some() {
-                self.hints.pod(&uid, Source::Relist);
+                self.requests.pod(&uid, Source::Relist);
             }
         }
     }
 
     /// Only a complete relist can say that there is no trace of a pod. A caller's request does not wait a period for it.
     pub(super) fn confirm_absence(&self, source: Source) {
-        self.hints.all(source);
+        self.requests.all(source);
     }
 
     fn events(&self, changes: &[Change], context: &Context<'_>) -> Vec<Event> {

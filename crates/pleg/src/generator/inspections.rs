@@ -141,7 +141,7 @@ impl<R: Runtime> Generator<R> {
         let records = &self.records;
         self.cache
             .hold(&pod, || (records.listed_status(pod.clone(), &view), uninspected(&view)));
-        let initial = self.first;
+        let initial = self.schedule.is_first();
         let work = self.work.entry(key).or_insert_with(|| {
             self.queue.push_back(key);
             PodInspection {
@@ -198,7 +198,7 @@ impl<R: Runtime> Generator<R> {
             self.cache.release(&uid);
         }
         self.gauges();
-        self.moved(key);
+        self.inspection_settled(key);
     }
 
     /// Ends whatever is being done about the pod. Returns its work.
@@ -266,7 +266,7 @@ impl<R: Runtime> Generator<R> {
                 by_id,
             };
             let known = self.cache.known(&pod.uid);
-            let reusable = known.as_ref().filter(|known| known.inspected >= self.restarted);
+            let reusable = known.as_ref().filter(|known| self.identity.may_reuse(known.inspected));
             let taken_over = only.is_some() && reusable.is_some();
             self.cache.inspecting(&pod.uid, work.token, !taken_over);
             let inspection = Inspection {

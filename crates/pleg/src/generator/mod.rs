@@ -10,15 +10,20 @@
 //! quarantine, or when none of those left has moved for [`Config::settle_grace`], or after a third of the threshold: many changes at once
 //! are not ill health. The next one starts a period after that.
 
+mod census;
 mod commit;
 mod config;
 mod event_stream;
+mod identity;
 mod inspections;
+mod listing;
 mod quarantine;
 mod relist;
 pub(crate) mod requests;
+mod schedule;
 mod shim_prober;
 mod stuck_list;
+mod take_in;
 mod troubles;
 
 use std::collections::VecDeque;
@@ -43,19 +48,21 @@ use crate::metrics::Metrics;
 use crate::model::PodUid;
 use crate::model::cursor::InstanceId;
 use crate::model::event::{Event, EventType};
-use crate::publish::cache::{CacheWriter, Token};
+use crate::publish::cache::CacheWriter;
 use crate::publish::feed::FeedWriter;
 use crate::publish::handle::{Pleg, Stops};
 use crate::recorder::line::Turn;
 use crate::recorder::{Recorder, Recording};
-use crate::records::snapshot::Snapshot;
 use crate::records::{PodKey, Records};
 use crate::runtime::Runtime;
+use census::Census;
 pub use config::{Config, ConfigError};
 use event_stream::Evented;
+use identity::RuntimeIdentity;
 use inspections::{Done, PodInspection, Queue};
+use listing::Lists;
 use quarantine::Quarantine;
-use relist::{ListTimes, Listing, OpenRelist, next_list};
+use schedule::RelistSchedule;
 pub use shim_prober::ProbeConfig;
 use shim_prober::ShimProber;
 pub(crate) use shim_prober::Suspects;
@@ -79,7 +86,7 @@ pub struct Generator<R> {
     feed: FeedWriter,
     health: Health,
     readiness: Readiness,
-    hints: RelistRequests,
+    requests: RelistRequests,
     stops: Stops,
     limiter: Limiter,
     recorder: Recorder,
@@ -89,29 +96,11 @@ pub struct Generator<R> {
         mpsc::Receiver<oneshot::Sender<Recording>>,
     ),
 
-    /// When the next full relist is due, unless it is requested earlier.
-    next_full: Instant,
-    /// After a failed relist nothing is listed before this.
-    not_before: Instant,
-    /// When the last full relist started.
-    last_start: Option<Instant>,
+    schedule: RelistSchedule,
+    lists: Lists,
+    identity: RuntimeIdentity,
+    census: Census,
     evented: Evented,
-    /// The full relist whose inspections are not done.
-    settling: Option<OpenRelist>,
-    /// Buffers of the last full relist, for the next one.
-    spare: Snapshot,
-    /// No look has been complete yet.
-    first: bool,
-    /// Relists at single pods brought news that is not in the gauges.
-    uncounted: bool,
-    /// When the gauges were last brought up to date.
-    counted: Instant,
-    /// Containers that were listed as exited when they were last counted.
-    dead: usize,
-    /// The runtime was gone and has not said since what it is: it may have come back as another one.
-    lost: bool,
-    /// Statuses inspected up to this look may be of an earlier life of the runtime.
-    restarted: Token,
     /// Since when the generator is reported unhealthy.
     unhealthy_since: Option<Instant>,
     /// What readers of the feed know of troubles.
@@ -128,11 +117,6 @@ pub struct Generator<R> {
     reasons: VecDeque<(Instant, PodUid)>,
     /// What does not answer.
     quarantine: Quarantine,
-    /// The relist whose lists are in flight.
-    listing: Option<Listing>,
-    list_times: ListTimes,
-    /// When the newest list of all sandboxes that was taken in had been sent.
-    sandboxes_listed: Option<Instant>,
     stuck_list: StuckList,
     prober: ShimProber,
 }
@@ -156,28 +140,20 @@ impl<R: Runtime> Generator<R> {
                 cache.reader(),
                 metrics.overflows(),
             ),
-            hints: RelistRequests::new(cache.reader()),
+            requests: RelistRequests::new(cache.reader()),
             limiter: Limiter::new(config.inspections),
             recorder: Recorder::new(config.recorder, metrics.calls()),
             recordings: mpsc::channel(RECORDINGS),
             runtime: Arc::new(runtime),
-            config,
             metrics,
             records: Records::default(),
             cache,
             stops: Stops::default(),
-            next_full: now,
-            not_before: now,
-            last_start: None,
+            schedule: RelistSchedule::new(&config, now),
+            lists: Lists::new(&config),
+            identity: RuntimeIdentity::default(),
+            census: Census::new(now),
             evented,
-            settling: None,
-            spare: Snapshot::default(),
-            first: true,
-            uncounted: false,
-            counted: now,
-            dead: 0,
-            lost: false,
-            restarted: Token::default(),
             unhealthy_since: None,
             told: Told::default(),
             started: now,
@@ -187,11 +163,9 @@ impl<R: Runtime> Generator<R> {
             next_inspection: 0,
             reasons: VecDeque::new(),
             quarantine: Quarantine::default(),
-            listing: None,
-            list_times: ListTimes::default(),
-            sandboxes_listed: None,
             stuck_list: StuckList::default(),
             prober: ShimProber::new(now),
+            config,
         }
     }
 
@@ -202,7 +176,7 @@ impl<R: Runtime> Generator<R> {
             feed: self.feed.reader(),
             health: self.health.clone(),
             readiness: self.readiness.clone(),
-            hints: self.hints.clone(),
+            hints: self.requests.clone(),
             stops: self.stops.clone(),
             suspects: self.prober.suspects.clone(),
             metrics: self.metrics.clone(),
@@ -217,7 +191,7 @@ impl<R: Runtime> Generator<R> {
 
     /// The task that polls the runtime's `Status`, for [`Pleg::readiness`]. Run it beside the generator.
     pub fn runtime_monitor(&self) -> RuntimeMonitor<R> {
-        RuntimeMonitor::new(Arc::clone(&self.runtime), self.readiness.clone(), self.hints.clone())
+        RuntimeMonitor::new(Arc::clone(&self.runtime), self.readiness.clone(), self.requests.clone())
     }
 
     /// Runs until `shutdown`. What is in flight then is dropped; no call of the generator's changes the runtime.
@@ -228,23 +202,20 @@ impl<R: Runtime> Generator<R> {
         let _stream = self.start_stream();
         loop {
             self.follow_stream();
-            self.settle_if_late();
+            self.end_relist_if_late();
             self.check_health();
             self.tell_troubles();
             self.ask_for_reasons();
             self.start_inspections();
             self.start_retries();
-            self.plan();
+            self.start_relist();
             let asides = [self.poll_known_objects(), self.probe()];
-            let wake = asides
-                .into_iter()
-                .flatten()
-                .fold(self.next_wake(self.listing.is_some()), Instant::min);
+            let wake = asides.into_iter().flatten().fold(self.next_wake(), Instant::min);
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return,
                 Some(done) = self.inspections.next() => self.inspected(done),
-                arrived = next_list(&mut self.listing) => self.list_arrived(arrived),
+                arrived = self.lists.next() => self.list_arrived(arrived),
                 ended = self.quarantine.next() => self.retried(ended),
                 progress = self.stuck_list.next() => self.by_id_progress(progress),
                 probed = self.prober.next() => self.probed(probed),
@@ -252,7 +223,7 @@ impl<R: Runtime> Generator<R> {
                     // The caller may have left.
                     let _ = reply.send(self.recorder.recording(&self.records, self.feed.reader().newest()));
                 }
-                () = self.hints.wait() => {}
+                () = self.requests.wait() => {}
                 () = self.cache.wanted(), if self.evented.period.is_grown() => {}
                 () = tokio::time::sleep_until(wake) => {}
             }
@@ -260,28 +231,18 @@ impl<R: Runtime> Generator<R> {
     }
 
     /// When there is something to do even if nothing arrives.
-    fn next_wake(&self, listing: bool) -> Instant {
-        let full = (!listing && self.settling.is_none()).then(|| self.full_at().max(self.not_before));
-        let hinted = self.asked_at().filter(|_| !listing);
-        let stirred = self.stirred_at().filter(|_| !listing);
-        let late = self
-            .settling
-            .as_ref()
-            .map(|settling| settling.late_at(self.config.settle_grace, self.config.threshold));
+    fn next_wake(&self) -> Instant {
         let expiry = if self.unhealthy_since.is_none() {
             Some(self.expires())
         } else {
             None
         };
         let wakes = [
-            full,
-            hinted,
-            stirred,
+            self.relist_wake(),
             self.stream_at(),
             self.reasons.front().map(|(at, _)| *at),
             self.evented.tell_at().filter(|_| !self.health.relists_fail()),
-            self.count_at(),
-            late,
+            self.census.next_wake(),
             expiry,
             self.quarantine.next_retry(),
             self.troubles_at(),

@@ -24,7 +24,7 @@ pub(crate) struct RelistRequests {
 #[derive(Debug, Default)]
 struct Shared {
     // Held for an insertion or for taking the whole set; never across an await.
-    dirty: Mutex<Dirty>,
+    dirty: Mutex<PendingRequests>,
     // Its own, so that a storm of events does not keep a caller waiting. Held likewise.
     stirred: Mutex<EventHints>,
     notify: Notify,
@@ -32,7 +32,7 @@ struct Shared {
 
 /// What to relist.
 #[derive(Debug, Default)]
-pub(crate) struct Dirty {
+pub(crate) struct PendingRequests {
     /// Everything.
     pub(crate) all: Option<Source>,
     /// These pods, and who asked first.
@@ -45,14 +45,14 @@ pub(crate) struct EventHints {
     /// An object that cannot be identified.
     pub(crate) all: bool,
     /// Containers and sandboxes.
-    pub(crate) objects: HashMap<Arc<str>, Stir>,
+    pub(crate) objects: HashMap<Arc<str>, ObjectHint>,
     /// Pods, where the event names no object.
     pub(crate) pods: HashSet<PodUid>,
 }
 
 /// What events reported about an object.
 #[derive(Debug, Default)]
-pub(crate) struct Stir {
+pub(crate) struct ObjectHint {
     /// Its pod, if the event named it.
     pub(crate) pod: Option<PodUid>,
     /// The most advanced state that an event claimed.
@@ -94,7 +94,7 @@ impl EventHints {
     }
 }
 
-impl Dirty {
+impl PendingRequests {
     pub(crate) fn is_empty(&self) -> bool {
         self.all.is_none() && self.pods.is_empty()
     }
@@ -139,13 +139,13 @@ impl RelistRequests {
     }
 
     /// Takes in an event of the runtime.
-    pub(crate) fn stir(&self, event: RuntimeEvent) {
+    pub(crate) fn add_event(&self, event: RuntimeEvent) {
         self.shared.stirred.lock().add(event);
         self.wake();
     }
 
     /// Takes what the events were about.
-    pub(crate) fn take_stirred(&self) -> EventHints {
+    pub(crate) fn take_event_hints(&self) -> EventHints {
         std::mem::take(&mut *self.shared.stirred.lock())
     }
 
@@ -155,13 +155,13 @@ impl RelistRequests {
     }
 
     /// Takes the set and numbers the relist that serves it, in one step.
-    pub(crate) fn take<T>(&self, start_relist: impl FnOnce() -> T) -> (Dirty, T) {
+    pub(crate) fn take<T>(&self, start_relist: impl FnOnce() -> T) -> (PendingRequests, T) {
         let mut dirty = self.shared.dirty.lock();
         (std::mem::take(&mut *dirty), start_relist())
     }
 
     /// Puts hints back that a failed relist has not served.
-    pub(crate) fn put_back(&self, hints: Dirty) {
+    pub(crate) fn put_back(&self, hints: PendingRequests) {
         let mut dirty = self.shared.dirty.lock();
         if let Some(source) = hints.all {
             dirty.all.get_or_insert(source);
@@ -197,27 +197,27 @@ mod tests {
     #[test]
     fn a_storm_of_events_about_one_container_is_one_hint() {
         let hints = RelistRequests::new(Cache::default());
-        hints.stir(event(Some("c"), None, false));
-        hints.stir(event(Some("c"), Some("a"), true));
+        hints.add_event(event(Some("c"), None, false));
+        hints.add_event(event(Some("c"), Some("a"), true));
         for _ in 0..10_000 {
-            hints.stir(event(Some("c"), Some("a"), false));
+            hints.add_event(event(Some("c"), Some("a"), false));
         }
-        let taken = hints.take_stirred();
+        let taken = hints.take_event_hints();
         let stir = &taken.objects["c"];
         assert_eq!((taken.objects.len(), taken.all), (1, false));
         assert_eq!(
             (stir.pod.as_ref().map(PodUid::as_str), stir.reached),
             (Some("a"), Some(Reached::Gone))
         );
-        assert!(hints.take_stirred().is_empty());
+        assert!(hints.take_event_hints().is_empty());
     }
 
     #[test]
     fn where_events_differ_about_the_pod_both_are_looked_at() {
         let hints = RelistRequests::new(Cache::default());
-        hints.stir(event(Some("c"), Some("a"), true));
-        hints.stir(event(Some("c"), Some("b"), false));
-        let taken = hints.take_stirred();
+        hints.add_event(event(Some("c"), Some("a"), true));
+        hints.add_event(event(Some("c"), Some("b"), false));
+        let taken = hints.take_event_hints();
         assert_eq!(taken.objects["c"].pod, Some("a".into()));
         assert_eq!(taken.pods, HashSet::from(["b".into()]));
     }
@@ -225,14 +225,14 @@ mod tests {
     #[test]
     fn what_cannot_be_told_or_does_not_fit_is_everything() {
         let hints = RelistRequests::new(Cache::default());
-        hints.stir(event(None, Some("a"), false));
-        assert!(!hints.take_stirred().all);
-        hints.stir(event(None, None, false));
-        assert!(hints.take_stirred().all);
+        hints.add_event(event(None, Some("a"), false));
+        assert!(!hints.take_event_hints().all);
+        hints.add_event(event(None, None, false));
+        assert!(hints.take_event_hints().all);
         for n in 0..2 * LIMIT {
-            hints.stir(event(Some(&format!("{n}")), None, false));
+            hints.add_event(event(Some(&format!("{n}")), None, false));
         }
-        let taken = hints.take_stirred();
+        let taken = hints.take_event_hints();
         assert_eq!((taken.objects.len(), taken.all), (LIMIT, true));
     }
 

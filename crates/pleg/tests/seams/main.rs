@@ -87,7 +87,7 @@ fn version(entry: &PodEntry) -> u64 {
 struct Node {
     /// How often each pod has changed.
     runtime: Mutex<[u64; PODS]>,
-    hints: RelistRequests,
+    requests: RelistRequests,
     link: Link,
     cache: Cache,
     records: Mutex<Records>,
@@ -113,7 +113,7 @@ impl Node {
         let cache = writer.reader();
         Self {
             runtime: Mutex::default(),
-            hints: RelistRequests::new(cache.clone()),
+            requests: RelistRequests::new(cache.clone()),
             link: Link::new(State::Asking),
             cache,
             records: Mutex::default(),
@@ -147,7 +147,7 @@ impl Node {
     /// As the task that reads the stream does.
     fn turn(&self, state: State) {
         if self.link.set(state) {
-            self.hints.wake();
+            self.requests.wake();
         }
     }
 
@@ -160,7 +160,7 @@ impl Node {
         for (id, pod) in told {
             let changed = pod.unwrap_or(0);
             let version = self.change(changed);
-            self.hints.stir(RuntimeEvent {
+            self.requests.add_event(RuntimeEvent {
                 id: id.map(Into::into),
                 pod: pod.map(uid),
                 ..RuntimeEvent::default()
@@ -181,9 +181,9 @@ impl Node {
     fn call(&self, pod: usize, all: bool) {
         let version_then = self.change(pod);
         let token = if all {
-            self.hints.all(Source::OnDemand)
+            self.requests.all(Source::OnDemand)
         } else {
-            self.hints.pod(&uid(pod), Source::OnDemand)
+            self.requests.pod(&uid(pod), Source::OnDemand)
         };
         let entry = block_on(self.cache.newer_than(&uid(pod), token)).unwrap();
         assert!(entry.observed >= token);
@@ -196,7 +196,7 @@ impl Node {
     /// Changes something and waits for an entry that shows it. The wait itself asks for nothing.
     fn wait_for(&self, pod: usize) {
         let version_then = self.change(pod);
-        self.hints.pod(&uid(pod), Source::OnDemand);
+        self.requests.pod(&uid(pod), Source::OnDemand);
         let shows = |entry: Option<&PodEntry>| entry.is_some_and(|entry| version(entry) >= version_then);
         let met = block_on(self.cache.satisfied(&uid(pod), shows));
         assert!(shows(met.unwrap().as_ref()));
@@ -204,7 +204,7 @@ impl Node {
 
     /// Begins to wait and gives up.
     fn give_up(&self, pod: usize) {
-        let token = self.hints.pod(&uid(pod), Source::OnDemand);
+        let token = self.requests.pod(&uid(pod), Source::OnDemand);
         let uid = uid(pod);
         let waiting = self.cache.newer_than(&uid, token);
         tokio::pin!(waiting);
@@ -223,24 +223,24 @@ impl Node {
                 }
                 self.records.lock().followed = Some(state);
                 self.moved.notify_waiters();
-                self.hints.all(Source::Relist);
+                self.requests.all(Source::Relist);
             }
-            let stirred = self.hints.take_stirred();
+            let stirred = self.requests.take_event_hints();
             everything |= stirred.all || stirred.objects.values().any(|stir| stir.pod.is_none());
             let pods = stirred.objects.into_values().filter_map(|stir| stir.pod);
             wanted.extend(pods.chain(stirred.pods));
-            if self.hints.is_empty() && wanted.is_empty() && !everything {
+            if self.requests.is_empty() && wanted.is_empty() && !everything {
                 if self.records.lock().over {
                     return;
                 }
-                block_on(self.hints.wait());
+                block_on(self.requests.wait());
                 continue;
             }
-            let (asked, token) = self.hints.take(|| writer.start_relist());
+            let (asked, token) = self.requests.take(|| writer.start_relist());
             let list = *self.runtime.lock();
             if failures > 0 {
                 failures -= 1;
-                self.hints.put_back(asked);
+                self.requests.put_back(asked);
                 continue;
             }
             let full = std::mem::take(&mut everything) || asked.all.is_some();
@@ -324,7 +324,7 @@ fn node(failures: usize) {
     }
     assert!(node.cache.waits().is_empty());
     node.records.lock().over = true;
-    node.hints.wake();
+    node.requests.wake();
     node.work.notify_one();
     for thread in generator {
         thread.join().unwrap();

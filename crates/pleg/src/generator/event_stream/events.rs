@@ -17,13 +17,13 @@ const MOST_BY_ID: usize = 32;
 
 /// What events want lists for.
 #[derive(Debug, Default)]
-pub(in crate::generator) struct ListRequests {
+pub(in crate::generator) struct HintedPods {
     pub(in crate::generator) all: bool,
     /// Pods, with the ids that should be found in them.
     pub(in crate::generator) pods: HashMap<PodUid, HashSet<Arc<str>>>,
 }
 
-impl ListRequests {
+impl HintedPods {
     pub(in crate::generator) fn is_empty(&self) -> bool {
         !self.all && self.pods.is_empty()
     }
@@ -52,7 +52,7 @@ impl ListRequests {
 impl<R: Runtime> Generator<R> {
     /// Looks at what the events were about, or notes that lists are wanted for it.
     pub(super) fn sort_hints(&mut self) {
-        let stirred = self.hints.take_stirred();
+        let stirred = self.requests.take_event_hints();
         if stirred.is_empty() {
             return;
         }
@@ -60,7 +60,7 @@ impl<R: Runtime> Generator<R> {
         let evented = &mut self.evented;
         evented.trust.reported();
         if stirred.all {
-            evented.wanted.all = true;
+            evented.hinted.all = true;
             evented.misses.hinted_all(now);
         }
         let mut by_id: HashMap<PodKey, Vec<Arc<str>>> = HashMap::new();
@@ -75,7 +75,7 @@ impl<R: Runtime> Generator<R> {
             }
             // What was never seen and is gone again is nobody's news; unless it is being listed, or was just told to be there, as
             // by runtimes that say so of what has only stopped.
-            let news = stir.seen || self.listing.is_some();
+            let news = stir.seen || self.lists.is_in_flight();
             match (known, uid) {
                 (Some(key), Some(uid)) => {
                     evented.misses.hinted(&uid, now);
@@ -83,7 +83,7 @@ impl<R: Runtime> Generator<R> {
                         evented.stopped.ended(&uid, now);
                     }
                     if deleted {
-                        evented.wanted.pods.entry(uid).or_default();
+                        evented.hinted.pods.entry(uid).or_default();
                     } else {
                         by_id.entry(key).or_default().push(id);
                     }
@@ -91,22 +91,22 @@ impl<R: Runtime> Generator<R> {
                 (_, Some(uid)) => {
                     evented.misses.hinted(&uid, now);
                     if news {
-                        let ids = evented.wanted.pods.entry(uid).or_default();
+                        let ids = evented.hinted.pods.entry(uid).or_default();
                         // It need not be there.
                         ids.extend(Some(id).filter(|_| !deleted));
                     }
                 }
                 (_, None) => {
                     evented.misses.hinted_all(now);
-                    evented.wanted.all |= news;
+                    evented.hinted.all |= news;
                 }
             }
         }
         for uid in stirred.pods {
             evented.misses.hinted(&uid, now);
-            evented.wanted.pods.entry(uid).or_default();
+            evented.hinted.pods.entry(uid).or_default();
         }
-        evented.wanted.bound();
+        evented.hinted.bound();
         self.relist_at_once(by_id);
     }
 
@@ -127,11 +127,11 @@ impl<R: Runtime> Generator<R> {
             let listed = claim.reached == Reached::Gone || self.records.is_sandbox(&claim.id);
             match self.records.pod_of(&claim.id) {
                 Some(key) if !listed => by_id.entry(key).or_default().push(claim.id),
-                Some(_) => _ = self.evented.wanted.pods.entry(claim.pod).or_default(),
+                Some(_) => _ = self.evented.hinted.pods.entry(claim.pod).or_default(),
                 None => {}
             }
         }
-        self.evented.wanted.bound();
+        self.evented.hinted.bound();
         self.relist_at_once(by_id);
     }
 
@@ -145,9 +145,9 @@ impl<R: Runtime> Generator<R> {
         let stopped = self.evented.stopped.due(now, |uid| has_stopped(records, uid));
         if self.evented.standing.is_connected() && self.evented.period.is_grown() {
             for uid in stopped {
-                self.evented.wanted.pods.entry(uid).or_default();
+                self.evented.hinted.pods.entry(uid).or_default();
             }
-            self.evented.wanted.bound();
+            self.evented.hinted.bound();
         }
     }
 
@@ -156,15 +156,15 @@ impl<R: Runtime> Generator<R> {
         if by_id.is_empty() {
             return;
         }
-        if self.first {
-            self.evented.wanted.all = true;
+        if self.schedule.is_first() {
+            self.evented.hinted.all = true;
             return;
         }
         if by_id.len() > MOST_BY_ID {
             // So many pods are one full relist, and it still knows which of them events were about.
             let uids = by_id.keys().filter_map(|&key| self.records.pod(key));
             let pods = uids.map(|pod| (pod.uid.clone(), HashSet::new())).collect();
-            self.evented.wanted.put_back(ListRequests { all: false, pods });
+            self.evented.hinted.put_back(HintedPods { all: false, pods });
             return;
         }
         let complete = self.cache.reader().complete();
@@ -190,15 +190,15 @@ mod tests {
 
     #[test]
     fn what_lists_are_wanted_for_is_bounded() {
-        let mut wanted = ListRequests::default();
+        let mut wanted = HintedPods::default();
         for n in 0..10_000 {
             let pods = HashMap::from([(PodUid::from(format!("{n}").as_str()), HashSet::new())]);
-            wanted.put_back(ListRequests { all: false, pods });
+            wanted.put_back(HintedPods { all: false, pods });
         }
         assert!(wanted.all && wanted.pods.len() < 4097);
         let ids = (0..10_000).map(|n| format!("{n}").as_str().into()).collect();
-        let mut wanted = ListRequests::default();
-        wanted.put_back(ListRequests {
+        let mut wanted = HintedPods::default();
+        wanted.put_back(HintedPods {
             all: false,
             pods: HashMap::from([(PodUid::from("a"), ids)]),
         });

@@ -26,17 +26,11 @@ use crate::health::diagnosis::Trouble;
 use crate::model::event::Source;
 use crate::recorder::line::Turn;
 use crate::runtime::Runtime;
-pub(super) use events::ListRequests;
+pub(super) use events::HintedPods;
 use verify::Standing;
 
-/// Lists that events ask for take at most one part in so many of the time, however slow they are: a storm must not keep the runtime
-/// listing. What they wait for comes with the next full relist in any case.
-const SHARE: u32 = 4;
 /// A stream that reconnects within this time is not reported as down; nor is one whose runtime is gone, which is reported anyway.
 const UNTOLD: Duration = Duration::from_secs(5);
-/// How often the gauges follow what events bring.
-const COUNT: Duration = Duration::from_secs(1);
-
 /// What the generator knows of the runtime's events.
 #[derive(Debug)]
 pub(super) struct Evented {
@@ -60,14 +54,7 @@ pub(super) struct Evented {
     /// Since when the stream is down, and whether that was logged.
     down: Option<(Instant, bool)>,
     /// What lists are wanted for.
-    pub(super) wanted: ListRequests,
-    /// No list on account of events before this.
-    not_before: Instant,
-    /// No list on account of callers' requests before this.
-    asked_not_before: Instant,
-    /// What the last full relist took, and the last lists of single pods.
-    full_took: Duration,
-    pods_took: Duration,
+    pub(super) hinted: HintedPods,
 }
 
 impl Evented {
@@ -93,39 +80,13 @@ impl Evented {
             reason: Arc::default(),
             error: None,
             down: None,
-            wanted: ListRequests::default(),
-            not_before: Instant::now(),
-            asked_not_before: Instant::now(),
-            full_took: Duration::ZERO,
-            pods_took: Duration::ZERO,
+            hinted: HintedPods::default(),
         }
     }
 
     /// The runtime was away and answers again.
     pub(super) fn runtime_back(&self) {
         self.link.runtime_back();
-    }
-
-    /// Lists have answered, or failed: the next ones that events ask for wait their share. `requested`: callers asked for them, and
-    /// they were not due.
-    pub(super) fn listed(&mut self, took: Duration, full: bool, requested: bool) {
-        let now = Instant::now();
-        self.not_before = now + took * (SHARE - 1);
-        if full {
-            self.full_took = took;
-        } else {
-            self.pods_took = took;
-        }
-        if full && requested {
-            // A request is served at once, and requests without end leave the runtime as much time as they take from it.
-            self.asked_not_before = now + took;
-        }
-    }
-
-    /// One list of everything costs the runtime less than a list for each of so many pods.
-    pub(super) fn full_is_cheaper(&self, pods: usize) -> bool {
-        let pods = u32::try_from(pods).unwrap_or(u32::MAX);
-        pods > 1 && self.pods_took.saturating_mul(pods) > self.full_took
     }
 
     /// When to report that the stream is down.
@@ -157,7 +118,7 @@ impl<R: Runtime> Generator<R> {
                 runtime: Arc::clone(&self.runtime),
                 mode,
                 exclusive_subscriber: self.config.evented.exclusive_subscriber,
-                hints: self.hints.clone(),
+                requests: self.requests.clone(),
                 link: self.evented.link.clone(),
                 metrics: self.metrics.clone(),
             };
@@ -165,38 +126,11 @@ impl<R: Runtime> Generator<R> {
         })
     }
 
-    /// When the next full relist is due: after the pause. A `newer_than` waiter advances it, but never to less than one base period
-    /// after the last.
-    pub(super) fn full_at(&self) -> Instant {
-        let period = &self.evented.period;
-        let oldest = period.is_grown().then(|| self.cache.reader().oldest_wait()).flatten();
-        let generic = self.next_full.checked_sub(period.now().saturating_sub(period.least()));
-        match (oldest, generic) {
-            (Some(since), Some(generic)) => generic.max(since + period.least()).min(self.next_full),
-            _ => self.next_full,
-        }
-    }
-
-    /// When lists that events ask for may be sent.
-    pub(super) fn stirred_at(&self) -> Option<Instant> {
-        (!self.evented.wanted.is_empty()).then(|| self.evented.not_before.max(self.not_before))
-    }
-
-    /// When lists that callers ask for may be sent.
-    pub(super) fn asked_at(&self) -> Option<Instant> {
-        (!self.hints.is_empty()).then(|| self.evented.asked_not_before.max(self.not_before))
-    }
-
     /// When the stream itself next needs attention: a suspicion becomes a miss, or something is to be looked at again.
     pub(super) fn stream_at(&self) -> Option<Instant> {
         let evented = &self.evented;
         let wakes = [evented.misses.next(), evented.ahead.next(), evented.stopped.next()];
         wakes.into_iter().flatten().min()
-    }
-
-    /// When the gauges are to follow what looks at single pods brought.
-    pub(super) fn count_at(&self) -> Option<Instant> {
-        self.uncounted.then(|| self.counted + COUNT)
     }
 
     /// Whatever the stream has to say: whether it is up, what it was about, and what it failed to tell.
@@ -211,8 +145,8 @@ impl<R: Runtime> Generator<R> {
         self.list_stopped_pods();
         self.judge_misses();
         self.forget_misses();
-        if self.count_at().is_some_and(|at| Instant::now() >= at) {
-            self.count();
+        if self.census.next_wake().is_some_and(|at| Instant::now() >= at) {
+            self.census.count(&self.records, &self.metrics);
         }
     }
 
@@ -248,7 +182,7 @@ impl<R: Runtime> Generator<R> {
                 self.trust_connected(runtime);
                 self.recorder.transition(Turn::Evented, None, Some(&reason), None);
                 // Subscribed: relist now. Earlier changes are found, later ones have events.
-                self.hints.all(Source::Relist);
+                self.requests.all(Source::Relist);
             }
             StreamState::Off { reason } => {
                 self.evented.down = None;
@@ -263,7 +197,7 @@ impl<R: Runtime> Generator<R> {
                 if was_up {
                     self.recorder.transition(Turn::Generic, None, Some(&reason), None);
                     // What happened meanwhile has no event.
-                    self.hints.all(Source::Relist);
+                    self.requests.all(Source::Relist);
                 }
             }
             StreamState::Asking => {}

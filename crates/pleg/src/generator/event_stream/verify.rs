@@ -7,7 +7,7 @@ use pleg_cri::error::seconds;
 use tokio::time::Instant;
 
 use super::super::Generator;
-use super::ListRequests;
+use super::HintedPods;
 use crate::evented::StreamState;
 use crate::evented::misses::Suspicion;
 use crate::evented::trust::{LOSSY_PERIOD, MEMORY, Trust};
@@ -59,7 +59,7 @@ impl Standing {
 impl<R: Runtime> Generator<R> {
     /// A full relist found news about these pods, and events asked for `told` of them. Suspects the others that the stream should have
     /// reported.
-    pub(in crate::generator) fn verify(&mut self, touched: &[PodKey], told: &ListRequests) {
+    pub(in crate::generator) fn verify(&mut self, touched: &[PodKey], told: &HintedPods) {
         let now = Instant::now();
         self.evented.misses.forget_old(now);
         if self.evented.standing != Standing::Verified || told.all {
@@ -87,7 +87,7 @@ impl<R: Runtime> Generator<R> {
     }
 
     /// Events asked for a relist of this pod.
-    pub(in crate::generator) fn is_told(&self, key: PodKey, told: &ListRequests) -> bool {
+    pub(in crate::generator) fn is_told(&self, key: PodKey, told: &HintedPods) -> bool {
         self.records
             .pod(key)
             .is_some_and(|pod| told.pods.contains_key(&pod.uid))
@@ -200,7 +200,8 @@ impl<R: Runtime> Generator<R> {
     /// Full relists come as often as in generic mode again.
     pub(in crate::generator) fn reset_period(&mut self, why: &str) {
         if self.evented.period.reset() {
-            self.next_full = self.next_full.min(Instant::now() + self.evented.period.now());
+            self.schedule
+                .advance_next_full(Instant::now() + self.evented.period.now());
             self.period_changed(why);
         }
     }

@@ -526,14 +526,14 @@ impl<R: Runtime> Generator<R> {
             self.prober.suspect(&pod.uid);
         }
         if failure.kind.is_unreachable() {
-            self.restarted = self.cache.reader().token();
+            self.identity.call_unreachable(self.cache.reader().token());
         }
         if asked.is_some() {
             self.quarantine.enqueue(id);
         }
         self.show_stale(key, Some(tried));
         self.gauges();
-        self.moved(key);
+        self.inspection_settled(key);
     }
 
     /// Reports the object to health, recorder and log, unless it is too early to report.
@@ -552,12 +552,11 @@ impl<R: Runtime> Generator<R> {
                 held.denied = Denied::At(Instant::now());
             }
             // Most likely the sandbox went away since it was listed. It is a trouble if a list that was sent later still has it.
-            let listed_since = |at: Instant| self.sandboxes_listed.is_some_and(|sent| sent > at);
-            if matches!(held.denied, Denied::At(at) if !listed_since(at)) {
+            if matches!(held.denied, Denied::At(at) if !self.lists.sandboxes_listed_since(at)) {
                 if held.source == Source::OnDemand {
-                    self.hints.pod(&pod.uid, held.source);
+                    self.requests.pod(&pod.uid, held.source);
                 } else {
-                    self.evented.wanted.pods.entry_ref(&pod.uid).or_default();
+                    self.evented.hinted.pods.entry_ref(&pod.uid).or_default();
                 }
                 return;
             }
@@ -574,7 +573,7 @@ impl<R: Runtime> Generator<R> {
         let gone = failure.kind.is_unreachable() && (held.attempts == 1 || relists_fail);
         if gone {
             // The next relist shows whether the runtime is gone, and reports that; relist now.
-            self.hints.all(Source::Relist);
+            self.requests.all(Source::Relist);
         } else if !std::mem::replace(&mut held.logged, true) {
             let who = Who {
                 pod: Some(pod.full_name()),

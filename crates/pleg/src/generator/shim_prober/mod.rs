@@ -185,11 +185,11 @@ impl<R: Runtime> Generator<R> {
     /// Starts the probes that are due. Returns when to come again.
     pub(super) fn probe(&mut self) -> Option<Instant> {
         let config = self.config.probe;
-        if config.round.is_zero() || self.first {
+        if config.round.is_zero() || self.schedule.is_first() {
             return None;
         }
         let now = Instant::now();
-        let others = self.listing.is_some() || !self.inspections.is_empty();
+        let others = self.lists.is_in_flight() || !self.inspections.is_empty();
         let probes = self.prober.in_flight.len();
         if let Some(until) = self.prober.isolated.holds(now, probes, others, config) {
             return Some(until);
@@ -382,6 +382,6 @@ impl<R: Runtime> Generator<R> {
         }
         self.metrics.hung_shims(self.prober.hung.len());
         // Whatever happened behind the shim's back shows now.
-        self.hints.pod(uid, crate::model::event::Source::Relist);
+        self.requests.pod(uid, crate::model::event::Source::Relist);
     }
 }

@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use super::Generator;
 use super::inspections::InspectTrigger;
-use super::relist::{Alone, Answers, Arrived, Part, list_containers, list_sandboxes};
+use super::listing::{Arrived, ListKind, SingleList, list_containers, list_sandboxes};
 use crate::health::Who;
 use crate::health::diagnosis::Trouble;
 use crate::model::event::Source;
@@ -309,18 +309,18 @@ impl Hang {
 impl<R: Runtime> Generator<R> {
     /// Asks by id if the list in flight has been so for too long. Returns when to come again.
     pub(super) fn poll_known_objects(&mut self) -> Option<Instant> {
-        let listing = self.listing.as_ref()?;
-        let (now, since) = (Instant::now(), listing.started);
+        let listing = self.lists.in_flight()?;
+        let (now, since) = (Instant::now(), listing.relist.started);
         // Once a list has hung, the next one is not given that time again.
         if self.stuck_list.hang.is_none() {
-            let patience = self.list_patience();
+            let patience = self.lists.patience();
             if now < since + patience {
                 return Some(since + patience);
             }
             tracing::debug!("no answer to {} for {}", listing.waits_for(), seconds(patience));
             self.stuck_list.hang = Some(Hang::new(now, since));
         }
-        self.take_in_what_answered();
+        self.take_in_answered_list();
         self.send_other_list(now);
         self.send_calls_by_id(now);
         self.name_suspects(now);
@@ -328,42 +328,36 @@ impl<R: Runtime> Generator<R> {
     }
 
     /// One of the two lists has answered: it does not wait for the other one.
-    fn take_in_what_answered(&mut self) {
-        let Some(listing) = &mut self.listing else { return };
-        let list = match (&mut listing.sandboxes, &mut listing.containers) {
-            (answered @ Part::Answered(..), Part::Open) => match std::mem::replace(answered, Part::TakenIn) {
-                Part::Answered(list, _) => Alone::Sandboxes(list),
-                _ => return,
-            },
-            (Part::Open, answered @ Part::Answered(..)) => match std::mem::replace(answered, Part::TakenIn) {
-                Part::Answered(list, _) => Alone::Containers(list),
-                _ => return,
-            },
-            _ => return,
+    fn take_in_answered_list(&mut self) {
+        let Some(listing) = self.lists.in_flight_mut() else {
+            return;
         };
-        let started = listing.started;
+        let started = listing.relist.started;
+        let Some(list) = listing.take_answered_list() else {
+            return;
+        };
         if let Some(hang) = &mut self.stuck_list.hang {
             hang.relist = Relist::At(Instant::now() + self.config.period);
         }
-        self.take_in_alone(list, started);
+        self.take_in_single_list(list, started);
     }
 
     /// Sends the list that answers, a period after it last did.
     fn send_other_list(&mut self, now: Instant) {
-        let (Some(hang), Some(listing)) = (&mut self.stuck_list.hang, &self.listing) else {
+        let (Some(hang), Some(listing)) = (&mut self.stuck_list.hang, self.lists.in_flight()) else {
             return;
         };
         if !matches!(hang.relist, Relist::At(at) if now >= at) {
             return;
         }
         let runtime = Arc::clone(&self.runtime);
-        let call = match listing.answers_otherwise() {
-            Some(Answers::Sandboxes) => {
+        let call = match listing.answering_list() {
+            Some(ListKind::Sandboxes) => {
                 let mut list = SandboxList::default();
                 self.records.prepare_sandboxes(&mut list);
                 list_sandboxes(runtime, None, list).boxed()
             }
-            Some(Answers::Containers) => {
+            Some(ListKind::Containers) => {
                 let mut list = ContainerList::default();
                 self.records.prepare_containers(&mut list);
                 list_containers(runtime, None, list).boxed()
@@ -398,7 +392,7 @@ impl<R: Runtime> Generator<R> {
 
     /// Reports suspects to health and, once, to the log.
     fn name_suspects(&mut self, now: Instant) {
-        let (Some(hang), Some(listing)) = (&mut self.stuck_list.hang, &self.listing) else {
+        let (Some(hang), Some(listing)) = (&mut self.stuck_list.hang, self.lists.in_flight()) else {
             return;
         };
         let mut named = Vec::new();
@@ -461,14 +455,14 @@ impl<R: Runtime> Generator<R> {
         let Some(hang) = &mut self.stuck_list.hang else { return };
         hang.relist = Relist::At(Instant::now() + self.config.period);
         let list = match arrived {
-            Arrived::Sandboxes(list, Ok(_)) => Alone::Sandboxes(list),
-            Arrived::Containers(list, Ok(_)) => Alone::Containers(list),
+            Arrived::Sandboxes(list, Ok(_)) => SingleList::Sandboxes(list),
+            Arrived::Containers(list, Ok(_)) => SingleList::Containers(list),
             // It is sent again.
             _ => return,
         };
         self.limiter.alive(sent);
-        let is_of_sandboxes = matches!(list, Alone::Sandboxes(_));
-        self.take_in_alone(list, sent);
+        let is_of_sandboxes = matches!(list, SingleList::Sandboxes(_));
+        self.take_in_single_list(list, sent);
         if is_of_sandboxes {
             let token = self.cache.reader().complete();
             for key in self.stuck_list.confirm_emptied(sent) {
@@ -505,10 +499,10 @@ impl<R: Runtime> Generator<R> {
 
     fn found_by_id(&mut self, key: PodKey, asked: bool) {
         let why = (line::Scope::Pods, Source::Relist);
-        let since = self.listing.as_ref().map(|listing| listing.started.elapsed());
+        let since = self.lists.sent().map(|sent| sent.elapsed());
         self.recorder
             .relisted(&mut self.records, &[key], why, since.unwrap_or_default(), 0);
-        self.uncounted = true;
+        self.census.note(true);
         // A container that nobody has listed yet may be missing, so this vouches for nothing beyond the last complete relist.
         let why = if asked {
             InspectTrigger::Asked
@@ -519,7 +513,7 @@ impl<R: Runtime> Generator<R> {
     }
 
     /// Lists are answered again, or the runtime is gone altogether.
-    pub(super) fn end_by_id(&mut self, answered: bool) {
+    pub(super) fn end_stuck_list(&mut self, answered: bool) {
         let Some(hang) = self.stuck_list.hang.take() else {
             return;
         };
