@@ -24,7 +24,7 @@ mod schedule;
 mod shim_prober;
 mod stuck_list;
 mod take_in;
-mod troubles;
+mod health_watch;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -67,7 +67,7 @@ pub use shim_prober::ProbeConfig;
 use shim_prober::ShimProber;
 pub(crate) use shim_prober::Suspects;
 use stuck_list::StuckList;
-use troubles::Told;
+use health_watch::Told;
 
 /// Most callers that may wait for a recording.
 const RECORDINGS: usize = 4;
