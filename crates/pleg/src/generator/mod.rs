@@ -14,65 +14,56 @@ mod census;
 mod commit;
 mod config;
 mod event_stream;
+mod health_watch;
 mod identity;
 mod inspections;
+mod late_reasons;
 mod listing;
+mod publisher;
 mod quarantine;
+mod recordings;
 mod relist;
 pub(crate) mod requests;
 mod schedule;
 mod shim_prober;
 mod stuck_list;
 mod take_in;
-mod health_watch;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::future::BoxFuture;
-use futures_util::stream::FuturesUnordered;
-use hashbrown::HashMap;
-use pleg_cri::error::seconds;
-use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::generator::requests::RelistRequests;
 use crate::health::monitor::RuntimeMonitor;
 use crate::health::readiness::Readiness;
 use crate::health::{Alive, Health};
 use crate::inspect::limiter::Limiter;
 use crate::metrics::Metrics;
-use crate::model::PodUid;
-use crate::model::cursor::InstanceId;
-use crate::model::event::{Event, EventType};
-use crate::publish::cache::CacheWriter;
-use crate::publish::feed::FeedWriter;
-use crate::publish::handle::{Pleg, Stops};
-use crate::recorder::line::Turn;
-use crate::recorder::{Recorder, Recording};
-use crate::records::{PodKey, Records};
+use crate::publish::handle::Pleg;
+use crate::recorder::Recorder;
+use crate::records::Records;
 use crate::runtime::Runtime;
 use census::Census;
 pub use config::{Config, ConfigError};
 use event_stream::Evented;
+use health_watch::HealthWatch;
 use identity::RuntimeIdentity;
-use inspections::{Done, PodInspection, Queue};
+use inspections::Inspections;
+use late_reasons::LateReasons;
 use listing::Lists;
+use publisher::Publisher;
 use quarantine::Quarantine;
+use recordings::RecordingRequests;
+use requests::RelistRequests;
 use schedule::RelistSchedule;
 pub use shim_prober::ProbeConfig;
 use shim_prober::ShimProber;
 pub(crate) use shim_prober::Suspects;
 use stuck_list::StuckList;
-use health_watch::Told;
-
-/// Most callers that may wait for a recording.
-const RECORDINGS: usize = 4;
 
 /// The one writer. Made with [`Generator::new`], started with [`Generator::run`], used through its [`Pleg`] handle.
+///
+/// Every stage owns its state; what several stages use comes first.
 #[derive(Debug)]
 pub struct Generator<R> {
     /// The first field, so that a reader who sees the feed or the cache end never finds the generator healthy.
@@ -80,107 +71,81 @@ pub struct Generator<R> {
     runtime: Arc<R>,
     config: Config,
     metrics: Metrics,
-
-    records: Records,
-    cache: CacheWriter,
-    feed: FeedWriter,
+    limiter: Limiter,
     health: Health,
     readiness: Readiness,
-    requests: RelistRequests,
-    stops: Stops,
-    limiter: Limiter,
     recorder: Recorder,
-    /// Requests for a recording.
-    recordings: (
-        mpsc::Sender<oneshot::Sender<Recording>>,
-        mpsc::Receiver<oneshot::Sender<Recording>>,
-    ),
 
+    /// What callers and events ask for.
+    requests: RelistRequests,
+    recordings: RecordingRequests,
+    /// When to relist.
     schedule: RelistSchedule,
+    /// The lists in flight.
     lists: Lists,
     identity: RuntimeIdentity,
+    /// What the lists said, and what was committed.
+    records: Records,
     census: Census,
     evented: Evented,
-    /// Since when the generator is reported unhealthy.
-    unhealthy_since: Option<Instant>,
-    /// What readers of the feed know of troubles.
-    told: Told,
-    started: Instant,
-
-    /// Pods with something to do, and only those.
-    work: HashMap<PodKey, PodInspection>,
-    queue: Queue,
-    inspections: FuturesUnordered<BoxFuture<'static, Done>>,
-    next_inspection: u64,
-
-    /// Pods with a container that was killed, and when to ask again why: see [`crate::inspect::may_learn_more`].
-    reasons: VecDeque<(Instant, PodUid)>,
+    inspections: Inspections,
+    late_reasons: LateReasons,
     /// What does not answer.
     quarantine: Quarantine,
     stuck_list: StuckList,
     prober: ShimProber,
+    /// What readers see.
+    publisher: Publisher,
+    health_watch: HealthWatch,
 }
 
 impl<R: Runtime> Generator<R> {
-    /// A generator that looks at `runtime`. Does nothing until it is run. Settings that contradict each other are not refused here but
+    /// A generator that observes `runtime`. Does nothing until it is run. Settings that contradict each other are not refused here but
     /// logged when it runs: whoever takes them from people calls [`Config::validate`] first, as [`connect()`](crate::connect()) does.
     pub fn new(runtime: R, config: Config, metrics: Metrics) -> Self {
-        let cache = CacheWriter::default();
         let now = Instant::now();
         metrics.inspections_bounds(config.inspections.least, config.inspections.most);
-        let evented = Evented::new(&config);
         let health = Health::new(config.threshold, runtime.inflight(), runtime.endpoint().map(Into::into));
+        let publisher = Publisher::new(&config, &metrics);
         Self {
             _alive: health.alive(),
-            readiness: Readiness::new(health.clone()),
-            health,
-            feed: FeedWriter::new(
-                InstanceId::random(),
-                config.feed_capacity,
-                cache.reader(),
-                metrics.overflows(),
-            ),
-            requests: RelistRequests::new(cache.reader()),
             limiter: Limiter::new(config.inspections),
+            readiness: Readiness::new(health.clone()),
             recorder: Recorder::new(config.recorder, metrics.calls()),
-            recordings: mpsc::channel(RECORDINGS),
-            runtime: Arc::new(runtime),
-            metrics,
-            records: Records::default(),
-            cache,
-            stops: Stops::default(),
+            requests: RelistRequests::new(publisher.cache.reader()),
+            recordings: RecordingRequests::new(),
             schedule: RelistSchedule::new(&config, now),
             lists: Lists::new(&config),
             identity: RuntimeIdentity::default(),
+            records: Records::default(),
             census: Census::new(now),
-            evented,
-            unhealthy_since: None,
-            told: Told::default(),
-            started: now,
-            work: HashMap::new(),
-            queue: Queue::default(),
-            inspections: FuturesUnordered::new(),
-            next_inspection: 0,
-            reasons: VecDeque::new(),
+            evented: Evented::new(&config),
+            inspections: Inspections::default(),
+            late_reasons: LateReasons::default(),
             quarantine: Quarantine::default(),
             stuck_list: StuckList::default(),
             prober: ShimProber::new(now),
+            publisher,
+            health_watch: HealthWatch::new(health.clone(), config.threshold, now),
+            health,
+            runtime: Arc::new(runtime),
             config,
+            metrics,
         }
     }
 
     /// The handle through which callers use the generator.
     pub fn handle(&self) -> Pleg {
         Pleg {
-            cache: self.cache.reader(),
-            feed: self.feed.reader(),
+            cache: self.publisher.cache.reader(),
+            feed: self.publisher.feed(),
             health: self.health.clone(),
             readiness: self.readiness.clone(),
             hints: self.requests.clone(),
-            stops: self.stops.clone(),
+            stops: self.publisher.stops(),
             suspects: self.prober.suspects.clone(),
             metrics: self.metrics.clone(),
-            recordings: self.recordings.0.clone(),
+            recordings: self.recordings.sender(),
         }
     }
 
@@ -204,7 +169,7 @@ impl<R: Runtime> Generator<R> {
             self.follow_stream();
             self.end_relist_if_late();
             self.check_health();
-            self.tell_troubles();
+            self.announce_troubles();
             self.ask_for_reasons();
             self.start_inspections();
             self.start_retries();
@@ -214,17 +179,17 @@ impl<R: Runtime> Generator<R> {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return,
-                Some(done) = self.inspections.next() => self.inspected(done),
+                done = self.inspections.next() => self.inspected(done),
                 arrived = self.lists.next() => self.list_arrived(arrived),
                 ended = self.quarantine.next() => self.retried(ended),
                 progress = self.stuck_list.next() => self.by_id_progress(progress),
                 probed = self.prober.next() => self.probed(probed),
-                Some(reply) = self.recordings.1.recv() => {
+                reply = self.recordings.next() => {
                     // The caller may have left.
-                    let _ = reply.send(self.recorder.recording(&self.records, self.feed.reader().newest()));
+                    let _ = reply.send(self.recorder.recording(&self.records, self.publisher.newest()));
                 }
                 () = self.requests.wait() => {}
-                () = self.cache.wanted(), if self.evented.period.is_grown() => {}
+                () = self.publisher.cache.wanted(), if self.evented.period.is_grown() => {}
                 () = tokio::time::sleep_until(wake) => {}
             }
         }
@@ -232,20 +197,14 @@ impl<R: Runtime> Generator<R> {
 
     /// When there is something to do even if nothing arrives.
     fn next_wake(&self) -> Instant {
-        let expiry = if self.unhealthy_since.is_none() {
-            Some(self.expires())
-        } else {
-            None
-        };
         let wakes = [
             self.relist_wake(),
             self.stream_at(),
-            self.reasons.front().map(|(at, _)| *at),
+            self.late_reasons.next_wake(),
             self.evented.tell_at().filter(|_| !self.health.relists_fail()),
             self.census.next_wake(),
-            expiry,
             self.quarantine.next_retry(),
-            self.troubles_at(),
+            self.health_watch.next_wake(),
         ];
         // Nothing at all never happens: either the expiry is to come, or a relist is in flight, or one is due.
         wakes
@@ -253,51 +212,5 @@ impl<R: Runtime> Generator<R> {
             .flatten()
             .min()
             .unwrap_or_else(|| Instant::now() + self.config.threshold)
-    }
-
-    /// The first moment that is *beyond* the threshold, as the kubelet's rule wants it.
-    fn expires(&self) -> Instant {
-        self.health.expires().unwrap_or(self.started + self.config.threshold) + Duration::from_millis(1)
-    }
-
-    /// Says once when the threshold has passed without a complete relist.
-    fn check_health(&mut self) {
-        let now = Instant::now();
-        if self.unhealthy_since.is_none() && now >= self.expires() {
-            self.unhealthy_since = Some(now);
-            self.told.unhealthy();
-            let report = self.health.report();
-            let message = &report.message;
-            tracing::error!("{}", report.short());
-            if let Some(first) = report.causes.first() {
-                tracing::debug!("{} {}", first.means, first.next);
-            }
-            self.recorder.transition(Turn::Unhealthy, None, Some(message), None);
-            self.announce(EventType::PlegNotHealthy, message);
-            self.reset_period("unhealthy");
-        }
-    }
-
-    /// Says once that looks are complete again.
-    fn check_recovery(&mut self) {
-        if let Some(since) = self.unhealthy_since.take() {
-            let message = format!("PLEG is healthy again, after {}", seconds(since.elapsed()));
-            tracing::info!("{message}");
-            let lasted = Some(since.elapsed());
-            self.recorder.transition(Turn::Healthy, None, None, lasted);
-            self.announce(EventType::PlegHealthy, &message);
-        }
-    }
-
-    fn announce(&mut self, kind: EventType, reason: &str) {
-        self.publish([Event {
-            reason: Some(reason.into()),
-            ..Event::of_generator(kind)
-        }]);
-    }
-
-    fn publish(&self, events: impl IntoIterator<Item = Event>) {
-        self.feed
-            .publish(events.into_iter().inspect(|event| self.metrics.event(event.kind)));
     }
 }

@@ -38,7 +38,10 @@ impl<R: Runtime> Generator<R> {
     /// When the next full relist is due.
     fn full_at(&self) -> Option<Instant> {
         let period = &self.evented.period;
-        let oldest = period.is_grown().then(|| self.cache.reader().oldest_wait()).flatten();
+        let oldest = period
+            .is_grown()
+            .then(|| self.publisher.cache.reader().oldest_wait())
+            .flatten();
         let grown = period.now().saturating_sub(period.least());
         self.schedule.full_at(grown, oldest.map(|since| since + period.least()))
     }
@@ -64,7 +67,7 @@ impl<R: Runtime> Generator<R> {
         if !due && !is_due(self.hinted_at()) && !is_due(self.requested_at()) {
             return;
         }
-        let cache = &self.cache;
+        let cache = &self.publisher.cache;
         let (requested, token) = self.requests.take(|| cache.start_relist());
         // Whatever the reason for a relist, it is news about what events were about.
         let hinted = std::mem::take(&mut self.evented.hinted);
@@ -242,7 +245,7 @@ impl<R: Runtime> Generator<R> {
         self.recorder.relist_failed(scope, now - started, &text);
         // A runtime that does not implement our calls is not the one we know.
         if error.kind.is_unreachable() || error.kind == ErrorKind::Unimplemented {
-            self.identity.lost(self.cache.reader().token());
+            self.identity.lost(self.publisher.token());
         }
         if full {
             self.metrics.relist_failed(now - started, error.kind.label());

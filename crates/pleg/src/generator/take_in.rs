@@ -54,7 +54,7 @@ impl<R: Runtime> Generator<R> {
         self.recorder
             .relisted(&mut self.records, &touched, recorded, started.elapsed(), 0);
         self.census.note(!touched.is_empty());
-        let token = self.cache.reader().complete();
+        let token = self.publisher.complete();
         for &key in &touched {
             self.schedule_inspection(key, token, Source::Relist, InspectTrigger::News);
         }
@@ -74,7 +74,7 @@ impl<R: Runtime> Generator<R> {
         // What of it has no label is not in these lists, so they vouch for nothing.
         let known = self.records.key(uid);
         let coverage = known.map_or(Coverage::News, Coverage::Pod);
-        let token = known.map_or_else(|| self.cache.reader().complete(), |_| token);
+        let token = known.map_or_else(|| self.publisher.complete(), |_| token);
         let (touched, _) = self.records.observe(snapshot, coverage);
         let recorded = (line::Scope::Pods, source);
         self.recorder
@@ -95,7 +95,7 @@ impl<R: Runtime> Generator<R> {
             if let Some(key) = self.records.key(uid) {
                 self.schedule_inspection(key, token, source, why);
             }
-            if self.cache.reader().get(uid).is_none() {
+            if self.publisher.cache.reader().get(uid).is_none() {
                 self.confirm_absence(source);
             }
         }
@@ -105,10 +105,14 @@ impl<R: Runtime> Generator<R> {
     pub(super) fn take_in_full(&mut self, snapshot: &mut Snapshot, coverage: Coverage, relist: &Relist, size: Size) {
         let touched = self.observe_full(snapshot, coverage, relist, size);
         self.inspect_touched(&touched, relist);
-        let waiting: HashSet<_> = touched.iter().copied().filter(|key| self.has_open_work(*key)).collect();
+        let waiting: HashSet<_> = touched
+            .iter()
+            .copied()
+            .filter(|key| self.inspections.has(*key))
+            .collect();
         self.records.recycle(touched);
         // Only now: every pod with news is held.
-        self.cache.complete_relist(relist.token);
+        self.publisher.cache.complete_relist(relist.token);
         self.schedule
             .open(OpenRelist::new(relist.started, relist.due, size.both, waiting));
         self.runtime_answers();

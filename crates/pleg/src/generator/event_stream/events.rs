@@ -167,7 +167,7 @@ impl<R: Runtime> Generator<R> {
             self.evented.hinted.put_back(HintedPods { all: false, pods });
             return;
         }
-        let complete = self.cache.reader().complete();
+        let complete = self.publisher.complete();
         for (key, ids) in by_id {
             // A container that nobody has listed yet may be missing, so this vouches for nothing beyond the last complete relist.
             self.inspect_objects(key, ids, complete);

@@ -69,7 +69,11 @@ impl<R: Runtime> Generator<R> {
             let Some(uid) = self.records.pod(key).map(|pod| pod.uid.clone()) else {
                 continue;
             };
-            if self.is_told(key, told) || self.is_stirred(key) || self.evented.misses.is_hinted(&uid, now) {
+            if self.is_told(key, told)
+                || self.inspections.is_hinted(key)
+                || self.quarantine.is_hinted(key)
+                || self.evented.misses.is_hinted(&uid, now)
+            {
                 continue;
             }
             let mut suspicion = Suspicion::new(now);
@@ -99,7 +103,7 @@ impl<R: Runtime> Generator<R> {
         if self.evented.misses.next().is_none_or(|at| now < at) {
             return;
         }
-        let cache = self.cache.reader();
+        let cache = self.publisher.cache.reader();
         let mut missed: Vec<PodUid> = Vec::new();
         for (uid, suspicion) in self.evented.misses.certain(now) {
             let failed_start = |id| {

@@ -170,7 +170,7 @@ impl Quarantine {
     }
 
     /// Something of the pod is in here on account of an event.
-    pub(super) fn is_stirred(&self, key: PodKey) -> bool {
+    pub(super) fn is_hinted(&self, key: PodKey) -> bool {
         let evented = |source: Source| source == Source::Evented;
         self.of_pod(key).filter_map(|id| self.objects.get(id)).any(|held| {
             let asked = held.asked.map(|(_, source)| source);
@@ -358,7 +358,7 @@ impl<R: Runtime> Generator<R> {
         if self.quarantine.next_retry().is_some_and(|at| at <= now) {
             self.requeue(due);
         }
-        let complete = self.cache.reader().complete();
+        let complete = self.publisher.complete();
         while self.quarantine.calls.len() < self.config.inspections.most_late
             && let Some(id) = self.quarantine.queue.pop_front()
         {
@@ -410,7 +410,7 @@ impl<R: Runtime> Generator<R> {
             if state.is_none() {
                 self.let_go(&id);
                 if let Some(pod) = self.records.pod(key) {
-                    self.cache.forget(&pod.uid, &id);
+                    self.publisher.cache.forget(&pod.uid, &id);
                 }
                 continue;
             }
@@ -458,7 +458,7 @@ impl<R: Runtime> Generator<R> {
             _ => {
                 let key = self.quarantine.objects[&id].pod;
                 self.quarantine.set(&id, Phase::Answered(answered));
-                if !self.is_inspecting(key) {
+                if !self.inspections.is_running(key) {
                     self.take_in_answers(key);
                 }
             }
@@ -526,7 +526,7 @@ impl<R: Runtime> Generator<R> {
             self.prober.suspect(&pod.uid);
         }
         if failure.kind.is_unreachable() {
-            self.identity.call_unreachable(self.cache.reader().token());
+            self.identity.call_unreachable(self.publisher.token());
         }
         if asked.is_some() {
             self.quarantine.enqueue(id);
@@ -656,7 +656,7 @@ impl<R: Runtime> Generator<R> {
             let held = self.quarantine.objects.get(id);
             held.is_some_and(|held| !matches!(held.phase, Phase::Waiting { .. }))
         };
-        self.has_open_work(key) || self.quarantine.of_pod(key).any(open)
+        self.inspections.has(key) || self.quarantine.of_pod(key).any(open)
     }
 
     /// Shows readers which parts of the pod are stale. `tried`: the look up to which one was asked for in vain.
@@ -665,7 +665,9 @@ impl<R: Runtime> Generator<R> {
             return;
         };
         let inspecting = self.is_being_asked(key);
-        self.cache.stale(&uid, self.stale_parts(key), tried, inspecting);
+        self.publisher
+            .cache
+            .stale(&uid, self.stale_parts(key), tried, inspecting);
     }
 }
 

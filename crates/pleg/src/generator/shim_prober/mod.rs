@@ -189,7 +189,7 @@ impl<R: Runtime> Generator<R> {
             return None;
         }
         let now = Instant::now();
-        let others = self.lists.is_in_flight() || !self.inspections.is_empty();
+        let others = self.lists.is_in_flight() || self.inspections.any_runs();
         let probes = self.prober.in_flight.len();
         if let Some(until) = self.prober.isolated.holds(now, probes, others, config) {
             return Some(until);

@@ -74,7 +74,7 @@ impl<R: Runtime> Generator<R> {
     fn may_ask(&self, key: PodKey) -> bool {
         let slow = self.config.probe.slow / 2;
         let list_is_slow = self.lists.sent().is_some_and(|sent| sent.elapsed() >= slow);
-        !self.has_open_work(key) && !self.quarantine.has_pod(key) && !list_is_slow
+        !self.inspections.has(key) && !self.quarantine.has_pod(key) && !list_is_slow
     }
 
     /// Containers to compare with, of pods far apart: those that were made together may wait for the same.

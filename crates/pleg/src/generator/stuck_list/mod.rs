@@ -73,7 +73,7 @@ impl StuckList {
     }
 
     /// A list hangs, and the log says so: with who holds it up, unless nobody stands out.
-    pub(super) fn is_told(&self) -> bool {
+    pub(super) fn is_logged(&self) -> bool {
         self.hang.as_ref().is_some_and(|hang| hang.logged)
     }
 }
@@ -464,7 +464,7 @@ impl<R: Runtime> Generator<R> {
         let is_of_sandboxes = matches!(list, SingleList::Sandboxes(_));
         self.take_in_single_list(list, sent);
         if is_of_sandboxes {
-            let token = self.cache.reader().complete();
+            let token = self.publisher.complete();
             for key in self.stuck_list.confirm_emptied(sent) {
                 self.schedule_inspection(key, token, Source::Relist, InspectTrigger::Asked);
             }
@@ -509,7 +509,7 @@ impl<R: Runtime> Generator<R> {
         } else {
             InspectTrigger::News
         };
-        self.schedule_inspection(key, self.cache.reader().complete(), Source::Relist, why);
+        self.schedule_inspection(key, self.publisher.complete(), Source::Relist, why);
     }
 
     /// Lists are answered again, or the runtime is gone altogether.
