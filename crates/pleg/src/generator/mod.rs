@@ -203,7 +203,7 @@ impl<R: Runtime> Generator<R> {
             self.late_reasons.next_wake(),
             self.evented.tell_at().filter(|_| !self.health.relists_fail()),
             self.census.next_wake(),
-            self.quarantine.next_retry(),
+            self.quarantine.next_wake(),
             self.health_watch.next_wake(),
         ];
         // Nothing at all never happens: either the expiry is to come, or a relist is in flight, or one is due.

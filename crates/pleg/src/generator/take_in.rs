@@ -82,7 +82,7 @@ impl<R: Runtime> Generator<R> {
         self.census.note(!touched.is_empty());
         let key = self.records.key(uid);
         if let Some(key) = key {
-            self.listed_again(key, started);
+            self.quarantine.listed_again(key, started);
         }
         for &pod in touched
             .iter()
@@ -186,6 +186,6 @@ impl<R: Runtime> Generator<R> {
             seconds(lasted)
         );
         self.evented.runtime_back();
-        self.retry_all();
+        self.quarantine.retry_all();
     }
 }
