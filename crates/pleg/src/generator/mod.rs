@@ -182,7 +182,7 @@ impl<R: Runtime> Generator<R> {
                 done = self.inspections.next() => self.inspected(done),
                 arrived = self.lists.next() => self.list_arrived(arrived),
                 ended = self.quarantine.next() => self.retried(ended),
-                progress = self.stuck_list.next() => self.by_id_progress(progress),
+                progress = self.stuck_list.next() => self.stuck_list_progress(progress),
                 probed = self.prober.next() => self.probed(probed),
                 reply = self.recordings.next() => {
                     // The caller may have left.
