@@ -11,7 +11,7 @@ use pleg_cri::{Error, ErrorKind};
 use tokio::time::{Instant, timeout};
 
 use super::Mode;
-use super::link::{Link, State};
+use super::link::{Link, StreamState};
 use crate::generator::requests::RelistRequests;
 use crate::metrics::Metrics;
 use crate::runtime::quirks::{Quirks, made_at};
@@ -72,7 +72,7 @@ impl<R: Runtime> Stream<R> {
             let error = match ended {
                 Ended::NotOffered(reason) => {
                     ever_up = false;
-                    self.turn(State::Off { reason });
+                    self.turn(StreamState::Off { reason });
                     // Either way it is asked again.
                     let _ = timeout(RECHECK, self.link.back()).await;
                     continue;
@@ -89,17 +89,17 @@ impl<R: Runtime> Stream<R> {
             };
             self.metrics.stream_failed();
             let since = match self.link.state() {
-                State::Down { since, .. } => since,
+                StreamState::Down { since, .. } => since,
                 _ => Instant::now(),
             };
-            self.turn(State::Down { error, since });
+            self.turn(StreamState::Down { error, since });
             let jitter = pause.mul_f64(0.5 + fastrand::f64() / 2.0);
             let back = timeout(jitter, self.link.back()).await;
             pause = back.map_or((pause * 2).min(AGAIN[1]), |()| AGAIN[0]);
         }
     }
 
-    fn turn(&self, state: State) {
+    fn turn(&self, state: StreamState) {
         if self.link.set(state) {
             self.requests.wake();
         }
@@ -170,7 +170,7 @@ impl<R: Runtime> Stream<R> {
         *first = false;
         self.metrics.stream_up();
         let runtime = Arc::clone(name);
-        self.turn(State::Up { runtime, splits });
+        self.turn(StreamState::Up { runtime, splits });
     }
 }
 

@@ -183,7 +183,7 @@ impl<R: Runtime> Generator<R> {
             self.clear_unchanged(key);
             match (asked, uid) {
                 (Some((_, source)), Some(uid)) => _ = self.requests.pod(&uid, source),
-                (None, Some(uid)) => _ = self.evented.hinted.pods.entry(uid).or_default(),
+                (None, Some(uid)) => _ = self.stream.hinted.pods.entry(uid).or_default(),
                 _ => {}
             }
             return true;
@@ -200,10 +200,10 @@ impl<R: Runtime> Generator<R> {
     /// Asks for lists of the pod where the inspection says something that only lists can settle.
     fn want_lists(&mut self, uid: &PodUid, by_id: bool, inspected: &Inspected) {
         // There may be no event for what is ahead of the lists, and the next full relist is far.
-        let behind = !by_id && self.evented.period.is_grown() && self.records.is_behind(inspected);
+        let behind = !by_id && self.stream.period.is_grown() && self.records.is_behind(inspected);
         // What went without a word: its pod may not be what we think.
         if behind || (by_id && inspected.misses_something()) {
-            self.evented.hinted.pods.entry(uid.clone()).or_default();
+            self.stream.hinted.pods.entry(uid.clone()).or_default();
         }
     }
 

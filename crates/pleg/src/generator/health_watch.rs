@@ -24,7 +24,7 @@ use crate::runtime::Runtime;
 
 /// Comparisons are at least this far apart, so that a storm costs few of them.
 const PAUSE: Duration = Duration::from_millis(250);
-/// While something is wrong, what only time can show is looked for this often.
+/// While something is wrong, what only time can show is checked this often.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Troubles of containers and sandboxes that are announced one by one; what is beyond is announced as one.
 const MOST: usize = 32;
@@ -96,7 +96,7 @@ impl HealthWatch {
         if self.health.changes() != announced.changes {
             Some(after(PAUSE))
         } else if announced.is_quiet() {
-            let late = self.health.oldest_relist()? + SLOW_CALL;
+            let late = self.health.oldest_call()? + SLOW_CALL;
             Some(late.max(after(AGAIN)))
         } else {
             Some(after(AGAIN))

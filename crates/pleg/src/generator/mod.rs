@@ -45,7 +45,7 @@ use crate::records::Records;
 use crate::runtime::Runtime;
 use census::Census;
 pub use config::{Config, ConfigError};
-use event_stream::Evented;
+use event_stream::EventStream;
 use health_watch::HealthWatch;
 use identity::RuntimeIdentity;
 use inspections::Inspections;
@@ -57,8 +57,8 @@ use recordings::RecordingRequests;
 use requests::RelistRequests;
 use schedule::RelistSchedule;
 pub use shim_prober::ProbeConfig;
+pub(crate) use shim_prober::ProbeQueue;
 use shim_prober::ShimProber;
-pub(crate) use shim_prober::Suspects;
 use stuck_list::StuckList;
 
 /// The one writer. Made with [`Generator::new`], started with [`Generator::run`], used through its [`Pleg`] handle.
@@ -87,7 +87,7 @@ pub struct Generator<R> {
     /// What the lists said, and what was committed.
     records: Records,
     census: Census,
-    evented: Evented,
+    stream: EventStream,
     inspections: Inspections,
     late_reasons: LateReasons,
     /// What does not answer.
@@ -119,7 +119,7 @@ impl<R: Runtime> Generator<R> {
             identity: RuntimeIdentity::default(),
             records: Records::default(),
             census: Census::new(now),
-            evented: Evented::new(&config),
+            stream: EventStream::new(&config),
             inspections: Inspections::default(),
             late_reasons: LateReasons::default(),
             quarantine: Quarantine::default(),
@@ -143,7 +143,7 @@ impl<R: Runtime> Generator<R> {
             readiness: self.readiness.clone(),
             hints: self.requests.clone(),
             stops: self.publisher.stops(),
-            suspects: self.prober.suspects.clone(),
+            suspects: self.prober.queue.clone(),
             metrics: self.metrics.clone(),
             recordings: self.recordings.sender(),
         }
@@ -189,7 +189,7 @@ impl<R: Runtime> Generator<R> {
                     let _ = reply.send(self.recorder.recording(&self.records, self.publisher.newest()));
                 }
                 () = self.requests.wait() => {}
-                () = self.publisher.cache.wanted(), if self.evented.period.is_grown() => {}
+                () = self.publisher.cache.wanted(), if self.stream.period.is_grown() => {}
                 () = tokio::time::sleep_until(wake) => {}
             }
         }
@@ -201,7 +201,7 @@ impl<R: Runtime> Generator<R> {
             self.relist_wake(),
             self.stream_at(),
             self.late_reasons.next_wake(),
-            self.evented.tell_at().filter(|_| !self.health.relists_fail()),
+            self.stream.report_down_at().filter(|_| !self.health.relists_fail()),
             self.census.next_wake(),
             self.quarantine.next_wake(),
             self.health_watch.next_wake(),

@@ -37,7 +37,7 @@ impl<R: Runtime> Generator<R> {
 
     /// When the next full relist is due.
     fn full_at(&self) -> Option<Instant> {
-        let period = &self.evented.period;
+        let period = &self.stream.period;
         let oldest = period
             .is_grown()
             .then(|| self.publisher.cache.reader().oldest_wait())
@@ -48,7 +48,7 @@ impl<R: Runtime> Generator<R> {
 
     /// When lists that events ask for may be sent.
     fn hinted_at(&self) -> Option<Instant> {
-        (!self.evented.hinted.is_empty()).then(|| self.schedule.hinted_at())
+        (!self.stream.hinted.is_empty()).then(|| self.schedule.hinted_at())
     }
 
     /// When lists that callers ask for may be sent.
@@ -70,7 +70,7 @@ impl<R: Runtime> Generator<R> {
         let cache = &self.publisher.cache;
         let (requested, token) = self.requests.take(|| cache.start_relist());
         // Whatever the reason for a relist, it is news about what events were about.
-        let hinted = std::mem::take(&mut self.evented.hinted);
+        let hinted = std::mem::take(&mut self.stream.hinted);
         let scope = self.scope(due, &requested, &hinted);
         self.records.begin_relist();
         let mut spare = Snapshot::default();
@@ -215,7 +215,7 @@ impl<R: Runtime> Generator<R> {
             // Without its label, or under another pod's: somewhere it is, or it is gone again.
             let missing = |id: &Arc<str>| self.records.pod_of(id).is_none();
             if relist.hinted.pods.get(uid).is_some_and(|ids| ids.iter().any(missing)) {
-                self.evented.hinted.all = true;
+                self.stream.hinted.all = true;
             }
         }
     }
@@ -232,7 +232,7 @@ impl<R: Runtime> Generator<R> {
 
     fn put_back(&mut self, relist: Relist) {
         self.requests.put_back(relist.requested);
-        self.evented.hinted.put_back(relist.hinted);
+        self.stream.hinted.put_back(relist.hinted);
     }
 
     fn relist_failed(&mut self, scope: line::Scope, started: Instant, failed: Failed) {

@@ -185,7 +185,7 @@ impl<R: Runtime> Generator<R> {
             "the runtime answers again after {} ({attempts} {relists} failed)",
             seconds(lasted)
         );
-        self.evented.runtime_back();
+        self.stream.runtime_back();
         self.quarantine.retry_all();
     }
 }

@@ -1,4 +1,4 @@
-//! The seams between the stream, the generator and those who wait: what is told is looked at, what is asked for is answered, and
+//! The seams between the stream, the generator and those who wait: what is reported is relisted, what is asked for is answered, and
 //! nobody sleeps while there is something to do, in whatever order the threads run.
 //!
 //! The very files of the crate are compiled here, with the primitives of [`sync`] instead of those of `src/sync.rs`. That needs neither a
@@ -53,7 +53,7 @@ use std::task::{Context, Waker};
 
 use generator::requests::RelistRequests;
 use jiff::Timestamp;
-use link::{Link, State};
+use link::{Link, StreamState};
 use model::event::Source;
 use model::status::PodStatus;
 use model::{PodRef, PodUid};
@@ -104,7 +104,7 @@ struct Records {
     committed: [u64; PODS],
     queue: VecDeque<(usize, Token)>,
     /// The state of the stream that was followed.
-    followed: Option<State>,
+    followed: Option<StreamState>,
     over: bool,
 }
 
@@ -114,7 +114,7 @@ impl Node {
         Self {
             runtime: Mutex::default(),
             requests: RelistRequests::new(cache.clone()),
-            link: Link::new(State::Asking),
+            link: Link::new(StreamState::Asking),
             cache,
             records: Mutex::default(),
             work: Notify::new(),
@@ -145,7 +145,7 @@ impl Node {
     }
 
     /// As the task that reads the stream does.
-    fn turn(&self, state: State) {
+    fn turn(&self, state: StreamState) {
         if self.link.set(state) {
             self.requests.wake();
         }
@@ -155,7 +155,7 @@ impl Node {
     /// when the generator says so.
     fn stream(&self) {
         let runtime = "sim".into();
-        self.turn(State::Up { runtime, splits: false });
+        self.turn(StreamState::Up { runtime, splits: false });
         let told = [(Some("c"), Some(0)), (None, Some(1)), (None, None), (Some("c"), None)];
         for (id, pod) in told {
             let changed = pod.unwrap_or(0);
@@ -171,7 +171,7 @@ impl Node {
         }
         let all = *self.runtime.lock();
         self.until(|records| records.committed[0] >= all[0] && records.committed[1] >= all[1]);
-        let off = State::Off { reason: "lost".into() };
+        let off = StreamState::Off { reason: "lost".into() };
         self.turn(off.clone());
         block_on(self.link.back());
         self.until(|records| records.followed.as_ref() == Some(&off));
@@ -211,14 +211,14 @@ impl Node {
         let _ = waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     }
 
-    /// Follows the stream, plans looks, lists, and hands over what is to be inspected. So many looks fail first.
+    /// Follows the stream, plans relists, lists, and hands over what is to be inspected. So many relists fail first.
     fn plan(&self, writer: &CacheWriter, mut failures: usize) {
         let (mut turn, mut wanted, mut everything) = (self.link.turns(), BTreeSet::new(), false);
         loop {
             let turns = self.link.turns();
             if std::mem::replace(&mut turn, turns) != turns {
                 let state = self.link.state();
-                if matches!(state, State::Off { .. }) {
+                if matches!(state, StreamState::Off { .. }) {
                     self.link.runtime_back();
                 }
                 self.records.lock().followed = Some(state);

@@ -2,7 +2,7 @@
 //!
 //! An event is about an object. One that is in the records is asked for by its id, together with its pod: one round trip, whatever
 //! the size of the node (a filtered list goes through all containers in the runtime, and the answer still has to be inspected). What
-//! is not in the records, or is said to be gone, is looked for with lists: of its pod, where that is told, else of everything.
+//! is not in the records, or is said to be gone, is listed: with its pod, where that is known, else of everything.
 
 mod events;
 mod verify;
@@ -30,10 +30,10 @@ pub(super) use events::HintedPods;
 use verify::Standing;
 
 /// A stream that reconnects within this time is not reported as down; nor is one whose runtime is gone, which is reported anyway.
-const UNTOLD: Duration = Duration::from_secs(5);
+const UNREPORTED: Duration = Duration::from_secs(5);
 /// What the generator knows of the runtime's events.
 #[derive(Debug)]
-pub(super) struct Evented {
+pub(super) struct EventStream {
     link: Link,
     /// The turn of the link that was last followed.
     turn: u64,
@@ -57,7 +57,7 @@ pub(super) struct Evented {
     pub(super) hinted: HintedPods,
 }
 
-impl Evented {
+impl EventStream {
     pub(super) fn new(config: &Config) -> Self {
         let state = match config.evented.mode {
             Mode::Generic => StreamState::Off {
@@ -90,8 +90,8 @@ impl Evented {
     }
 
     /// When to report that the stream is down.
-    pub(super) fn tell_at(&self) -> Option<Instant> {
-        self.down.filter(|(_, told)| !told).map(|(since, _)| since + UNTOLD)
+    pub(super) fn report_down_at(&self) -> Option<Instant> {
+        self.down.filter(|(_, told)| !told).map(|(since, _)| since + UNREPORTED)
     }
 
     fn report(&self) -> ModeReport {
@@ -119,28 +119,28 @@ impl<R: Runtime> Generator<R> {
                 mode,
                 exclusive_subscriber: self.config.evented.exclusive_subscriber,
                 requests: self.requests.clone(),
-                link: self.evented.link.clone(),
+                link: self.stream.link.clone(),
                 metrics: self.metrics.clone(),
             };
             AbortOnDropHandle::new(tokio::spawn(stream.run()))
         })
     }
 
-    /// When the stream itself next needs attention: a suspicion becomes a miss, or something is to be looked at again.
+    /// When the stream itself next needs attention: an unreported change becomes a miss, or something is to be checked again.
     pub(super) fn stream_at(&self) -> Option<Instant> {
-        let evented = &self.evented;
-        let wakes = [evented.misses.next(), evented.ahead.next(), evented.stopped.next()];
+        let stream = &self.stream;
+        let wakes = [stream.misses.next(), stream.ahead.next(), stream.stopped.next()];
         wakes.into_iter().flatten().min()
     }
 
     /// Whatever the stream has to say: whether it is up, what it was about, and what it failed to tell.
     pub(super) fn follow_stream(&mut self) {
-        let turns = self.evented.link.turns();
-        if std::mem::replace(&mut self.evented.turn, turns) != turns {
+        let turns = self.stream.link.turns();
+        if std::mem::replace(&mut self.stream.turn, turns) != turns {
             self.on_stream_state_change();
         }
-        self.tell_down();
-        self.sort_hints();
+        self.report_down();
+        self.take_in_hints();
         self.check_claims();
         self.list_stopped_pods();
         self.judge_misses();
@@ -151,29 +151,29 @@ impl<R: Runtime> Generator<R> {
     }
 
     fn on_stream_state_change(&mut self) {
-        let was_up = self.evented.standing.is_connected();
-        let state = self.evented.link.state();
+        let was_up = self.stream.standing.is_connected();
+        let state = self.stream.link.state();
         let trouble = match &state {
             StreamState::Down { error, since } => Some((Arc::clone(error), *since)),
             _ => None,
         };
-        self.evented.reason = match &state {
+        self.stream.reason = match &state {
             StreamState::Asking => "asking for the event stream".into(),
             StreamState::Off { reason } => Arc::clone(reason),
             StreamState::Up { runtime, .. } => format!("the event stream of {runtime} is up").into(),
             StreamState::Down { error, .. } => format!("the event stream is down: {error}").into(),
         };
-        self.evented.standing = Standing::of(&state);
-        self.evented.misses.forgive();
-        let reason = Arc::clone(&self.evented.reason);
+        self.stream.standing = Standing::of(&state);
+        self.stream.misses.forgive();
+        let reason = Arc::clone(&self.stream.reason);
         match &state {
             StreamState::Up { runtime, splits } => {
-                if let Some((since, true)) = self.evented.down.take() {
+                if let Some((since, true)) = self.stream.down.take() {
                     tracing::info!("the event stream is up again after {}", seconds(since.elapsed()));
                 } else {
                     tracing::debug!("subscribed to the events of {runtime}");
                 }
-                if *splits && !self.evented.config.exclusive_subscriber {
+                if *splits && !self.stream.config.exclusive_subscriber {
                     tracing::warn!(
                         "{runtime} sends each event to one subscriber only: a kubelet that subscribes too does not get the events \
                          that pleg receives, and the reverse. --mode generic does not subscribe"
@@ -185,7 +185,7 @@ impl<R: Runtime> Generator<R> {
                 self.requests.all(Source::Relist);
             }
             StreamState::Off { reason } => {
-                self.evented.down = None;
+                self.stream.down = None;
                 // It was configured, so there is nothing to report.
                 if self.config.evented.mode != Mode::Generic {
                     tracing::info!("relisting every {}: {reason}", seconds(self.config.period));
@@ -193,7 +193,7 @@ impl<R: Runtime> Generator<R> {
                 self.recorder.transition(Turn::Generic, None, Some(reason), None);
             }
             StreamState::Down { since, .. } => {
-                self.evented.down.get_or_insert((*since, false));
+                self.stream.down.get_or_insert((*since, false));
                 if was_up {
                     self.recorder.transition(Turn::Generic, None, Some(&reason), None);
                     // What happened meanwhile has no event.
@@ -202,33 +202,33 @@ impl<R: Runtime> Generator<R> {
             }
             StreamState::Asking => {}
         }
-        self.evented.error = trouble;
+        self.stream.error = trouble;
         self.reset_period("the stream changed");
-        self.tell_mode();
+        self.report_mode();
     }
 
-    fn tell_down(&mut self) {
-        if self.evented.tell_at().is_none_or(|at| Instant::now() < at) || self.health.relists_fail() {
+    fn report_down(&mut self) {
+        if self.stream.report_down_at().is_none_or(|at| Instant::now() < at) || self.health.relists_fail() {
             return;
         }
-        let Some((_, told)) = &mut self.evented.down else {
+        let Some((_, told)) = &mut self.stream.down else {
             return;
         };
         *told = true;
         let advice = self.health.advice(Trouble::StreamDown, &Who::default());
-        tracing::warn!(relist_every = %seconds(self.config.period), "{}", self.evented.reason);
+        tracing::warn!(relist_every = %seconds(self.config.period), "{}", self.stream.reason);
         tracing::debug!("{advice}");
     }
 
-    fn tell_mode(&self) {
-        let report = self.evented.report();
+    fn report_mode(&self) {
+        let report = self.stream.report();
         self.metrics.mode(&report);
         // Without a stream, its misses do not matter.
         let lossy = self
-            .evented
+            .stream
             .trust
             .lossy()
-            .filter(|_| self.evented.standing.is_connected());
-        self.health.stream(report, self.evented.error.clone(), lossy.copied());
+            .filter(|_| self.stream.standing.is_connected());
+        self.health.stream(report, self.stream.error.clone(), lossy.copied());
     }
 }

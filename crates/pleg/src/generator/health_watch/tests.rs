@@ -140,7 +140,7 @@ async fn a_list_that_hangs_is_told_again_when_it_is_known_who_holds_it_up() {
     health.relist_complete();
     let _list = inflight.begin(Rpc::ListContainers, CallSubject::NODE, None);
     tokio::time::advance(SLOW_CALL).await;
-    assert_eq!(health.oldest_relist().map(|since| since.elapsed()), Some(SLOW_CALL));
+    assert_eq!(health.oldest_call().map(|since| since.elapsed()), Some(SLOW_CALL));
     assert_eq!(
         lines(&compare(&mut announced, &health)),
         ["TroubleStarted locked-container", "PlegDegraded"]

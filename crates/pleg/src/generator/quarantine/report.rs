@@ -38,7 +38,7 @@ impl<R: Runtime> Generator<R> {
                 if held.source == Source::OnDemand {
                     self.requests.pod(&pod.uid, held.source);
                 } else {
-                    self.evented.hinted.pods.entry_ref(&pod.uid).or_default();
+                    self.stream.hinted.pods.entry_ref(&pod.uid).or_default();
                 }
                 return;
             }

@@ -205,7 +205,7 @@ impl<R: Runtime> Generator<R> {
         self.quarantine.set(id, Phase::Waiting { until: now + pause });
         self.announce_quarantined(&pod, id, failure, pause);
         if failure.kind.is_deadline() {
-            self.prober.suspect(&pod.uid);
+            self.prober.probe_soon(&pod.uid);
         }
         if failure.kind.is_unreachable() {
             self.identity.call_unreachable(self.publisher.token());

@@ -204,7 +204,7 @@ impl<R: Runtime> Generator<R> {
             named.push((who, open.since));
         }
         for (id, uid) in probe {
-            self.prober.suspect(&uid);
+            self.prober.probe_soon(&uid);
             hang.probed.insert(id);
         }
         if !hang.logged && (!named.is_empty() || now >= hang.found + LOG_AFTER) {
