@@ -315,17 +315,17 @@ async fn asking_does_not_wait_for_the_period() {
     rig.drain();
     let started = Instant::now();
     fake.world().exit("a", 9);
-    let entry = rig.pleg.look(&uid("p")).await.unwrap();
+    let entry = rig.pleg.refresh(&uid("p")).await.unwrap();
     assert_eq!(entry.status.containers[0].exit_code, Some(9));
     assert_eq!(fake.world().filtered_lists, 1);
     // A pod nobody has seen takes a full relist.
     fake.world().add_pod("q", &["b"]);
-    let entry = rig.pleg.look(&uid("q")).await.unwrap();
+    let entry = rig.pleg.refresh(&uid("q")).await.unwrap();
     assert_eq!(entry.status.containers.len(), 1);
-    assert_eq!(fake.world().looks.len(), 2);
+    assert_eq!(fake.world().relists.len(), 2);
     // What was asked for is inspected even if no list shows a change.
     let calls = fake.world().status_calls.len();
-    rig.pleg.look(&uid("q")).await.unwrap();
+    rig.pleg.refresh(&uid("q")).await.unwrap();
     assert!(fake.world().status_calls.len() > calls);
     assert!(started.elapsed() < Duration::from_millis(100));
     assert_eq!(
@@ -354,7 +354,7 @@ async fn a_pod_without_labels_is_looked_at_in_full() {
     );
     rig.seen().await;
     assert_eq!(rig.drain().len(), 2);
-    rig.pleg.look(&uid("p")).await.unwrap();
+    rig.pleg.refresh(&uid("p")).await.unwrap();
     assert!(rig.drain().is_empty());
     assert_eq!(fake.world().filtered_lists, 0);
 }
@@ -395,10 +395,10 @@ async fn never_a_second_relist_behind_a_hung_one() {
         rig.pleg.request_all();
         sleep(Duration::from_secs(1)).await;
     }
-    let looks = rig.pleg.cache().token().number();
+    let relists = rig.pleg.cache().token().number();
     rig.pleg.request_all();
     sleep(Duration::from_secs(1)).await;
-    assert_eq!(rig.pleg.cache().token().number(), looks);
+    assert_eq!(rig.pleg.cache().token().number(), relists);
 }
 
 /// The kubelet's rule and words, and both transitions.
@@ -699,7 +699,7 @@ async fn asking_during_an_inspection_does_not_wait_for_the_period() {
     let started = Instant::now();
     inspecting().await;
     fake.world().exit("a", 3);
-    let entry = rig.pleg.look(&uid("p")).await.unwrap();
+    let entry = rig.pleg.refresh(&uid("p")).await.unwrap();
     assert_eq!(entry.status.containers[0].exit_code, Some(3));
     assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
 
@@ -707,7 +707,7 @@ async fn asking_during_an_inspection_does_not_wait_for_the_period() {
     fake.world().failing.insert("s-p".into());
     let started = Instant::now();
     inspecting().await;
-    rig.pleg.look(&uid("p")).await.unwrap_err();
+    rig.pleg.refresh(&uid("p")).await.unwrap_err();
     assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
 }
 
@@ -728,20 +728,20 @@ async fn asking_for_a_pod_that_went_away_does_not_wait_for_the_period() {
     rig.drain();
     let started = Instant::now();
     fake.world().remove_pod("p");
-    let entry = rig.pleg.look(&uid("p")).await.unwrap();
+    let entry = rig.pleg.refresh(&uid("p")).await.unwrap();
     assert!(entry.status.sandboxes.is_empty());
     // Listed, but not found when asked for: what is left of it is what the list says, with the reason.
     fake.world().denied.extend(["s-q".into(), "b".into()]);
-    let Err(pleg::NotFresh::Quarantined { last, .. }) = rig.pleg.look(&uid("q")).await else {
+    let Err(pleg::NotFresh::Quarantined { last, .. }) = rig.pleg.refresh(&uid("q")).await else {
         panic!("a sandbox that is listed cannot be gone");
     };
     assert_eq!((last.status.containers.len(), last.status.sandboxes.len()), (0, 1));
     assert_eq!(&**last.stale[0].object.id(), "s-q");
     assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
     rig.drain();
-    let looks = fake.world().looks.len();
+    let relists = fake.world().relists.len();
     sleep(Duration::from_secs(30)).await;
-    assert_eq!(fake.world().looks.len(), looks);
+    assert_eq!(fake.world().relists.len(), relists);
 }
 
 #[tokio::test(start_paused = true)]
@@ -860,7 +860,7 @@ async fn gauges_follow_whatever_kind_of_relist_finds_the_change() {
 
     // A relist of one pod finds it, so that the next full one finds nothing new.
     fake.world().exit("a", 0);
-    rig.pleg.look(&uid("p")).await.unwrap();
+    rig.pleg.refresh(&uid("p")).await.unwrap();
     rig.seen().await;
     assert_eq!(metric(&rig, running), Some(0));
 }
