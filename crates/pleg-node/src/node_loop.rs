@@ -29,7 +29,7 @@ use crate::store::Store;
 
 /// How often health is checked, so that statuses say when they are stale.
 const HEALTH_TICK: Duration = Duration::from_secs(1);
-/// How often the runtime is asked whether it is there at all, while full relists are rarer: [`pleg::RuntimeMonitor::with_heartbeat`]. A
+/// How often the runtime is asked whether it is there at all, while full relists are rarer: [`pleg::Config::heartbeat`]. A
 /// runtime that freezes right after a relist would otherwise look idle until the next one, a minute later.
 pub const HEARTBEAT: Duration = Duration::from_secs(2);
 /// How often orphaned pods are searched for.

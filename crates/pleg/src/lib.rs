@@ -12,7 +12,7 @@
 //! |---|---|---|---|
 //! | [`generator`] | the loop: relist, inspect, commit, quarantine, probe; its [`Config`] | | |
 //! | `handle` | [`Pleg`], through which callers use the generator | | |
-//! | `connect` | a generator for an endpoint, in one call: [`connect()`] | | |
+//! | `connect`, `task` | from an endpoint to running tasks, in one call: [`Pleg::spawn`] | | |
 //! | [`model`], [`status`], [`mod@event`] | ids and states; statuses of pods; events | | |
 //! | `hints` | the dirty set: what to relist or inspect | callers, through [`Pleg::request_relist`]; [`evented`] | generator |
 //! | [`evented`] | the task that reads the event stream; how far the stream is trusted | generator | generator |
@@ -37,8 +37,7 @@
 //! # Example
 //!
 //! ```
-//! use pleg::{Config, Deadlines, Endpoint, EventType, Item, Overflow, Start};
-//! use tokio_util::sync::CancellationToken;
+//! use pleg::{Config, Endpoint, EventType, Item, Overflow, Pleg, Start};
 //!
 //! #[tokio::main(flavor = "current_thread")]
 //! async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -49,11 +48,8 @@
 //! #   let sim = pleg_sim::Sim::start(pods, Endpoint::unix(dir.path().join("cri.sock"))).await?;
 //! #   let endpoint = sim.endpoint().clone();
 //! #   let mut seen = None;
-//!     let generator = pleg::connect(endpoint, Deadlines::default(), Config::default()).await?;
-//!     let pleg = generator.handle();
+//!     let (pleg, task) = Pleg::spawn(endpoint, Config::default()).await?;
 //!     let mut events = pleg.subscribe(Start::Oldest, Overflow::PodSync);
-//!     let shutdown = CancellationToken::new();
-//!     let running = tokio::spawn(generator.run(shutdown.clone()));
 //!
 //!     while let Some(item) = events.next().await {
 //!         let Item::Event(event) = item else {
@@ -77,8 +73,7 @@
 //!         }
 //!     }
 //!
-//!     shutdown.cancel();
-//!     running.await?;
+//!     task.shutdown().await?;
 //! #   let seen = seen.expect("the pod whose container started is cached");
 //! #   assert_eq!((seen.status.containers.len(), seen.error.is_none()), (2, true));
 //! #   sim.shutdown().await;
@@ -110,6 +105,7 @@ pub mod recorder;
 pub mod records;
 pub mod runtime;
 mod sync;
+mod task;
 
 pub use health::readiness;
 pub use model::{cursor, event, status};
@@ -117,7 +113,7 @@ pub use publish::{cache, feed};
 pub use runtime::shim;
 
 pub use cache::{Cache, NotFresh, PodEntry, StalePart, Token, WaitError};
-pub use connect::{ConnectError, connect};
+pub use connect::ConnectError;
 pub use cursor::{Cursor, InstanceId};
 pub use event::{Event, EventType, Gap, GapReason, Source};
 pub use evented::{EventedConfig, Mode, ModeReport, Reached};
@@ -127,7 +123,7 @@ pub use health::diagnosis::Trouble;
 pub use health::monitor::RuntimeMonitor;
 pub use health::node_health::NodeHealth;
 pub use health::{Health, Level, Report};
-pub use metrics::Metrics;
+pub use metrics::{Metrics, MetricsError};
 pub use model::kubelet_events::{KubeletEvents, kubelet_events};
 pub use model::{ContainerId, ContainerRef, ContainerState, PodRef, PodUid, SandboxId, SandboxState};
 pub use pleg_cri::{Deadlines, Endpoint};
@@ -136,3 +132,4 @@ pub use readiness::{NodeCondition, Readiness};
 pub use recorder::{RecorderConfig, Recording};
 pub use runtime::{CriRuntime, Runtime};
 pub use status::{ContainerStatus, PodStatus, SandboxStatus};
+pub use task::{PlegTask, TaskPanicked};

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pleg::event::Subject;
-use pleg::{Config, Deadlines, Endpoint, EventType, Item, Mode, Overflow, Pleg, PodUid, Start, Subscriber};
+use pleg::{Config, Endpoint, EventType, Generator, Item, Mode, Overflow, Pleg, PodUid, Start, Subscriber};
 use pleg_cri::v1;
 use pleg_sim::{Ending, Flavour, Sim, SimConfig};
 use tempfile::TempDir;
@@ -37,9 +37,7 @@ impl Node {
 
     async fn start(sim: Sim) -> Self {
         let endpoint = sim.endpoint().clone();
-        let generator = pleg::connect(endpoint, Deadlines::default(), Config::default())
-            .await
-            .unwrap();
+        let generator = Generator::connect(endpoint, Config::default()).await.unwrap();
         let pleg = generator.handle();
         let end = CancellationToken::new();
         Self {

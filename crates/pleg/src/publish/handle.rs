@@ -1,4 +1,4 @@
-//! The handle through which everybody but the generator itself uses it.
+//! The handle through which callers use the generator.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::generator::requests::RelistRequests;
 use crate::health::Health;
 use crate::health::node_health::NodeHealth;
 use crate::health::readiness::Readiness;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, MetricsError};
 use crate::model::cursor::InstanceId;
 use crate::model::event::Source;
 use crate::model::{ContainerId, PodUid};
@@ -20,7 +20,8 @@ use crate::publish::cache::{Cache, NotFresh, PodEntry, Token};
 use crate::publish::feed::{Feed, Overflow, Start, Subscriber};
 use crate::recorder::Recording;
 
-/// Everything a reader of the generator needs. Cheap to clone.
+/// A running generator, as its callers use it: statuses, events, health. Cheap to clone; clones are the same generator. Started with
+/// [`Pleg::spawn`].
 #[derive(Debug, Clone)]
 pub struct Pleg {
     pub(crate) cache: Cache,
@@ -55,7 +56,7 @@ impl Pleg {
         &self.health
     }
 
-    /// Whether a kubelet would call the node ready. Says so only while a [`crate::RuntimeMonitor`] runs.
+    /// The Ready condition that a kubelet would post. False until the runtime monitor, which [`Pleg::spawn`] starts, has had an answer.
     pub fn readiness(&self) -> &Readiness {
         &self.readiness
     }
@@ -116,7 +117,7 @@ impl Pleg {
     }
 
     /// The metrics in Prometheus' text format, as of now.
-    pub fn render_metrics(&self) -> prometheus::Result<String> {
+    pub fn render_metrics(&self) -> Result<String, MetricsError> {
         self.metrics
             .waiters(self.cache.waits().iter().map(|wait| wait.waiters).sum());
         self.metrics.node_ready(self.readiness.ready().status);
