@@ -11,8 +11,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use pleg::event::Subject;
 use pleg::{
-    Config, ContainerState, CriRuntime, Event, EventType, EventedConfig, Generator, Item, Level, Metrics, Mode,
-    Overflow, Pleg, PodUid, ProbeConfig, Report, SandboxState, Start, Subscriber,
+    Config, ContainerState, Event, EventType, EventedConfig, Generator, Item, Level, Mode, Overflow, Pleg, PodUid,
+    ProbeConfig, Report, SandboxState, Start, Subscriber,
 };
 use pleg_cri::{Client, Deadlines, Endpoint};
 use tokio::task::JoinHandle;

@@ -16,7 +16,6 @@
 //! | [`wire`] | the JSON of the API, as a reader sees it |
 //! | [`kube`] | the same of a node's pods, which have the shape of Kubernetes |
 //! | [`filter`] | which events and pods are wanted |
-//! | [`selector`] | which labels are wanted |
 //! | [`signals`] | when to stop |
 //!
 //! It must not hold logic that a user of the library would want.
@@ -35,7 +34,6 @@ mod local;
 mod log;
 mod one_pod;
 mod output;
-mod selector;
 mod signals;
 mod since;
 mod text;

@@ -82,7 +82,7 @@ async fn storm() {
     });
     let (sim, took) = storm.await.unwrap();
     let token = pleg.request_all();
-    let _ = pleg.cache().newer_than(&"nobody".into(), token).await;
+    let _ = pleg.cache().synced(token, Duration::MAX).await;
     while sim.world().event_stats().waiting > 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

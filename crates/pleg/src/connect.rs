@@ -21,6 +21,9 @@ pub enum ConnectError {
     /// [`Pleg::spawn_lazy`] does so by itself.
     #[error(transparent)]
     Runtime(#[from] pleg_cri::ConnectError),
+    /// The thread of a [`blocking`](crate::blocking) generator cannot be started.
+    #[error("cannot start the thread of the generator")]
+    Thread(#[source] std::io::Error),
     /// The metrics cannot be registered, which is a bug.
     #[error(transparent)]
     Metrics(#[from] MetricsError),

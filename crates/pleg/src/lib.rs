@@ -37,6 +37,8 @@
 //! # Example
 //!
 //! ```
+//! use std::time::Duration;
+//!
 //! use pleg::{Config, Endpoint, EventType, Item, Overflow, Pleg, Start};
 //!
 //! #[tokio::main(flavor = "current_thread")]
@@ -62,11 +64,10 @@
 //!         if event.kind == EventType::ContainerStarted {
 //!             // The cache already holds the status that explains the event.
 //!             println!("{:?}", pleg.cache().get(&pod.uid));
-//!             // And what is true after this line? Ask for a look at the pod, and wait for it.
-//!             let token = pleg.request_relist(&pod.uid);
-//!             match pleg.cache().newer_than(&pod.uid, token).await {
+//!             // What is true after this line? Inspect the pod again, and wait for that.
+//!             match pleg.refresh(&pod.uid, Duration::from_secs(10)).await {
 //!                 Ok(entry) => println!("{} containers, {:?}", entry.status.containers.len(), entry.status.ips),
-//!                 Err(not_fresh) => println!("{not_fresh}"), // In quarantine, with the call that failed; or ended.
+//!                 Err(error) => println!("{error}"), // In quarantine, with the call that failed; too late; or ended.
 //!             }
 //! #           seen = pleg.cache().get(&pod.uid);
 //!             break;
@@ -93,6 +94,7 @@
 //! are not seen: from `Created` to `Exited` there is a `ContainerDied` without a `ContainerStarted`. Every
 //! reported change is the difference between two states that were really observed, and is reported exactly once.
 
+pub mod blocking;
 mod connect;
 pub mod evented;
 pub mod generator;
@@ -112,7 +114,7 @@ pub use model::{cursor, event, status};
 pub use publish::{cache, feed};
 pub use runtime::shim;
 
-pub use cache::{Cache, NotFresh, PodEntry, StalePart, Token, WaitError};
+pub use cache::{Awaited, Cache, PodEntry, StalePart, Token, WaitError};
 pub use connect::ConnectError;
 pub use cursor::{Cursor, InstanceId};
 pub use event::{Event, EventType, Gap, GapReason, Source};
@@ -125,8 +127,10 @@ pub use health::node_health::NodeHealth;
 pub use health::{Health, Level, Report};
 pub use metrics::{Metrics, MetricsError};
 pub use model::kubelet_events::{KubeletEvents, kubelet_events};
+pub use model::selector::{BadSelector, LabelSelector};
 pub use model::{ContainerId, ContainerRef, ContainerState, PodRef, PodUid, SandboxId, SandboxState};
 pub use pleg_cri::{Deadlines, Endpoint};
+pub use publish::filter::EventFilter;
 pub use publish::handle::Pleg;
 pub use readiness::{NodeCondition, Readiness};
 pub use recorder::{RecorderConfig, Recording};

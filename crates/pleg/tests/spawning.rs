@@ -102,3 +102,26 @@ async fn a_supervised_task_ends_when_it_is_told_to() {
     assert_eq!(pleg.health().report().level, Level::Unhealthy);
     sim.shutdown().await;
 }
+
+#[test]
+fn callers_without_async_block() {
+    let (_dir, listen) = socket();
+    let simulating = tokio::runtime::Runtime::new().unwrap();
+    assert!(pleg::blocking::Pleg::spawn(listen.clone(), Config::default()).is_err());
+    let sim = simulating.block_on(sim(2, listen));
+    let pleg = pleg::blocking::Pleg::spawn(sim.endpoint().clone(), Config::default()).unwrap();
+    let mut events = pleg.subscribe(Start::Oldest, Overflow::Gap);
+    pleg.synced(pleg.handle().request_all(), PATIENCE).unwrap();
+    let uid = pleg.handle().cache().entries()[0].status.pod.uid.clone();
+    assert_eq!(pleg.refresh(&uid, PATIENCE).unwrap().status.containers.len(), 2);
+    assert!(pleg.wait_for(&uid, |pod| pod.is_some(), PATIENCE).unwrap().is_some());
+    assert!(matches!(events.next(), Some(Item::Event(_))));
+    while events.next_within(Duration::from_millis(300)).is_ok() {}
+    pleg.shutdown().unwrap();
+    assert_eq!(
+        events.next_within(PATIENCE),
+        Err(std::sync::mpsc::RecvTimeoutError::Disconnected)
+    );
+    assert_eq!(events.count(), 0);
+    simulating.block_on(sim.shutdown());
+}
