@@ -334,7 +334,7 @@ async fn a_look_on_demand(context: &Context) -> Result<()> {
     let mut node = Observer::with_period(&context.containerd, Duration::from_hours(1))?;
     let sandbox = kubelet.run_pod(&pod).await?;
     let id = kubelet.run(&sandbox, &app()).await?;
-    let entry = node.pleg.look(&uid(&pod)).await?;
+    let entry = node.pleg.refresh(&uid(&pod), Duration::MAX).await?;
     ensure!(
         entry.status.container(&id.as_str().into()).is_some(),
         "not seen: {:?}",
@@ -343,12 +343,12 @@ async fn a_look_on_demand(context: &Context) -> Result<()> {
     node.sees(&pod, &["PodSandboxChanged Ready", "ContainerStarted app#0"])
         .await?;
     kubelet.stop(&id, 0).await?;
-    let entry = node.pleg.look(&uid(&pod)).await?;
+    let entry = node.pleg.refresh(&uid(&pod), Duration::MAX).await?;
     let status = entry.status.container(&id.as_str().into()).context("gone")?;
     ensure!(status.exit_code == Some(137), "{status:?}");
     node.sees(&pod, &["ContainerDied app#0 137 Error"]).await?;
     // A pod that nobody has is told apart from one that is not seen yet.
-    let nobody = node.pleg.look(&uid(&Pod::new("nobody"))).await?;
+    let nobody = node.pleg.refresh(&uid(&Pod::new("nobody")), Duration::MAX).await?;
     ensure!(nobody.status.sandboxes.is_empty() && nobody.status.containers.is_empty());
     node.agrees().await
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pleg::health::Stage;
-use pleg::{Cache, CriRuntime, Generator, NotFresh, Pleg, PodEntry, PodRef, PodUid, RuntimeMonitor, Token};
+use pleg::{Cache, CriRuntime, Generator, Pleg, PodEntry, PodRef, PodUid, RuntimeMonitor, Token, WaitError};
 use pleg_cri::Client;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -66,9 +66,7 @@ impl Local {
 
     /// Waits for a complete relist; a failed one is an error.
     async fn complete(&self, token: Token) -> anyhow::Result<()> {
-        let nobody = PodUid::from("");
-        // Of a pod nobody has, a complete look says that it is not there.
-        let complete = self.pleg.cache().newer_than(&nobody, token);
+        let complete = self.pleg.cache().synced(token, Duration::MAX);
         tokio::pin!(complete);
         loop {
             tokio::select! {
@@ -86,9 +84,9 @@ impl Local {
     }
 }
 
-async fn fresh(cache: &Cache, uid: &PodUid, token: Token) -> Result<PodEntry, NotFresh> {
-    match cache.newer_than(uid, token).await {
-        Err(NotFresh::Quarantined { last, .. }) => Ok(*last),
+async fn fresh(cache: &Cache, uid: &PodUid, token: Token) -> Result<PodEntry, WaitError> {
+    match cache.newer_than(uid, token, Duration::MAX).await {
+        Err(WaitError::Quarantined { last, .. }) => Ok(*last),
         fresh => fresh,
     }
 }

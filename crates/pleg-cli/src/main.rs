@@ -16,7 +16,6 @@
 //! | [`wire`] | the JSON of the API, as a reader sees it |
 //! | [`kube`] | the same of a node's pods, which have the shape of Kubernetes |
 //! | [`filter`] | filters for events and pods |
-//! | [`selector`] | label selectors |
 //! | [`signals`] | when to stop |
 //!
 //! It must not contain logic that a library user would want.
@@ -35,7 +34,6 @@ mod local;
 mod log;
 mod one_pod;
 mod output;
-mod selector;
 mod signals;
 mod since;
 mod text;

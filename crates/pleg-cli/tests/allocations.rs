@@ -7,7 +7,7 @@
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 
-use pleg::{Config, CriRuntime, Generator, Metrics, PodUid};
+use pleg::{Config, CriRuntime, Generator, Metrics};
 use pleg_cri::{Client, Endpoint};
 use tokio::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -84,11 +84,10 @@ async fn costs(pods: usize) -> (u64, u64) {
     let shutdown = CancellationToken::new();
     let task = tokio::spawn(generator.run(shutdown.clone()));
     // Until every pod is in the cache, and a few looks more.
-    let nobody = PodUid::from("nobody");
     let look = async || {
         let cache = pleg.cache();
         let (done, before) = (pleg.health().report().relists, allocations());
-        cache.newer_than(&nobody, cache.token()).await.unwrap();
+        cache.synced(cache.token(), Duration::MAX).await.unwrap();
         let allocated = allocations() - before;
         // From the end of one look to the end of the next, or it is not the allocations of one look.
         (pleg.health().report().relists == done + 1).then_some(allocated)

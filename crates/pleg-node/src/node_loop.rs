@@ -29,7 +29,7 @@ use crate::store::Store;
 
 /// How often health is checked, so that statuses say when they are stale.
 const HEALTH_TICK: Duration = Duration::from_secs(1);
-/// How often the runtime is asked whether it is there at all, while full relists are rarer: [`pleg::RuntimeMonitor::with_heartbeat`]. A
+/// How often the runtime is asked whether it is there at all, while full relists are rarer: [`pleg::Config::heartbeat`]. A
 /// runtime that freezes right after a relist would otherwise look idle until the next one, a minute later.
 pub const HEARTBEAT: Duration = Duration::from_secs(2);
 /// How often orphaned pods are searched for.
@@ -131,8 +131,8 @@ impl NodeLoop {
         let pleg = self.workers.shared.pleg.clone();
         let mut feed = pleg.subscribe(Start::Now, Overflow::PodSync);
         // Which of two pods with one name runs can be told only after a relist of everything, and which of them are ours only after a
-        // list by our label. This UID is nobody's.
-        let (first, nobody) = (pleg.request_all(), PodUid::from("pleg-node"));
+        // list by our label.
+        let first = pleg.request_all();
         let (cache, mut seen, mut found) = (pleg.cache().clone(), false, false);
         let tick = |period: Duration| {
             let mut tick = interval_at(Instant::now() + period, period);
@@ -167,7 +167,7 @@ impl NodeLoop {
                     Ok(Err(error)) => warn!(%error, "cannot search for orphaned pods"),
                     Err(error) => warn!(%error, "cannot search for orphaned pods"),
                 },
-                _ = cache.newer_than(&nobody, first), if !seen => seen = true,
+                _ = cache.synced(first, Duration::MAX), if !seen => seen = true,
                 snapshot = snapshots.recv(), if seen && found && open => match snapshot {
                     Some(snapshot) => self.apply(snapshot),
                     None => open = false,

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pleg::event::Subject;
-use pleg::{Config, Deadlines, Endpoint, EventType, Item, Mode, Overflow, Start};
+use pleg::{Config, Endpoint, EventType, Generator, Item, Mode, Overflow, Start};
 use pleg_sim::world::Ending;
 use pleg_sim::{Sim, SimConfig};
 use tokio_util::sync::CancellationToken;
@@ -60,9 +60,7 @@ async fn storm() {
     };
     let sim = Sim::spawn_thread(config, endpoint).await.unwrap();
     let endpoint = sim.endpoint().clone();
-    let generator = pleg::connect(endpoint, Deadlines::default(), Config::default())
-        .await
-        .unwrap();
+    let generator = Generator::connect(endpoint, Config::default()).await.unwrap();
     let pleg = generator.handle();
     let shutdown = CancellationToken::new();
     let running = tokio::spawn(generator.run(shutdown.clone()));
@@ -84,7 +82,7 @@ async fn storm() {
     });
     let (sim, took) = storm.await.unwrap();
     let token = pleg.request_all();
-    let _ = pleg.cache().newer_than(&"nobody".into(), token).await;
+    let _ = pleg.cache().synced(token, Duration::MAX).await;
     while sim.world().event_stats().waiting > 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -110,9 +108,7 @@ async fn measure(pods: usize, deaths: usize, mode: Mode) -> Vec<Duration> {
     let sim = Sim::spawn_thread(config, endpoint).await.unwrap();
     let mut config = Config::default();
     config.evented.mode = mode;
-    let generator = pleg::connect(sim.endpoint().clone(), Deadlines::default(), config)
-        .await
-        .unwrap();
+    let generator = Generator::connect(sim.endpoint().clone(), config).await.unwrap();
     let pleg = generator.handle();
     let shutdown = CancellationToken::new();
     let running = tokio::spawn(generator.run(shutdown.clone()));

@@ -12,7 +12,7 @@
 //! |---|---|---|---|
 //! | [`generator`] | the loop: relist, inspect, commit, quarantine, probe; its [`Config`] | | |
 //! | `handle` | [`Pleg`], through which callers use the generator | | |
-//! | `connect` | a generator for an endpoint, in one call: [`connect()`] | | |
+//! | `connect`, `task` | from an endpoint to running tasks, in one call: [`Pleg::spawn`] | | |
 //! | [`model`], [`status`], [`mod@event`] | ids and states; statuses of pods; events | | |
 //! | `hints` | the dirty set: what to relist or inspect | callers, through [`Pleg::request_relist`]; [`evented`] | generator |
 //! | [`evented`] | the task that reads the event stream; how far the stream is trusted | generator | generator |
@@ -37,8 +37,9 @@
 //! # Example
 //!
 //! ```
-//! use pleg::{Config, Deadlines, Endpoint, EventType, Item, Overflow, Start};
-//! use tokio_util::sync::CancellationToken;
+//! use std::time::Duration;
+//!
+//! use pleg::{Config, Endpoint, EventType, Item, Overflow, Pleg, Start};
 //!
 //! #[tokio::main(flavor = "current_thread")]
 //! async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -49,11 +50,8 @@
 //! #   let sim = pleg_sim::Sim::start(pods, Endpoint::unix(dir.path().join("cri.sock"))).await?;
 //! #   let endpoint = sim.endpoint().clone();
 //! #   let mut seen = None;
-//!     let generator = pleg::connect(endpoint, Deadlines::default(), Config::default()).await?;
-//!     let pleg = generator.handle();
+//!     let (pleg, task) = Pleg::spawn(endpoint, Config::default()).await?;
 //!     let mut events = pleg.subscribe(Start::Oldest, Overflow::PodSync);
-//!     let shutdown = CancellationToken::new();
-//!     let running = tokio::spawn(generator.run(shutdown.clone()));
 //!
 //!     while let Some(item) = events.next().await {
 //!         let Item::Event(event) = item else {
@@ -66,19 +64,17 @@
 //!         if event.kind == EventType::ContainerStarted {
 //!             // The cache already holds the status that explains the event.
 //!             println!("{:?}", pleg.cache().get(&pod.uid));
-//!             // And what is true after this line? Ask for a look at the pod, and wait for it.
-//!             let token = pleg.request_relist(&pod.uid);
-//!             match pleg.cache().newer_than(&pod.uid, token).await {
+//!             // What is true after this line? Inspect the pod again, and wait for that.
+//!             match pleg.refresh(&pod.uid, Duration::from_secs(10)).await {
 //!                 Ok(entry) => println!("{} containers, {:?}", entry.status.containers.len(), entry.status.ips),
-//!                 Err(not_fresh) => println!("{not_fresh}"), // In quarantine, with the call that failed; or ended.
+//!                 Err(error) => println!("{error}"), // In quarantine, with the call that failed; too late; or ended.
 //!             }
 //! #           seen = pleg.cache().get(&pod.uid);
 //!             break;
 //!         }
 //!     }
 //!
-//!     shutdown.cancel();
-//!     running.await?;
+//!     task.shutdown().await?;
 //! #   let seen = seen.expect("the pod whose container started is cached");
 //! #   assert_eq!((seen.status.containers.len(), seen.error.is_none()), (2, true));
 //! #   sim.shutdown().await;
@@ -98,6 +94,7 @@
 //! are not seen: from `Created` to `Exited` there is a `ContainerDied` without a `ContainerStarted`. Every
 //! reported change is the difference between two states that were really observed, and is reported exactly once.
 
+pub mod blocking;
 mod connect;
 pub mod evented;
 pub mod generator;
@@ -110,14 +107,15 @@ pub mod recorder;
 pub mod records;
 pub mod runtime;
 mod sync;
+mod task;
 
 pub use health::readiness;
 pub use model::{cursor, event, status};
 pub use publish::{cache, feed};
 pub use runtime::shim;
 
-pub use cache::{Cache, NotFresh, PodEntry, StalePart, Token, WaitError};
-pub use connect::{ConnectError, connect};
+pub use cache::{Awaited, Cache, PodEntry, StalePart, Token, WaitError};
+pub use connect::ConnectError;
 pub use cursor::{Cursor, InstanceId};
 pub use event::{Event, EventType, Gap, GapReason, Source};
 pub use evented::{EventedConfig, Mode, ModeReport, Reached};
@@ -127,12 +125,15 @@ pub use health::diagnosis::Trouble;
 pub use health::monitor::RuntimeMonitor;
 pub use health::node_health::NodeHealth;
 pub use health::{Health, Level, Report};
-pub use metrics::Metrics;
+pub use metrics::{Metrics, MetricsError};
 pub use model::kubelet_events::{KubeletEvents, kubelet_events};
+pub use model::selector::{BadSelector, LabelSelector};
 pub use model::{ContainerId, ContainerRef, ContainerState, PodRef, PodUid, SandboxId, SandboxState};
 pub use pleg_cri::{Deadlines, Endpoint};
+pub use publish::filter::EventFilter;
 pub use publish::handle::Pleg;
 pub use readiness::{NodeCondition, Readiness};
 pub use recorder::{RecorderConfig, Recording};
 pub use runtime::{CriRuntime, Runtime};
 pub use status::{ContainerStatus, PodStatus, SandboxStatus};
+pub use task::{PlegTask, TaskPanicked};

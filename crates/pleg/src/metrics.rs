@@ -1,5 +1,5 @@
-//! What we count. The kubelet's names and types where the meaning is the same, so that its dashboards and alerts work; `pleg_*`
-//! where it is ours. Every label has few, fixed values: no pod and no container is ever a label.
+//! The metrics. They have the kubelet's names and types where the meaning is the same, so that its dashboards and alerts work, and
+//! `pleg_*` elsewhere. Every label has few, fixed values: no pod and no container is ever a label.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +22,11 @@ use crate::records::snapshot::Oddities;
 const BUCKETS: [f64; 16] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0, 300.0,
 ];
+
+/// The metrics cannot be registered or rendered, which is a bug.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot register or render the metrics")]
+pub struct MetricsError(#[source] prometheus::Error);
 
 /// The metrics of one generator and its client. Clones share them.
 #[derive(Debug, Clone)]
@@ -106,9 +111,13 @@ impl Make<'_> {
 }
 
 impl Metrics {
-    /// All metrics at zero. Fails only if two of them had one name.
+    /// All metrics at zero. Fails only if two of them had one name, which is a bug.
+    pub fn new() -> Result<Self, MetricsError> {
+        Self::register().map_err(MetricsError)
+    }
+
     #[rustfmt::skip]
-    pub fn new() -> prometheus::Result<Self> {
+    fn register() -> prometheus::Result<Self> {
         let registry = Registry::new();
         let make = Make(&registry);
         let inner = Inner {
@@ -158,7 +167,7 @@ impl Metrics {
     }
 
     /// Everything in Prometheus' text format. `inflight` is read now, so that ages move while a call is stuck.
-    pub fn render(&self, inflight: &InFlight) -> prometheus::Result<String> {
+    pub fn render(&self, inflight: &InFlight) -> Result<String, MetricsError> {
         let m = &self.inner;
         m.inflight.reset();
         m.inflight_oldest.reset();
@@ -175,10 +184,13 @@ impl Metrics {
                 oldest.set(call.since.elapsed().as_secs_f64());
             }
         }
-        TextEncoder::new().encode_to_string(&m.registry.gather())
+        TextEncoder::new()
+            .encode_to_string(&m.registry.gather())
+            .map_err(MetricsError)
     }
 
-    /// The registry, for a program that adds metrics of its own.
+    /// The registry, for the metrics of `pleg-node`. Hidden: the version of its crate is not part of the API.
+    #[doc(hidden)]
     pub fn registry(&self) -> &Registry {
         &self.inner.registry
     }

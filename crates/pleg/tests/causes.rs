@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use pleg::{Config, Deadlines, Endpoint, Level, Pleg, ProbeConfig, Report, Trouble};
+use pleg::{Config, Deadlines, Endpoint, Generator, Level, Pleg, ProbeConfig, Report, Trouble};
 use pleg_cri::Rpc;
 use pleg_sim::{Ending, Selector, Sim, SimConfig};
 use tempfile::TempDir;
@@ -40,7 +40,8 @@ impl Node {
             },
             ..Config::default()
         };
-        let generator = pleg::connect(sim.endpoint().clone(), deadlines, config).await.unwrap();
+        let config = Config { deadlines, ..config };
+        let generator = Generator::connect(sim.endpoint().clone(), config).await.unwrap();
         let pleg = generator.handle();
         let end = CancellationToken::new();
         tokio::spawn(generator.run(end.clone()));

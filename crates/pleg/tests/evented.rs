@@ -370,7 +370,7 @@ async fn no_time_in_an_event_decides_anything() {
         });
         sleep(Duration::from_millis(10)).await;
         assert_eq!(rig.drain(), [format!("ContainerStarted a {id}")]);
-        let entry = timeout(Duration::from_millis(10), rig.pleg.refresh(&uid("a")))
+        let entry = timeout(Duration::from_millis(10), rig.pleg.refresh(&uid("a"), Duration::MAX))
             .await
             .unwrap()
             .unwrap();
@@ -386,14 +386,18 @@ async fn who_waits_for_a_newer_status_does_not_wait_for_the_long_pause() {
     // With a hint: at once, by lists of the pod.
     let before = calls(&fake);
     let asked = Instant::now();
-    rig.pleg.refresh(&uid("a")).await.unwrap();
+    rig.pleg.refresh(&uid("a"), Duration::MAX).await.unwrap();
     assert_eq!(asked.elapsed(), Duration::ZERO);
     assert_eq!((calls(&fake).0, calls(&fake).1), (before.0, before.1 + 1));
     // Without: within the period of the generic mode.
     for _ in 0..3 {
         let token = rig.pleg.cache().token();
         let asked = Instant::now();
-        rig.pleg.cache().newer_than(&uid("a"), token).await.unwrap();
+        rig.pleg
+            .cache()
+            .newer_than(&uid("a"), token, Duration::MAX)
+            .await
+            .unwrap();
         assert!(asked.elapsed() <= Duration::from_millis(1001), "{:?}", asked.elapsed());
         sleep(Duration::from_secs(7)).await;
     }
@@ -754,7 +758,7 @@ async fn who_waits_for_a_hung_pod_does_not_keep_the_runtime_listing() {
     fake.world().latency = Duration::from_millis(1);
     let before = calls(&fake).0;
     let (pleg, waited) = (rig.pleg.clone(), uid("a"));
-    let waiting = tokio::spawn(async move { pleg.refresh(&waited).await });
+    let waiting = tokio::spawn(async move { pleg.refresh(&waited, Duration::MAX).await });
     sleep(Duration::from_secs(9)).await;
     assert!(!waiting.is_finished());
     assert!(

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pleg::event::Subject;
-use pleg::{Config, Deadlines, Endpoint, EventType, Item, Mode, Overflow, Pleg, PodUid, Start, Subscriber};
+use pleg::{Config, Endpoint, EventType, Generator, Item, Mode, Overflow, Pleg, Start, Subscriber};
 use pleg_cri::v1;
 use pleg_sim::{Ending, Flavour, Sim, SimConfig};
 use tempfile::TempDir;
@@ -37,9 +37,7 @@ impl Node {
 
     async fn start(sim: Sim) -> Self {
         let endpoint = sim.endpoint().clone();
-        let generator = pleg::connect(endpoint, Deadlines::default(), Config::default())
-            .await
-            .unwrap();
+        let generator = Generator::connect(endpoint, Config::default()).await.unwrap();
         let pleg = generator.handle();
         let end = CancellationToken::new();
         Self {
@@ -66,9 +64,12 @@ impl Node {
         let token = self.pleg.request_all();
         let cache = self.pleg.cache();
         let wait = async {
-            cache.newer_than(&PodUid::from("nobody"), token).await.unwrap();
+            cache.synced(token, PATIENCE).await.unwrap();
             for entry in cache.entries() {
-                cache.newer_than(&entry.status.pod.uid, token).await.unwrap();
+                cache
+                    .newer_than(&entry.status.pod.uid, token, Duration::MAX)
+                    .await
+                    .unwrap();
             }
         };
         timeout(PATIENCE, wait).await.unwrap();
@@ -178,10 +179,15 @@ async fn a_backlog_of_5000_does_not_delay_the_start() {
         node.until("a complete relist", |report| report.relists > 0).await;
         for entry in node.pleg.cache().entries() {
             let token = node.pleg.cache().complete();
-            timeout(PATIENCE, node.pleg.cache().newer_than(&entry.status.pod.uid, token))
-                .await
-                .unwrap()
-                .unwrap();
+            timeout(
+                PATIENCE,
+                node.pleg
+                    .cache()
+                    .newer_than(&entry.status.pod.uid, token, Duration::MAX),
+            )
+            .await
+            .unwrap()
+            .unwrap();
         }
         times.push(started.elapsed());
         node.until("the stream", |report| report.mode.mode == Mode::Evented)

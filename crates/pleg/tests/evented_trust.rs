@@ -277,7 +277,11 @@ async fn waiters_are_served_in_a_period_while_events_ask_for_slow_lists() {
         sleep(Duration::from_secs(1)).await;
         let token = rig.pleg.cache().token();
         let asked = Instant::now();
-        rig.pleg.cache().newer_than(&"p0".into(), token).await.unwrap();
+        rig.pleg
+            .cache()
+            .newer_than(&"p0".into(), token, Duration::MAX)
+            .await
+            .unwrap();
         // A list may be in flight; then the period, a list, and the inspection of what it found.
         assert!(asked.elapsed() <= Duration::from_secs(4), "{:?}", asked.elapsed());
     }
@@ -310,7 +314,7 @@ async fn requests_without_end_leave_the_runtime_half_of_the_time() {
             for (n, token) in tokens.into_iter().enumerate() {
                 rig.pleg
                     .cache()
-                    .newer_than(&format!("p{n}").into(), token)
+                    .newer_than(&format!("p{n}").into(), token, Duration::MAX)
                     .await
                     .unwrap();
             }

@@ -244,7 +244,7 @@ async fn newer_than_waits_for_a_relist_that_started_later() {
     fake.world().exit("a", 4);
     let token = rig.pleg.cache().token();
     let pod = uid("p");
-    let waits = rig.pleg.cache().newer_than(&pod, token);
+    let waits = rig.pleg.cache().newer_than(&pod, token, Duration::MAX);
     tokio::pin!(waits);
     assert!(timeout(Duration::from_millis(100), &mut waits).await.is_err());
     assert_eq!(rig.pleg.cache().waits().len(), 1);
@@ -260,7 +260,12 @@ async fn newer_than_of_an_unknown_pod_is_empty_after_the_next_complete_relist() 
     let rig = Rig::start(&fake, Config::default());
     rig.seen().await;
     let token = rig.pleg.cache().token();
-    let entry = rig.pleg.cache().newer_than(&uid("nobody"), token).await.unwrap();
+    let entry = rig
+        .pleg
+        .cache()
+        .newer_than(&uid("nobody"), token, Duration::MAX)
+        .await
+        .unwrap();
     assert!(entry.status.containers.is_empty() && entry.observed >= token);
 
     // Not before: with lists failing it waits, and giving up leaves no trace.
@@ -269,7 +274,7 @@ async fn newer_than_of_an_unknown_pod_is_empty_after_the_next_complete_relist() 
     assert!(
         timeout(
             Duration::from_mins(1),
-            rig.pleg.cache().newer_than(&uid("nobody"), token)
+            rig.pleg.cache().newer_than(&uid("nobody"), token, Duration::MAX)
         )
         .await
         .is_err()
@@ -289,10 +294,19 @@ async fn a_quarantined_pod_holds_up_nobody_elses_token() {
     fake.world().exit("a", 1);
     let token = rig.pleg.cache().token();
     let started = Instant::now();
-    rig.pleg.cache().newer_than(&uid("good"), token).await.unwrap();
+    rig.pleg
+        .cache()
+        .newer_than(&uid("good"), token, Duration::MAX)
+        .await
+        .unwrap();
     assert!(started.elapsed() <= Duration::from_secs(1));
     // The bad one itself gets an error with its name, not a hang and not an old status.
-    let error = rig.pleg.cache().newer_than(&uid("bad"), token).await.unwrap_err();
+    let error = rig
+        .pleg
+        .cache()
+        .newer_than(&uid("bad"), token, Duration::MAX)
+        .await
+        .unwrap_err();
     assert!(
         error.to_string().contains("default/bad") && error.to_string().contains("ContainerStatus"),
         "{error}"
@@ -315,17 +329,17 @@ async fn asking_does_not_wait_for_the_period() {
     rig.drain();
     let started = Instant::now();
     fake.world().exit("a", 9);
-    let entry = rig.pleg.refresh(&uid("p")).await.unwrap();
+    let entry = rig.pleg.refresh(&uid("p"), Duration::MAX).await.unwrap();
     assert_eq!(entry.status.containers[0].exit_code, Some(9));
     assert_eq!(fake.world().filtered_lists, 1);
     // A pod nobody has seen takes a full relist.
     fake.world().add_pod("q", &["b"]);
-    let entry = rig.pleg.refresh(&uid("q")).await.unwrap();
+    let entry = rig.pleg.refresh(&uid("q"), Duration::MAX).await.unwrap();
     assert_eq!(entry.status.containers.len(), 1);
     assert_eq!(fake.world().relists.len(), 2);
     // What was asked for is inspected even if no list shows a change.
     let calls = fake.world().status_calls.len();
-    rig.pleg.refresh(&uid("q")).await.unwrap();
+    rig.pleg.refresh(&uid("q"), Duration::MAX).await.unwrap();
     assert!(fake.world().status_calls.len() > calls);
     assert!(started.elapsed() < Duration::from_millis(100));
     assert_eq!(
@@ -354,7 +368,7 @@ async fn a_pod_without_labels_is_looked_at_in_full() {
     );
     rig.seen().await;
     assert_eq!(rig.drain().len(), 2);
-    rig.pleg.refresh(&uid("p")).await.unwrap();
+    rig.pleg.refresh(&uid("p"), Duration::MAX).await.unwrap();
     assert!(rig.drain().is_empty());
     assert_eq!(fake.world().filtered_lists, 0);
 }
@@ -699,7 +713,7 @@ async fn asking_during_an_inspection_does_not_wait_for_the_period() {
     let started = Instant::now();
     inspecting().await;
     fake.world().exit("a", 3);
-    let entry = rig.pleg.refresh(&uid("p")).await.unwrap();
+    let entry = rig.pleg.refresh(&uid("p"), Duration::MAX).await.unwrap();
     assert_eq!(entry.status.containers[0].exit_code, Some(3));
     assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
 
@@ -707,7 +721,7 @@ async fn asking_during_an_inspection_does_not_wait_for_the_period() {
     fake.world().failing.insert("s-p".into());
     let started = Instant::now();
     inspecting().await;
-    rig.pleg.refresh(&uid("p")).await.unwrap_err();
+    rig.pleg.refresh(&uid("p"), Duration::MAX).await.unwrap_err();
     assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
 }
 
@@ -728,11 +742,11 @@ async fn asking_for_a_pod_that_went_away_does_not_wait_for_the_period() {
     rig.drain();
     let started = Instant::now();
     fake.world().remove_pod("p");
-    let entry = rig.pleg.refresh(&uid("p")).await.unwrap();
+    let entry = rig.pleg.refresh(&uid("p"), Duration::MAX).await.unwrap();
     assert!(entry.status.sandboxes.is_empty());
     // Listed, but not found when asked for: what is left of it is what the list says, with the reason.
     fake.world().denied.extend(["s-q".into(), "b".into()]);
-    let Err(pleg::NotFresh::Quarantined { last, .. }) = rig.pleg.refresh(&uid("q")).await else {
+    let Err(pleg::WaitError::Quarantined { last, .. }) = rig.pleg.refresh(&uid("q"), Duration::MAX).await else {
         panic!("a sandbox that is listed cannot be gone");
     };
     assert_eq!((last.status.containers.len(), last.status.sandboxes.len()), (0, 1));
@@ -860,7 +874,7 @@ async fn gauges_follow_whatever_kind_of_relist_finds_the_change() {
 
     // A relist of one pod finds it, so that the next full one finds nothing new.
     fake.world().exit("a", 0);
-    rig.pleg.refresh(&uid("p")).await.unwrap();
+    rig.pleg.refresh(&uid("p"), Duration::MAX).await.unwrap();
     rig.seen().await;
     assert_eq!(metric(&rig, running), Some(0));
 }
@@ -939,7 +953,12 @@ async fn asking_outlives_a_change_that_was_none() {
     fake.world().containers.insert("a".into(), a);
     fake.world().hung.clear();
     fake.world().status_calls.clear();
-    let entry = rig.pleg.cache().newer_than(&uid("p"), token).await.unwrap();
+    let entry = rig
+        .pleg
+        .cache()
+        .newer_than(&uid("p"), token, Duration::MAX)
+        .await
+        .unwrap();
     assert_eq!(entry.status.containers[0].state, ContainerState::Running);
     assert!(!fake.world().status_calls.is_empty());
 }
@@ -956,11 +975,11 @@ async fn nobody_waits_for_a_generator_that_has_ended() {
     let token = cache.token();
     let waiting = tokio::spawn({
         let (cache, uid) = (cache.clone(), uid.clone());
-        async move { cache.newer_than(&uid, token).await }
+        async move { cache.newer_than(&uid, token, Duration::MAX).await }
     });
     rig.settle().await;
     rig.shutdown.cancel();
     let ended = timeout(Duration::from_secs(1), waiting).await.unwrap().unwrap();
-    assert!(matches!(ended, Err(pleg::NotFresh::Ended)), "{ended:?}");
-    assert!(cache.newer_than(&uid, token).await.is_err());
+    assert!(matches!(ended, Err(pleg::WaitError::Ended { .. })), "{ended:?}");
+    assert!(cache.newer_than(&uid, token, Duration::MAX).await.is_err());
 }

@@ -78,7 +78,7 @@ async fn a_locked_container_hangs_every_list_and_nobody_else() {
 
     // What was seen by id is no complete relist: a container that nobody has listed yet may be missing.
     let uid = PodUid::from("p3");
-    let fresh = rig.pleg.cache().newer_than(&uid, complete);
+    let fresh = rig.pleg.cache().newer_than(&uid, complete, Duration::MAX);
     assert!(tokio::time::timeout(Duration::from_secs(1), fresh).await.is_err());
 
     // Later deaths too, beyond the list's own deadline; and after 3 minutes the node is told, with the name.
@@ -121,7 +121,11 @@ async fn a_locked_container_hangs_every_list_and_nobody_else() {
         .filter(|line| line.contains("Container"))
         .collect();
     assert!(late.is_empty(), "{late:?}");
-    rig.pleg.cache().newer_than(&uid, complete).await.unwrap();
+    rig.pleg
+        .cache()
+        .newer_than(&uid, complete, Duration::MAX)
+        .await
+        .unwrap();
 }
 
 /// The list was sent before the death that was seen by id, and answers after it with what was true before.

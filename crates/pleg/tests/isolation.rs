@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pleg::{Config, Deadlines, Endpoint, EventType, Item, Level, Overflow, Pleg, Start, Subscriber};
+use pleg::{Config, Deadlines, Endpoint, EventType, Generator, Item, Level, Overflow, Pleg, Start, Subscriber};
 use pleg_cri::Rpc;
 use pleg_sim::{Ending, Selector, Sim, SimConfig};
 use tempfile::TempDir;
@@ -61,7 +61,8 @@ impl Node {
             inspect: Duration::from_secs(3),
             ..Deadlines::default()
         };
-        let connected = pleg::connect(sim.endpoint().clone(), deadlines, config).await;
+        let config = Config { deadlines, ..config };
+        let connected = Generator::connect(sim.endpoint().clone(), config).await;
         let generator = connected.unwrap();
         let pleg = generator.handle();
         let end = CancellationToken::new();

@@ -78,11 +78,15 @@ async fn a_heartbeat_is_kept_while_relists_are_rare() {
             (world.version.name, world.version.version) = ("containerd".into(), "2.1.9".into());
             world.status = well();
         }
-        let generator = Generator::new(fake.clone(), Config::default(), Metrics::new().unwrap());
+        let config = Config {
+            heartbeat: Some(Duration::from_secs(2)),
+            ..Config::default()
+        };
+        let generator = Generator::new(fake.clone(), config, Metrics::new().unwrap());
         let (pleg, monitor) = (generator.handle(), generator.runtime_monitor());
         let shutdown = CancellationToken::new();
         tokio::spawn(generator.run(shutdown.clone()));
-        tokio::spawn(monitor.with_heartbeat(Duration::from_secs(2)).run(shutdown.clone()));
+        tokio::spawn(monitor.run(shutdown.clone()));
         sleep(Duration::from_secs(200)).await;
         let longest = if events { 2 } else { 5 };
         let mut silence = Duration::ZERO;

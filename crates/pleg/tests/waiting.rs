@@ -36,14 +36,19 @@ async fn what_no_list_shows_is_found_by_a_refresh_and_claimed_by_nobody_else() {
     fake.world().limits.insert("a".into(), 4096);
     fake.world().sandboxes.get_mut("s-p").unwrap().ip = Some("10.0.0.2");
     let token = rig.pleg.cache().token();
-    let listed = rig.pleg.cache().newer_than(&uid("p"), token).await.unwrap();
+    let listed = rig
+        .pleg
+        .cache()
+        .newer_than(&uid("p"), token, Duration::MAX)
+        .await
+        .unwrap();
     assert!(listed.observed >= token);
     assert_eq!(listed.inspected, before.inspected, "nobody has asked for the details");
     assert_eq!(limit(&listed, "a"), None);
 
     fake.world().status_calls.clear();
     let token = rig.pleg.cache().token();
-    let fresh = rig.pleg.refresh(&uid("p")).await.unwrap();
+    let fresh = rig.pleg.refresh(&uid("p"), Duration::MAX).await.unwrap();
     assert!(fresh.observed >= token && fresh.inspected >= token, "{fresh:?}");
     assert_eq!(limit(&fresh, "a"), Some(4096));
     assert_eq!(fresh.status.ips[0].to_string(), "10.0.0.2");
@@ -92,7 +97,7 @@ async fn a_part_that_was_inspected_does_not_vouch_for_the_rest() {
     let after = rig.pleg.cache().get(&uid("p")).unwrap();
     assert_eq!(after.status.container(&"a".into()).unwrap().exit_code, Some(3));
     assert_eq!((limit(&after, "b"), after.inspected), (None, before.inspected));
-    let fresh = rig.pleg.refresh(&uid("p")).await.unwrap();
+    let fresh = rig.pleg.refresh(&uid("p"), Duration::MAX).await.unwrap();
     assert!(limit(&fresh, "b") == Some(1) && fresh.inspected > before.inspected);
 }
 
@@ -126,7 +131,7 @@ async fn a_condition_is_waited_for_until_a_commit_meets_it() {
     });
     sleep(Duration::from_secs(10)).await;
     let wait = &cache.waits()[0];
-    assert_eq!((&wait.uid, wait.waiters, wait.token.number()), (&p, 1, 0));
+    assert_eq!((wait.uid.as_ref(), wait.waiters, wait.token.number()), (Some(&p), 1, 0));
     fake.world().add_pod("p", &["a"]);
     let started = Instant::now();
     let (met, asked) = waiting.await.unwrap();
@@ -210,4 +215,81 @@ async fn a_long_wait_leaves_the_generator_at_rest() {
     let started = Instant::now();
     waiting.await.unwrap().unwrap();
     assert!(started.elapsed() < Duration::from_millis(50));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_complete_relist_can_be_waited_for() {
+    let fake = Fake::default();
+    fake.world().add_pod("p", &["a"]);
+    let rig = Rig::start(&fake, Config::default());
+    rig.seen().await;
+    let cache = rig.pleg.cache().clone();
+    let token = cache.token();
+    assert!(cache.complete() < token);
+    let waiting = tokio::spawn({
+        let cache = cache.clone();
+        async move { cache.synced(token, Duration::from_secs(5)).await }
+    });
+    tokio::task::yield_now().await;
+    let wait = &cache.waits()[0];
+    assert_eq!((wait.uid.as_ref(), wait.waiters, wait.token), (None, 1, token));
+    waiting.await.unwrap().unwrap();
+    assert!(cache.complete() >= token && cache.waits().is_empty());
+    // What is so already is not waited for.
+    cache.synced(token, Duration::ZERO).await.unwrap();
+
+    rig.shutdown.cancel();
+    rig.settle().await;
+    let error = cache.synced(cache.token(), Duration::MAX).await.unwrap_err();
+    assert_eq!(error.to_string(), "no relist completed before the generator ended");
+    let error = cache
+        .newer_than(&uid("p"), cache.token(), Duration::MAX)
+        .await
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("pod p was not observed again before the generator ended; last seen: default/p "),
+        "{error}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn waits_for_a_relist_have_deadlines() {
+    let fake = Fake::default();
+    let rig = Rig::start(&fake, Config::default());
+    rig.seen().await;
+    let cache = rig.pleg.cache();
+    let far = {
+        fake.world().list_hangs = true;
+        rig.pleg.request_all()
+    };
+    let started = Instant::now();
+    let error = cache.synced(far, Duration::from_secs(3)).await.unwrap_err();
+    assert_eq!(
+        (error.to_string(), started.elapsed()),
+        ("no relist completed within 3s".to_owned(), Duration::from_secs(3))
+    );
+    let error = rig.pleg.refresh(&uid("p"), Duration::from_secs(2)).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "pod p was not observed again within 2s; last seen: nothing"
+    );
+    assert!(matches!(error, WaitError::Deadline { last: None, .. }));
+    assert!(cache.waits().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_are_found_by_name_and_by_container() {
+    let fake = Fake::default();
+    fake.world().add_pod("p", &["a"]);
+    fake.world().add_pod("q", &["b", "c"]);
+    let rig = Rig::start(&fake, Config::default());
+    rig.seen().await;
+    let cache = rig.pleg.cache();
+    let found = |entry: Option<PodEntry>| entry.map(|entry| entry.status.pod.uid.clone());
+    assert_eq!(found(cache.find("default", "q")), Some(uid("q")));
+    assert_eq!(found(cache.find("other", "q")), None);
+    assert_eq!(found(cache.find_container(&"c".into())), Some(uid("q")));
+    assert_eq!(found(cache.find_container(&"x".into())), None);
 }

@@ -1,10 +1,10 @@
 //! The commands that show pods and containers.
 
 use clap::{Args, ValueEnum};
+use pleg::LabelSelector;
 
 use super::{Observe, TextFormat};
 use crate::filter::PodName;
-use crate::selector::LabelSelector;
 
 /// For lists of things that have names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -53,7 +53,7 @@ pub(crate) struct Pods {
     #[arg(short = 'A', long, conflicts_with = "namespace")]
     pub(crate) all_namespaces: bool,
     /// Only pods with these labels, as in kubectl: a=b, a!=b, a in (b, c), a notin (b, c), a, !a
-    #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = LabelSelector::parse)]
+    #[arg(short = 'l', long, value_name = "SELECTOR")]
     pub(crate) selector: Option<LabelSelector>,
     /// Only pods whose state is neither Running nor Completed, or that are not ready
     #[arg(long)]

@@ -180,6 +180,7 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
     let mut config = pleg::Config::default();
     // A runtime that is ours has no kubelet that would miss the events we take.
     config.evented.exclusive_subscriber = !args.share_runtime;
+    config.heartbeat = Some(pleg_node::HEARTBEAT);
     let generator = Generator::new(CriRuntime::new(client.clone()), config, metrics);
     let sources = directory
         .iter()
@@ -203,18 +204,17 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
     if let Some(url) = url {
         readers.spawn(url.run(outlet, shutdown.clone()));
     }
-    let monitor = generator.runtime_monitor().with_heartbeat(pleg_node::HEARTBEAT);
-    tokio::spawn(monitor.run(shutdown.clone()));
-    // The generator outlives the workers, who wait for its looks until they end.
-    let looks = CancellationToken::new();
-    let generator = tokio::spawn(generator.run(looks.clone()));
+    // The generator outlives the pod workers, which wait for its relists until they end.
+    let workers_ended = CancellationToken::new();
+    let (_, task) = generator.spawn();
+    let relisting = task.run_until(workers_ended.cancelled());
     let sources: Vec<String> = sources.iter().map(ToString::to_string).collect();
     tracing::info!("running the pods of {} on {}", sources.join(" and "), client.endpoint());
 
     let working = async {
         let ended = tokio::spawn(node_loop.run(snapshots, shutdown.clone())).await;
         shutdown.cancel();
-        looks.cancel();
+        workers_ended.cancel();
         ended
     };
     let reading = async {
@@ -223,10 +223,10 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
         shutdown.cancel();
         ended
     };
-    let ((), ended, looked, read) =
-        tokio::join!(server::serve(unix, tcp, router, &shutdown), working, generator, reading);
+    let ((), ended, relisted, read) =
+        tokio::join!(server::serve(unix, tcp, router, &shutdown), working, relisting, reading);
     ended?;
-    looked?;
+    relisted?;
     read?;
     tracing::info!("stopped; pods go on running");
     Ok(ExitCode::SUCCESS)

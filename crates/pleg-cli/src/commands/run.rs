@@ -30,10 +30,8 @@ pub(crate) async fn run(global: &Global, args: Run, shutdown: CancellationToken)
 
     let generator = Generator::new(CriRuntime::new(client.clone()), config, metrics);
     let setup = Setup::new(client.clone(), settings(global, &args, &path));
-    let router = routes::router(generator.handle(), setup, None, shutdown.clone());
-    // It ends with the rest, and nobody waits for it: it only reads.
-    tokio::spawn(generator.runtime_monitor().run(shutdown.clone()));
-    let generator = tokio::spawn(generator.run(shutdown.clone()));
+    let (pleg, task) = generator.spawn();
+    let router = routes::router(pleg, setup, None, shutdown.clone());
     let also = tcp
         .as_ref()
         .map_or(String::new(), |tcp| format!(" and http://{}", tcp.address()));
@@ -44,8 +42,8 @@ pub(crate) async fn run(global: &Global, args: Run, shutdown: CancellationToken)
     );
 
     let ended = async {
-        let ended = generator.await;
-        // It ends only when told to, unless it broke; then so do we: a daemon without it would say that all is well.
+        let ended = task.run_until(shutdown.cancelled()).await;
+        // After a panic the daemon ends too: without its generator it would report old statuses as current ones.
         shutdown.cancel();
         ended
     };

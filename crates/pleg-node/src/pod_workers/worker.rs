@@ -14,7 +14,7 @@ use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
-use pleg::{ContainerState, ContainerStatus, NotFresh, Pleg, PodEntry, PodStatus, Token};
+use pleg::{ContainerState, ContainerStatus, Pleg, PodEntry, PodStatus, Token, WaitError};
 use pleg_cri::Client;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep_until};
@@ -223,7 +223,7 @@ impl Worker {
                     wake = Wake::far();
                     look = true;
                 }
-                seen = cache.newer_than(&uid, token), if look => {
+                seen = cache.newer_than(&uid, token, Duration::MAX), if look => {
                     look = false;
                     match seen {
                         Ok(entry) => {
@@ -233,12 +233,13 @@ impl Worker {
                             };
                             wake = next;
                         }
-                        Err(NotFresh::Quarantined { error, last }) => {
+                        Err(WaitError::Quarantined { error, last }) => {
                             self.shared.metrics.skip(Skip::Quarantined);
                             self.unseen(&last, &error.message);
                             wake = Wake { at: Instant::now() + UNSEEN_RETRY, due: true };
                         }
-                        Err(NotFresh::Ended) => break,
+                        // It waits without a deadline, so only the end of the generator is left.
+                        Err(_) => break,
                     }
                 }
             }

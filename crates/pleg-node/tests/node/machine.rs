@@ -120,7 +120,11 @@ impl Machine {
             ..Default::default()
         };
         let client = Client::connect(self.sim.endpoint().clone(), config).await.unwrap();
-        let generator = Generator::new(CriRuntime::new(client.clone()), pleg::Config::default(), metrics);
+        let config = pleg::Config {
+            heartbeat: Some(HEARTBEAT),
+            ..Default::default()
+        };
+        let generator = Generator::new(CriRuntime::new(client.clone()), config, metrics);
         let pleg = generator.handle();
         let node = node(self.dir.path());
         let shutdown = CancellationToken::new();
@@ -130,7 +134,7 @@ impl Machine {
         let node_loop = node_loop.with_store(store);
         let board = node_loop.board();
         let (wants, snapshots) = mpsc::channel(4);
-        let monitor = generator.runtime_monitor().with_heartbeat(HEARTBEAT);
+        let monitor = generator.runtime_monitor();
         let tasks = vec![
             tokio::spawn(monitor.run(shutdown.child_token())),
             tokio::spawn(generator.run(shutdown.child_token())),

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use pleg_cri::Deadlines;
 use pleg_cri::error::seconds;
 
 use super::ProbeConfig;
@@ -25,6 +26,12 @@ pub struct Config {
     pub settle_grace: Duration,
     /// A list that has not answered for this long is waited for, but what is known is asked for by id meanwhile.
     pub list_patience: Duration,
+    /// How long a call of the runtime may take; for [`Pleg::spawn`](crate::Pleg::spawn) and [`Generator::connect`](crate::Generator::connect).
+    /// A [`Runtime`](crate::Runtime) of the caller's own bounds its calls itself.
+    pub deadlines: Deadlines,
+    /// The runtime monitor calls `Status` at least this often while full relists are rarer: for callers that must learn soon that the
+    /// runtime is frozen. None: every [`STATUS_PERIOD`](crate::readiness::STATUS_PERIOD), or every other.
+    pub heartbeat: Option<Duration>,
     /// How the runtime's events are used.
     pub evented: EventedConfig,
     /// How pods are probed for hung shims and for containers that do not answer.
@@ -48,6 +55,8 @@ impl Default for Config {
             threshold: THRESHOLD,
             settle_grace: Duration::from_millis(250),
             list_patience: Duration::from_secs(5),
+            deadlines: Deadlines::default(),
+            heartbeat: None,
             evented: EventedConfig::default(),
             probe: ProbeConfig::default(),
             retry_first: Duration::from_secs(1),

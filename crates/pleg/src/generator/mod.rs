@@ -101,7 +101,7 @@ pub struct Generator<R> {
 
 impl<R: Runtime> Generator<R> {
     /// A generator that observes `runtime`. Does nothing until it is run. Settings that contradict each other are not refused here but
-    /// logged when it runs: whoever takes them from people calls [`Config::validate`] first, as [`connect()`](crate::connect()) does.
+    /// logged when it runs: callers that take them from people call [`Config::validate`] first, as [`Generator::connect`] does.
     pub fn new(runtime: R, config: Config, metrics: Metrics) -> Self {
         let now = Instant::now();
         metrics.inspections_bounds(config.inspections.least, config.inspections.most);
@@ -154,9 +154,11 @@ impl<R: Runtime> Generator<R> {
         &self.runtime
     }
 
-    /// The task that polls the runtime's `Status`, for [`Pleg::readiness`]. Run it beside the generator.
+    /// The task that polls the runtime's `Status`, for [`Pleg::readiness`]. [`Generator::spawn`] starts it; callers that
+    /// [run](Generator::run) the generator themselves run it beside it.
     pub fn runtime_monitor(&self) -> RuntimeMonitor<R> {
-        RuntimeMonitor::new(Arc::clone(&self.runtime), self.readiness.clone(), self.requests.clone())
+        let (readiness, requests) = (self.readiness.clone(), self.requests.clone());
+        RuntimeMonitor::new(Arc::clone(&self.runtime), readiness, requests, self.config.heartbeat)
     }
 
     /// Runs until `shutdown`. What is in flight then is dropped; no call of the generator's changes the runtime.

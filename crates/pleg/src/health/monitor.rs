@@ -14,7 +14,7 @@ use crate::health::readiness::{Readiness, STATUS_PERIOD};
 use crate::model::event::Source;
 use crate::runtime::Runtime;
 
-/// A runtime that takes longer than this to answer `Status` may be frozen.
+/// A runtime that has not answered `Status` after this long may be frozen.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The task behind [`Readiness`]. Made with [`crate::Generator::runtime_monitor`].
@@ -22,27 +22,24 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub struct RuntimeMonitor<R> {
     runtime: Arc<R>,
     readiness: Readiness,
-    hints: RelistRequests,
-    /// While full relists are rarer than this, the runtime is asked so often.
+    requests: RelistRequests,
+    /// See [`Config::heartbeat`](crate::Config::heartbeat).
     heartbeat: Option<Duration>,
 }
 
 impl<R: Runtime> RuntimeMonitor<R> {
-    pub(crate) fn new(runtime: Arc<R>, readiness: Readiness, hints: RelistRequests) -> Self {
+    pub(crate) fn new(
+        runtime: Arc<R>,
+        readiness: Readiness,
+        requests: RelistRequests,
+        heartbeat: Option<Duration>,
+    ) -> Self {
         Self {
             runtime,
             readiness,
-            hints,
-            heartbeat: None,
+            requests,
+            heartbeat,
         }
-    }
-
-    /// Asks at least this often while full relists are rarer: for callers that have to know soon that the runtime is frozen, and not only
-    /// that nothing changes.
-    #[must_use]
-    pub fn with_heartbeat(mut self, every: Duration) -> Self {
-        self.heartbeat = Some(every);
-        self
     }
 
     /// Calls `Status` once. [`Readiness`] has the result.
@@ -51,8 +48,8 @@ impl<R: Runtime> RuntimeMonitor<R> {
         let answer = if let Ok(answer) = timeout(PATIENCE, &mut asking).await {
             answer
         } else {
-            // While events let the generator rest, its next relist may be a minute away, and a frozen runtime looks like a quiet one.
-            self.hints.all(Source::Relist);
+            // With a good event stream the next relist may be a minute away, and a frozen runtime sends no events, as an idle one does.
+            self.requests.all(Source::Relist);
             asking.await
         };
         match answer {
@@ -62,15 +59,15 @@ impl<R: Runtime> RuntimeMonitor<R> {
     }
 
     fn period(&self) -> Duration {
-        let (rare, looks) = (2 * STATUS_PERIOD, self.readiness.health().full_relist_period());
-        let usual = if looks >= rare { rare } else { STATUS_PERIOD };
-        // Relists that come as often are sign enough.
-        let heartbeat = self.heartbeat.filter(|every| looks > *every);
+        let (rare, relists) = (2 * STATUS_PERIOD, self.readiness.health().full_relist_period());
+        let usual = if relists >= rare { rare } else { STATUS_PERIOD };
+        // Relists that come as often say the same.
+        let heartbeat = self.heartbeat.filter(|every| relists > *every);
         heartbeat.map_or(usual, |every| every.min(usual))
     }
 
-    /// Asks every [`STATUS_PERIOD`] until `shutdown`, never twice at once, and dates transitions also while there is no answer; half as
-    /// often while the runtime's events let full relists be rarer than that. On an idle node it is waking up that costs.
+    /// Calls `Status` every [`STATUS_PERIOD`] until `shutdown`, one call at a time, and dates transitions of the Ready condition also while
+    /// no answer comes. Calls half as often while full relists are rarer than that: on an idle node, waking up is the cost.
     pub async fn run(self, shutdown: CancellationToken) {
         let mut next = Instant::now();
         let asking = Fuse::terminated();

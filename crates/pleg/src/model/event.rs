@@ -29,13 +29,13 @@ pub enum EventType {
     PodSandboxChanged,
     /// The last trace of a pod is gone.
     PodRemoved,
-    /// Look again: something about this pod may have changed.
+    /// Sync this pod: something about it may have changed.
     PodSync,
-    /// Complete looks succeed again within the threshold, or nothing is degraded any more.
+    /// Relists complete again within the threshold, or nothing is degraded any more.
     PlegHealthy,
-    /// There was no complete look within the threshold.
+    /// No relist was complete within the threshold.
     PlegNotHealthy,
-    /// Something is not seen, while complete looks succeed.
+    /// Something is not seen, while relists complete.
     PlegDegraded,
     /// Something is wrong: with a container or sandbox, with the lists or with the event stream.
     TroubleStarted,
@@ -113,11 +113,11 @@ impl std::fmt::Display for EventType {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
-    /// The periodic look at everything.
+    /// The periodic relist of all pods.
     Relist,
     /// An event of the runtime.
     Evented,
-    /// A caller who asked.
+    /// The request of a caller.
     OnDemand,
 }
 
@@ -184,7 +184,8 @@ pub struct Event {
     /// trouble.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<Arc<str>>,
-    /// Found by the first look: it was so before we came.
+    /// Found by the first relist: it had happened before the generator started, however long ago. For readers that build state from
+    /// events; a reader that acts on news starts with [`Start::AfterFirstRelist`](crate::Start::AfterFirstRelist), or skips these.
     pub initial: bool,
     /// What triggered the relist.
     pub source: Source,

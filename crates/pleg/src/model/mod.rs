@@ -3,6 +3,7 @@
 pub mod cursor;
 pub mod event;
 pub mod kubelet_events;
+pub mod selector;
 pub mod status;
 
 use std::fmt;

@@ -58,6 +58,16 @@ impl PodStatus {
         }
     }
 
+    /// The pod's labels: those of its newest sandbox; none without a sandbox. [`Pairs`] bounds how many are kept.
+    pub fn labels(&self) -> Option<&Pairs> {
+        self.sandboxes.first().map(|sandbox| &sandbox.labels)
+    }
+
+    /// The pod's annotations: those of its newest sandbox; none without a sandbox. [`Pairs`] bounds how many are kept, and cuts long values.
+    pub fn annotations(&self) -> Option<&Pairs> {
+        self.sandboxes.first().map(|sandbox| &sandbox.annotations)
+    }
+
     /// The containers by id, for those who ask for many.
     pub(crate) fn by_id(&self) -> HashMap<&ContainerId, &ContainerStatus> {
         self.containers

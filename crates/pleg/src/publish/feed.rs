@@ -1,7 +1,7 @@
 //! The event feed: never loses a change, never blocks the generator.
 //!
-//! The last events are kept in one ring. Each subscriber has a cursor of its own and reads at its own pace. Who falls so far behind
-//! that the ring has moved on is told, in the way it chose:
+//! The last events are kept in one ring. Each subscriber has a cursor of its own and reads at its own pace. A subscriber that falls so far
+//! behind that the ring has moved on is told, in the way it chose:
 //!
 //! - [`Overflow::PodSync`]: a `PodSync` for each pod with a missed event, the last missed event about the generator's health, and the
 //!   last missed event about a trouble of the whole node. Level-triggered readers, who read the cache anyway, lose nothing.
@@ -24,21 +24,35 @@
 //! A reader at number 0 of this instance has no state to build on either: if the first event is no longer held, it gets the same after
 //! a `Gap` of [`GapReason::Overflow`].
 //!
-//! Whoever stops while it reads the state has to get it again, in full. So a `Gap` is no cursor, and the `PodSync`s of the state have
+//! A reader that stops while it reads the state has to get it again, in full. So a `Gap` is no cursor, and the `PodSync`s of the state have
 //! the number before the gap: a reader that continues from one of them is told of the gap once more.
+//!
+//! To continue after a restart of its own, a reader stores the cursor of the last event that it has dealt with, as text: [`Cursor`] has
+//! `Display`, `FromStr` and serde.
+//!
+//! # Initial events
+//!
+//! The first relist finds containers that started and died long ago, and reports them with [`Event::initial`], so that a reader that
+//! builds its state from events alone has all of it. A reader that acts on news, such as one that alerts on deaths, would alert on
+//! history: it starts with [`Start::AfterFirstRelist`], or skips them.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
+use futures_util::Stream;
 use hashbrown::HashMap;
 use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
+use tokio_util::sync::ReusableBoxFuture;
 
 use crate::model::cursor::{Cursor, InstanceId};
 use crate::model::event::{Event, EventType, Gap, GapReason, Source};
 use crate::model::{PodRef, PodUid};
 use crate::publish::cache::Cache;
+use crate::publish::filter::{EventFilter, Filtering};
 
 /// How many events a subscriber takes from the ring at once.
 const BATCH: usize = 64;
@@ -65,11 +79,14 @@ impl Item {
 /// Where a subscriber begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// With the next event.
+    /// With the next event. Before the first relist is complete, that includes its [initial](self#initial-events) events.
     Now,
+    /// With the next event that is not [initial](self#initial-events): only with what happens after the first relist, however early the
+    /// subscriber comes.
+    AfterFirstRelist,
     /// With the oldest event still kept.
     Oldest,
-    /// After the last event that was read: what a reader says that comes back. See the [module's text](self#continuing).
+    /// After the last event that was read, for a reader that comes back. See the [module's text](self#continuing).
     After(Cursor),
 }
 
@@ -168,7 +185,7 @@ impl Ring {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedFeed {
     instance: InstanceId,
     // Held for a push or for copying a batch; never across an await.
     ring: Mutex<Ring>,
@@ -182,7 +199,7 @@ struct Shared {
 /// Where subscribers come from. Clones are the same feed.
 #[derive(Debug, Clone)]
 pub struct Feed {
-    shared: Arc<Shared>,
+    shared: Arc<SharedFeed>,
 }
 
 impl Feed {
@@ -200,7 +217,7 @@ impl Feed {
     pub fn subscribe(&self, start: Start, overflow: Overflow) -> Subscriber {
         let ring = self.shared.ring.lock();
         let (next, restarted) = match start {
-            Start::Now => (ring.next, None),
+            Start::Now | Start::AfterFirstRelist => (ring.next, None),
             Start::Oldest => (ring.oldest(), None),
             Start::After(cursor) if cursor.instance == self.shared.instance && cursor.seq < ring.next => {
                 (cursor.seq + 1, None)
@@ -215,16 +232,19 @@ impl Feed {
             next,
             restarted,
             continues: matches!(start, Start::After(_)),
+            skips_initial: start == Start::AfterFirstRelist,
             overflow,
             batch: VecDeque::new(),
+            filtering: None,
+            waiting: None,
         }
     }
 }
 
-/// One reader of the feed.
+/// One reader of the feed. Also a [`Stream`], which ends with the generator.
 #[derive(Debug)]
 pub struct Subscriber {
-    shared: Arc<Shared>,
+    shared: Arc<SharedFeed>,
     newest: watch::Receiver<u64>,
     /// The number of the event to read next.
     next: u64,
@@ -232,11 +252,23 @@ pub struct Subscriber {
     restarted: Option<Cursor>,
     /// It came with a cursor.
     continues: bool,
+    /// It reads no initial events.
+    skips_initial: bool,
     overflow: Overflow,
     batch: VecDeque<Item>,
+    filtering: Option<Filtering>,
+    /// Resolves with the next event, to false if there will be none; for [`Stream`], which cannot hold a future in its caller.
+    waiting: Option<ReusableBoxFuture<'static, bool>>,
 }
 
 impl Subscriber {
+    /// Reads only what matches. Numbers and gaps are those of the whole feed, so that a cursor works with any filter.
+    #[must_use]
+    pub fn with_filter(mut self, filter: EventFilter) -> Self {
+        self.filtering = Some(Filtering::new(filter));
+        self
+    }
+
     /// The next item; `None` once the generator is gone and everything was read. Cancel-safe.
     pub async fn next(&mut self) -> Option<Item> {
         loop {
@@ -252,10 +284,26 @@ impl Subscriber {
 
     /// The next item, if there is one now.
     pub fn try_next(&mut self) -> Option<Item> {
-        if self.batch.is_empty() {
-            self.refill();
+        loop {
+            if self.batch.is_empty() {
+                self.refill();
+            }
+            let item = self.batch.pop_front()?;
+            if self.wants(&item) {
+                return Some(item);
+            }
         }
-        self.batch.pop_front()
+    }
+
+    fn wants(&mut self, item: &Item) -> bool {
+        let Item::Event(event) = item else {
+            return true;
+        };
+        if self.skips_initial && event.initial {
+            return false;
+        }
+        let filtering = self.filtering.as_mut();
+        filtering.is_none_or(|filtering| filtering.matches(event, &self.shared.cache))
     }
 
     /// Where a reader continues that has read everything it was given; none while there is more to give.
@@ -279,7 +327,7 @@ impl Subscriber {
                 },
             }
         }
-        // The ring may have moved on while we looked at the cache; then the next refill says so.
+        // The ring may have moved on while the cache was read; then the next refill says so.
         let oldest = ring.oldest();
         if self.next >= oldest {
             let skip = usize::try_from(self.next - oldest).unwrap_or(usize::MAX);
@@ -303,7 +351,7 @@ impl Subscriber {
         };
         let from = self.next;
         self.next = match (reason, self.overflow) {
-            // The state says it all: who looks at the cache wants no history.
+            // The state says it all: a reader of the cache wants no history.
             (GapReason::Restarted, Overflow::PodSync) => ring.next,
             _ => oldest,
         };
@@ -317,7 +365,7 @@ impl Subscriber {
     }
 
     /// The gap, and what is so after it. The cache has a lock of its own, so the ring's is given back meanwhile.
-    fn state<'a>(&mut self, gap: Gap, shared: &'a Shared, ring: MutexGuard<'a, Ring>) -> MutexGuard<'a, Ring> {
+    fn state<'a>(&mut self, gap: Gap, shared: &'a SharedFeed, ring: MutexGuard<'a, Ring>) -> MutexGuard<'a, Ring> {
         let of_node = ring.node_events_within(&gap);
         drop(ring);
         self.batch.push_back(Item::Gap(gap));
@@ -334,7 +382,29 @@ impl Subscriber {
     }
 }
 
-/// "Look again", made for one subscriber in place of an event it missed.
+impl Stream for Subscriber {
+    type Item = Item;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Item>> {
+        let this = self.get_mut();
+        loop {
+            if let Some(item) = this.try_next() {
+                return Poll::Ready(Some(item));
+            }
+            let (mut newest, next) = (this.newest.clone(), this.next);
+            let waiting = this.waiting.get_or_insert_with(|| {
+                ReusableBoxFuture::new(async move { newest.wait_for(|&newest| newest >= next).await.is_ok() })
+            });
+            let more = ready!(waiting.poll(cx));
+            this.waiting = None;
+            if !more {
+                return Poll::Ready(this.try_next());
+            }
+        }
+    }
+}
+
+/// "Sync this pod", made for one subscriber in place of an event it missed.
 fn sync(at: Cursor, pod: &PodRef) -> Item {
     Item::Event(Arc::new(Event {
         seq: at.seq,
@@ -378,7 +448,7 @@ impl FeedWriter {
         let (newest, waited_on) = watch::channel(0);
         Self {
             feed: Feed {
-                shared: Arc::new(Shared {
+                shared: Arc::new(SharedFeed {
                     instance,
                     ring: Mutex::new(ring),
                     newest: waited_on,

@@ -1,7 +1,8 @@
-//! The handle through which everybody but the generator itself uses it.
+//! The handle through which callers use the generator.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hashbrown::HashSet;
 use parking_lot::Mutex;
@@ -12,15 +13,16 @@ use crate::generator::requests::RelistRequests;
 use crate::health::Health;
 use crate::health::node_health::NodeHealth;
 use crate::health::readiness::Readiness;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, MetricsError};
 use crate::model::cursor::InstanceId;
 use crate::model::event::Source;
 use crate::model::{ContainerId, PodUid};
-use crate::publish::cache::{Cache, NotFresh, PodEntry, Token};
+use crate::publish::cache::{Cache, PodEntry, Token, WaitError};
 use crate::publish::feed::{Feed, Overflow, Start, Subscriber};
 use crate::recorder::Recording;
 
-/// Everything a reader of the generator needs. Cheap to clone.
+/// A running generator, as its callers use it: statuses, events, health. Cheap to clone; clones are the same generator. Started with
+/// [`Pleg::spawn`].
 #[derive(Debug, Clone)]
 pub struct Pleg {
     pub(crate) cache: Cache,
@@ -55,7 +57,7 @@ impl Pleg {
         &self.health
     }
 
-    /// Whether a kubelet would call the node ready. Says so only while a [`crate::RuntimeMonitor`] runs.
+    /// The Ready condition that a kubelet would post. False until the runtime monitor, which [`Pleg::spawn`] starts, has had an answer.
     pub fn readiness(&self) -> &Readiness {
         &self.readiness
     }
@@ -82,27 +84,23 @@ impl Pleg {
         self.feed.subscribe(start, overflow)
     }
 
-    /// Asks for a look at one pod now, which also inspects it. Wait for it with [`Cache::newer_than`] and the token.
+    /// Requests a relist of one pod now, which also inspects it, and does not wait: pass the token to [`Cache::newer_than`], or use
+    /// [`Pleg::refresh`].
     pub fn request_relist(&self, uid: &PodUid) -> Token {
         self.hints.pod(uid, Source::OnDemand)
     }
 
-    /// Asks for a look at everything now.
+    /// Requests a relist of all pods now, and does not wait: pass the token to [`Cache::synced`].
     pub fn request_all(&self) -> Token {
         self.hints.all(Source::OnDemand)
     }
 
-    /// Lists and inspects one pod now, and waits for that: the whole entry, not only existence and states, is then newer than this call.
-    /// So it finds what no list shows, such as new limits after `UpdateContainerResources` or another IP. Costs the runtime two lists
-    /// and a status call for each sandbox and for each container that has not exited.
-    pub async fn refresh(&self, uid: &PodUid) -> Result<PodEntry, NotFresh> {
+    /// Lists and inspects one pod now, and waits for that for up to `within`: the whole entry, not only existence and states, is then newer
+    /// than this call. So it finds changes that no list shows, such as new limits after `UpdateContainerResources` or another IP. Costs the
+    /// runtime two lists and a status call for each sandbox and for each container that has not exited. `Duration::MAX` is no deadline.
+    pub async fn refresh(&self, uid: &PodUid, within: Duration) -> Result<PodEntry, WaitError> {
         let token = self.request_relist(uid);
-        self.cache.newer_than(uid, token).await
-    }
-
-    /// The earlier name of [`Pleg::refresh`].
-    pub async fn look(&self, uid: &PodUid) -> Result<PodEntry, NotFresh> {
-        self.refresh(uid).await
+        self.cache.newer_than(uid, token, within).await
     }
 
     /// Announces that the caller is about to stop a container: its death will be preceded by `ContainerStopped`.
@@ -110,13 +108,13 @@ impl Pleg {
         self.stops.announce(id);
     }
 
-    /// Says that something is wrong with a pod, such as a stop that failed: its shim is probed before those of others.
+    /// Reports that something is wrong with a pod, such as a stop that failed: its shim is probed before those of other pods.
     pub fn suspect(&self, uid: &PodUid) {
         self.suspects.add(uid);
     }
 
     /// The metrics in Prometheus' text format, as of now.
-    pub fn render_metrics(&self) -> prometheus::Result<String> {
+    pub fn render_metrics(&self) -> Result<String, MetricsError> {
         self.metrics
             .waiters(self.cache.waits().iter().map(|wait| wait.waiters).sum());
         self.metrics.node_ready(self.readiness.ready().status);

@@ -5,4 +5,5 @@
 
 pub mod cache;
 pub mod feed;
+pub(crate) mod filter;
 pub(crate) mod handle;

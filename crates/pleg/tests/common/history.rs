@@ -268,7 +268,7 @@ pub struct Waiter {
     pub uid: PodUid,
     token: Token,
     since: usize,
-    pub task: tokio::task::JoinHandle<Result<PodEntry, pleg::NotFresh>>,
+    pub task: tokio::task::JoinHandle<Result<PodEntry, pleg::WaitError>>,
 }
 
 impl Waiter {
@@ -281,7 +281,7 @@ impl Waiter {
             rig.pleg.cache().token()
         };
         let (cache, waited) = (rig.pleg.cache().clone(), uid.clone());
-        let task = tokio::spawn(async move { cache.newer_than(&waited, token).await });
+        let task = tokio::spawn(async move { cache.newer_than(&waited, token, std::time::Duration::MAX).await });
         Self {
             uid,
             token,

@@ -21,7 +21,7 @@ use pleg::runtime::{
 use pleg::status::Resources;
 use pleg::{
     Config, ContainerId, ContainerRef, ContainerState, ContainerStatus, Event, EventType, Generator, Item, Metrics,
-    Overflow, Pleg, PodUid, Reached, SandboxId, SandboxState, SandboxStatus, Start, Subscriber,
+    Overflow, Pleg, Reached, SandboxId, SandboxState, SandboxStatus, Start, Subscriber,
 };
 use pleg_cri::{ContainerItem, Endpoint, InFlight, Rpc, SandboxItem};
 use tokio::sync::mpsc;
@@ -672,8 +672,7 @@ impl Rig {
     /// Waits until everything done so far was relisted.
     pub async fn seen(&self) {
         let token = self.pleg.cache().token();
-        let nobody = PodUid::from("no such pod");
-        self.pleg.cache().newer_than(&nobody, token).await.unwrap();
+        self.pleg.cache().synced(token, Duration::MAX).await.unwrap();
         self.settle().await;
     }
 

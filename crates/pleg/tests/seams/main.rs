@@ -34,7 +34,7 @@ mod health {
     }
 }
 mod model {
-    pub(crate) use pleg::model::{ObjectRef, ObjectState, PodRef, PodUid};
+    pub(crate) use pleg::model::{ContainerId, ObjectRef, ObjectState, PodRef, PodUid};
 
     pub(crate) mod event {
         pub(crate) use pleg::event::Source;
@@ -57,7 +57,7 @@ use link::{Link, StreamState};
 use model::event::Source;
 use model::status::PodStatus;
 use model::{PodRef, PodUid};
-use publish::cache::{Cache, CacheWriter, Committed, NotFresh, PodEntry, Token};
+use publish::cache::{Cache, CacheWriter, Committed, PodEntry, Token, WaitError};
 use runtime::RuntimeEvent;
 use shuttle::future::block_on;
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
@@ -185,7 +185,9 @@ impl Node {
         } else {
             self.requests.pod(&uid(pod), Source::OnDemand)
         };
-        let entry = block_on(self.cache.newer_than(&uid(pod), token)).unwrap();
+        let uid = uid(pod);
+        let newer = || self.cache.newer(&uid, token);
+        let entry = block_on(self.cache.woken_until(Some(&uid), Some(token), newer)).unwrap();
         assert!(entry.observed >= token);
         assert!(
             version(&entry) >= version_then,
@@ -198,7 +200,9 @@ impl Node {
         let version_then = self.change(pod);
         self.requests.pod(&uid(pod), Source::OnDemand);
         let shows = |entry: Option<&PodEntry>| entry.is_some_and(|entry| version(entry) >= version_then);
-        let met = block_on(self.cache.satisfied(&uid(pod), shows));
+        let uid = uid(pod);
+        let check = || self.cache.satisfied(&uid, &mut { shows });
+        let met = block_on(self.cache.woken_until(Some(&uid), None, check));
         assert!(shows(met.unwrap().as_ref()));
     }
 
@@ -206,7 +210,8 @@ impl Node {
     fn give_up(&self, pod: usize) {
         let token = self.requests.pod(&uid(pod), Source::OnDemand);
         let uid = uid(pod);
-        let waiting = self.cache.newer_than(&uid, token);
+        let newer = || self.cache.newer(&uid, token);
+        let waiting = self.cache.woken_until(Some(&uid), Some(token), newer);
         tokio::pin!(waiting);
         let _ = waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     }
@@ -336,9 +341,12 @@ fn node(failures: usize) {
 fn end() {
     let writer = CacheWriter::default();
     let (cache, token) = (writer.reader(), writer.reader().token());
-    let waiting = thread::spawn(move || block_on(cache.newer_than(&uid(0), token)));
+    let waiting = thread::spawn(move || {
+        let newer = || cache.newer(&uid(0), token);
+        block_on(cache.woken_until(Some(&uid(0)), Some(token), newer))
+    });
     drop(writer);
-    assert!(matches!(waiting.join().unwrap(), Err(NotFresh::Ended)));
+    assert!(matches!(waiting.join().unwrap(), Err(WaitError::Ended { .. })));
 }
 
 fn run(scheduler: impl Scheduler + 'static, scenario: fn()) {

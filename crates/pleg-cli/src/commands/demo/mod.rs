@@ -6,7 +6,7 @@ mod summary;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use pleg::{Deadlines, Item, Level, Overflow, Start};
+use pleg::{Deadlines, Generator, Item, Level, Overflow, Start};
 use pleg_cri::error::seconds;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -35,10 +35,11 @@ pub(crate) async fn run(args: Demo, shutdown: CancellationToken) -> anyhow::Resu
         ..Deadlines::default()
     };
     let config = pleg::Config {
+        deadlines,
         retry_most: Duration::from_secs(2),
         ..pleg::Config::default()
     };
-    let generator = pleg::connect(stage.endpoint().clone(), deadlines, config).await?;
+    let generator = Generator::connect(stage.endpoint().clone(), config).await?;
     let mut show = Show {
         local: Local::start(generator),
         lines: LineWriter::start()?,

@@ -16,7 +16,8 @@ const CUT: char = '…';
 /// Between a name and its value, and after the value. No name or value that Kubernetes accepts has it.
 const END: char = '\0';
 
-/// Names with values, ordered by name.
+/// Labels or annotations: names with values, ordered by name. Bounded: at most 128 pairs and 16 KiB; a value longer than 1 KiB is cut and ends
+/// with `…`.
 ///
 /// One string holds all of them: the five labels that a kubelet's pod has at least cost two allocations less each than they would as
 /// strings of their own.

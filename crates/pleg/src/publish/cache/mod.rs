@@ -34,10 +34,10 @@ use tokio::time::Instant;
 
 use crate::health::diagnosis::Trouble;
 use crate::model::status::PodStatus;
-use crate::model::{ObjectRef, ObjectState, PodRef, PodUid};
+use crate::model::{ContainerId, ObjectRef, ObjectState, PodRef, PodUid};
 use crate::sync::{AtomicU64, Mutex, Notify, Ordering, RwLock};
-use wait::Waiters;
-pub use wait::{Wait, WaitError};
+use wait::WaitTable;
+pub use wait::{Awaited, Wait, WaitError};
 
 /// A point in the order of relists. See the [module's text](self).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -112,7 +112,25 @@ pub struct PodEntry {
 }
 
 impl PodEntry {
-    /// The look up to which the status of one container or sandbox is the truth.
+    /// A pod that the runtime did not know in a complete relist.
+    fn absent(uid: &PodUid, complete: Token) -> Self {
+        let unknown = PodRef {
+            uid: uid.clone(),
+            namespace: Arc::default(),
+            name: Arc::default(),
+        };
+        Self {
+            status: Arc::new(PodStatus::empty(unknown)),
+            observed: complete,
+            fresh: complete,
+            inspected: complete,
+            inspected_at: None,
+            error: None,
+            stale: Arc::default(),
+        }
+    }
+
+    /// The relist as of which the status of one container or sandbox is true.
     pub fn observed_of(&self, id: &str) -> Token {
         let stale = self.stale.iter().any(|part| &**part.object.id() == id);
         if stale {
@@ -121,22 +139,6 @@ impl PodEntry {
             self.fresh.max(self.observed)
         }
     }
-}
-
-/// The status is not as fresh as requested, and will not be soon.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum NotFresh {
-    /// The pod is in quarantine.
-    #[error("pod {} cannot be inspected: {}", .last.status.pod, .error.message)]
-    Quarantined {
-        /// Why.
-        error: Arc<PodError>,
-        /// The last good entry.
-        last: Box<PodEntry>,
-    },
-    /// The generator has ended: there will be no more relists.
-    #[error("the generator has ended")]
-    Ended,
 }
 
 #[derive(Debug)]
@@ -153,7 +155,7 @@ struct Slot {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct CacheState {
     pods: HashMap<PodUid, Slot>,
     /// The newest complete relist.
     complete: Token,
@@ -162,13 +164,13 @@ struct State {
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    /// How many looks have started.
+struct SharedCache {
+    /// How many relists have started.
     started: AtomicU64,
     // Written by the generator for one pod at a time; never held across an await.
-    state: RwLock<State>,
+    state: RwLock<CacheState>,
     // Taken after `state` where both are needed.
-    waiters: Mutex<HashMap<PodUid, Waiters>>,
+    waiters: Mutex<WaitTable>,
     /// Signalled when a caller starts to wait.
     wanted: Notify,
 }
@@ -176,7 +178,7 @@ struct Shared {
 /// Reads the statuses. Clones read the same cache.
 #[derive(Debug, Clone, Default)]
 pub struct Cache {
-    shared: Arc<Shared>,
+    shared: Arc<SharedCache>,
 }
 
 impl Cache {
@@ -202,6 +204,32 @@ impl Cache {
         state.pods.values().map(|slot| slot.entry(state.complete)).collect()
     }
 
+    /// The pod with this name now. Where several have it, such as a static pod and the one that it replaces, the one whose newest
+    /// sandbox is the newest. Searches all pods.
+    pub fn find(&self, namespace: &str, name: &str) -> Option<PodEntry> {
+        let state = self.shared.state.read();
+        let named = state.pods.values().filter(|slot| {
+            let pod = &slot.entry.status.pod;
+            &*pod.namespace == namespace && &*pod.name == name
+        });
+        let created = |slot: &&Slot| {
+            slot.entry
+                .status
+                .sandboxes
+                .first()
+                .and_then(|sandbox| sandbox.created_at)
+        };
+        named.max_by_key(created).map(|slot| slot.entry(state.complete))
+    }
+
+    /// The pod that has this container now. Searches all pods.
+    pub fn find_container(&self, id: &ContainerId) -> Option<PodEntry> {
+        let state = self.shared.state.read();
+        let mut pods = state.pods.values();
+        pods.find(|slot| slot.entry.status.container(id).is_some())
+            .map(|slot| slot.entry(state.complete))
+    }
+
     /// How many pods are known.
     pub fn len(&self) -> usize {
         self.shared.state.read().pods.len()
@@ -212,43 +240,34 @@ impl Cache {
         self.len() == 0
     }
 
-    fn answer(&self, uid: &PodUid, token: Token) -> Option<Result<PodEntry, NotFresh>> {
+    /// The entry as of `token`, or why there will be none for now; none while the pod is to be waited for.
+    fn answer(
+        &self,
+        uid: &PodUid,
+        token: Token,
+        ended: impl FnOnce() -> WaitError,
+    ) -> Option<Result<PodEntry, WaitError>> {
         let state = self.shared.state.read();
-        let Some(slot) = state.pods.get(uid) else {
-            let unknown = PodRef {
-                uid: uid.clone(),
-                namespace: Arc::default(),
-                name: Arc::default(),
-            };
-            let empty = (state.complete >= token).then(|| {
-                let status = Arc::new(PodStatus::empty(unknown));
-                Ok(PodEntry {
-                    status,
-                    observed: state.complete,
-                    fresh: state.complete,
-                    inspected: state.complete,
-                    inspected_at: None,
-                    error: None,
-                    stale: Arc::default(),
-                })
-            });
-            return empty.or(state.ended.then_some(Err(NotFresh::Ended)));
+        let newest = match state.pods.get(uid) {
+            Some(slot) => {
+                let entry = slot.entry(state.complete);
+                let tried = slot.tried >= token || (state.complete >= token && !slot.inspecting);
+                if entry.observed >= token {
+                    Some(Ok(entry))
+                } else if let (true, false, Some(error)) = (tried, state.ended, entry.error.clone()) {
+                    let last = Box::new(entry);
+                    Some(Err(WaitError::Quarantined { error, last }))
+                } else {
+                    None
+                }
+            }
+            None if state.complete >= token => Some(Ok(PodEntry::absent(uid, state.complete))),
+            None => None,
         };
-        let entry = slot.entry(state.complete);
-        if entry.observed >= token {
-            return Some(Ok(entry));
-        }
-        if state.ended {
-            return Some(Err(NotFresh::Ended));
-        }
-        let error = entry.error.clone()?;
-        let tried = slot.tried >= token || (state.complete >= token && !slot.inspecting);
-        tried.then(|| {
-            Err(NotFresh::Quarantined {
-                error,
-                last: Box::new(entry),
-            })
-        })
+        let has_ended = state.ended;
+        // `ended` reads the cache again.
+        drop(state);
+        newest.or_else(|| has_ended.then(|| Err(ended())))
     }
 }
 
@@ -273,9 +292,7 @@ impl Drop for CacheWriter {
     /// Wakes all waiters when the generator ends.
     fn drop(&mut self) {
         self.cache.shared.state.write().ended = true;
-        for waiters in self.cache.shared.waiters.lock().values() {
-            waiters.notify.notify_waiters();
-        }
+        self.cache.shared.waiters.lock().wake_all();
     }
 }
 
@@ -377,9 +394,7 @@ impl CacheWriter {
     /// A full relist is complete.
     pub(crate) fn complete_relist(&self, token: Token) {
         self.cache.shared.state.write().complete = token;
-        for waiters in self.cache.shared.waiters.lock().values() {
-            waiters.notify.notify_waiters();
-        }
+        self.cache.shared.waiters.lock().wake_all();
     }
 
     /// The pod was inspected, as far as it answered.
@@ -421,7 +436,7 @@ impl CacheWriter {
         self.wake(&uid);
     }
 
-    /// Notes which parts of the pod are stale. `tried`: the look up to which one of them was asked for in vain.
+    /// Notes which parts of the pod are stale. `tried`: the relist up to which one of them was asked for in vain.
     pub(crate) fn stale(&self, uid: &PodUid, stale: Arc<[StalePart]>, tried: Option<Token>, inspecting: bool) {
         if let Some(slot) = self.cache.shared.state.write().pods.get_mut(uid) {
             slot.entry.error = stale.iter().find_map(|part| part.error.clone());
@@ -457,8 +472,6 @@ impl CacheWriter {
     }
 
     fn wake(&self, uid: &PodUid) {
-        if let Some(waiters) = self.cache.shared.waiters.lock().get(uid) {
-            waiters.notify.notify_waiters();
-        }
+        self.cache.shared.waiters.lock().wake(uid);
     }
 }

@@ -1,40 +1,99 @@
-//! Callers that wait for a pod: for a newer entry, or for one that is as they want it.
+//! Callers that wait: for a newer entry of a pod, for an entry that meets a condition, or for a complete relist.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hashbrown::HashMap;
 use pleg_cri::error::seconds;
 use tokio::time::{Instant, timeout};
 
-use super::{Cache, NotFresh, PodEntry, Token};
+use super::{Cache, PodEntry, PodError, Token};
 use crate::model::PodUid;
 use crate::sync::Notify;
 
-/// The pod did not meet the condition.
+/// What a caller waited for has not happened.
 #[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
 pub enum WaitError {
-    /// The deadline passed.
-    #[error("pod {uid} did not meet the condition within {}; last seen: {}", seconds(*.within), seen(.last.as_deref()))]
+    /// The pod is in quarantine: a call about it fails, so it cannot be brought up to date. Can be retried; the generator retries too.
+    #[error("pod {} cannot be inspected: {}", .last.status.pod, .error.message)]
+    Quarantined {
+        /// The call that failed.
+        error: Arc<PodError>,
+        /// The last good entry.
+        last: Box<PodEntry>,
+    },
+    /// The deadline passed. Can be retried.
+    #[error("{awaited} within {}{}", seconds(*.within), seen(.awaited, .last.as_deref()))]
     Deadline {
-        /// The pod.
-        uid: PodUid,
-        /// How long was waited.
+        /// What was waited for.
+        awaited: Awaited,
+        /// The deadline.
         within: Duration,
-        /// What the cache had of the pod at the end; none if it had nothing.
+        /// The entry of the pod at the end; none if there was none.
         last: Option<Box<PodEntry>>,
     },
-    /// The generator has ended: the pod will not change in the cache any more.
-    #[error("pod {uid} did not meet the condition before the generator ended; last seen: {}", seen(.last.as_deref()))]
+    /// The generator has ended: there will be no more relists.
+    #[error("{awaited} before the generator ended{}", seen(.awaited, .last.as_deref()))]
     Ended {
-        /// The pod.
-        uid: PodUid,
-        /// What the cache has of the pod.
+        /// What was waited for.
+        awaited: Awaited,
+        /// The entry of the pod; none if there is none.
         last: Option<Box<PodEntry>>,
     },
 }
 
+/// What a caller waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Awaited {
+    /// An entry of this pod that meets a condition: [`Cache::wait_for`].
+    Condition(PodUid),
+    /// An entry of this pod as of a relist: [`Cache::newer_than`], [`Pleg::refresh`](crate::Pleg::refresh).
+    Newer(PodUid, Token),
+    /// A complete relist: [`Cache::synced`].
+    Sync(Token),
+}
+
+impl fmt::Display for Awaited {
+    /// As errors say it: `pod UID did not meet the condition`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Condition(uid) => write!(f, "pod {uid} did not meet the condition"),
+            Self::Newer(uid, _) => write!(f, "pod {uid} was not observed again"),
+            Self::Sync(_) => f.write_str("no relist completed"),
+        }
+    }
+}
+
+impl Awaited {
+    fn uid(&self) -> Option<&PodUid> {
+        match self {
+            Self::Condition(uid) | Self::Newer(uid, _) => Some(uid),
+            Self::Sync(_) => None,
+        }
+    }
+
+    /// The relist that the caller waits for; none if it waits for no particular one.
+    fn token(&self) -> Option<Token> {
+        match self {
+            Self::Condition(_) => None,
+            Self::Newer(_, token) | Self::Sync(token) => Some(*token),
+        }
+    }
+}
+
+/// What was there instead, for a wait about a pod.
+fn seen(awaited: &Awaited, last: Option<&PodEntry>) -> String {
+    match awaited {
+        Awaited::Sync(_) => String::new(),
+        Awaited::Condition(_) | Awaited::Newer(..) => format!("; last seen: {}", described(last)),
+    }
+}
+
 /// An entry in a few words, as in `default/web (app Running, init Exited), as of relist 17`.
-fn seen(entry: Option<&PodEntry>) -> String {
+fn described(entry: Option<&PodEntry>) -> String {
     let Some(entry) = entry else {
         return "nothing".to_owned();
     };
@@ -56,43 +115,131 @@ fn seen(entry: Option<&PodEntry>) -> String {
     )
 }
 
-/// A wait in progress, for those who ask what is being waited for.
+/// The callers that wait for one thing.
 #[derive(Debug, Clone)]
 pub struct Wait {
-    /// The pod.
-    pub uid: PodUid,
-    /// How many wait for it.
+    /// The pod; none for a complete relist.
+    pub uid: Option<PodUid>,
+    /// How many callers wait for it.
     pub waiters: usize,
-    /// The newest relist any of them waits for; zero if all of them wait for a condition.
+    /// The newest relist that any of them waits for; zero if all of them wait for a condition.
     pub token: Token,
     /// How long the first of them has waited.
     pub age: Duration,
 }
 
-/// The waiters of one pod.
+/// The waiters of one pod, or of the next complete relist.
 #[derive(Debug)]
 pub(super) struct Waiters {
     count: usize,
-    pub(super) notify: Arc<Notify>,
+    notify: Arc<Notify>,
     oldest: Instant,
     token: Token,
-    /// How many of them wait for a newer entry, and since when the first one does.
+    /// How many of them wait for a relist, and since when the first one does.
     newer: Option<(usize, Instant)>,
 }
 
+/// Every caller that waits.
+#[derive(Debug, Default)]
+pub(super) struct WaitTable {
+    pods: HashMap<PodUid, Waiters>,
+    /// Those that wait for a complete relist.
+    sync: Option<Waiters>,
+}
+
+impl WaitTable {
+    /// Wakes the waiters of one pod.
+    pub(super) fn wake(&self, uid: &PodUid) {
+        if let Some(waiters) = self.pods.get(uid) {
+            waiters.notify.notify_waiters();
+        }
+    }
+
+    /// Wakes all waiters.
+    pub(super) fn wake_all(&self) {
+        for (_, waiters) in self.iter() {
+            waiters.notify.notify_waiters();
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (Option<&PodUid>, &Waiters)> {
+        let pods = self.pods.iter().map(|(uid, waiters)| (Some(uid), waiters));
+        pods.chain(self.sync.iter().map(|waiters| (None, waiters)))
+    }
+
+    fn enter(&mut self, uid: Option<&PodUid>, now: Instant) -> &mut Waiters {
+        let new = || Waiters {
+            count: 0,
+            notify: Arc::default(),
+            oldest: now,
+            token: Token::default(),
+            newer: None,
+        };
+        match uid {
+            Some(uid) => self.pods.entry_ref(uid).or_insert_with(new),
+            None => self.sync.get_or_insert_with(new),
+        }
+    }
+
+    fn leave(&mut self, uid: Option<&PodUid>, newer: bool) {
+        let waiters = match uid {
+            Some(uid) => self.pods.get_mut(uid),
+            None => self.sync.as_mut(),
+        };
+        let Some(waiters) = waiters else {
+            return;
+        };
+        waiters.count -= 1;
+        if newer {
+            waiters.newer = waiters
+                .newer
+                .and_then(|(n, since)| Some((n.checked_sub(1)?, since)))
+                .filter(|(n, _)| *n > 0);
+        }
+        if waiters.count > 0 {
+            return;
+        }
+        match uid {
+            Some(uid) => drop(self.pods.remove(uid)),
+            None => self.sync = None,
+        }
+    }
+}
+
 impl Cache {
-    /// Waits until the pod was observed at or after `token`: its sandboxes and containers, and the state of each, are then those of a
-    /// look that started after the token was taken. The rest of the status may be older: see
+    /// Waits until the pod was observed at or after `token`, for up to `within`: its sandboxes and containers, and the state of each, are
+    /// then those of a relist that started after the token was taken. The rest of the status may be older: see
     /// [what an entry promises](super#what-an-entry-promises).
     ///
-    /// A pod the runtime does not know has an empty status after the next complete relist. A pod in quarantine is an error once it was
-    /// tried, or once everything else was seen; so is everything once the generator has ended. Waits as long as that takes: put it into
-    /// a [`tokio::time::timeout`] for a deadline. Cancel-safe.
-    pub async fn newer_than(&self, uid: &PodUid, token: Token) -> Result<PodEntry, NotFresh> {
-        if let Some(answer) = self.answer(uid, token) {
+    /// A pod the runtime does not know has an empty status after the next complete relist. A pod in quarantine is
+    /// [`WaitError::Quarantined`] once its inspection was tried again, or once everything else was observed. `Duration::MAX` is no
+    /// deadline. Cancel-safe.
+    pub async fn newer_than(&self, uid: &PodUid, token: Token, within: Duration) -> Result<PodEntry, WaitError> {
+        if let Some(answer) = self.newer(uid, token) {
             return answer;
         }
-        self.woken_until(uid, Some(token), || self.answer(uid, token)).await
+        let awaited = Awaited::Newer(uid.clone(), token);
+        self.wait(awaited, within, || self.newer(uid, token)).await
+    }
+
+    /// Waits until a relist that started after `token` was taken is complete, for up to `within`: every pod that was there is then in
+    /// the cache. Pods that the relist found changed may still be inspected; wait for one of them with [`Cache::newer_than`].
+    /// `Duration::MAX` is no deadline. Cancel-safe.
+    ///
+    /// ```no_run
+    /// # async fn example(pleg: pleg::Pleg) -> Result<(), pleg::WaitError> {
+    /// // All pods of the node as of now.
+    /// let token = pleg.request_all();
+    /// pleg.cache().synced(token, std::time::Duration::from_secs(30)).await?;
+    /// println!("{} pods", pleg.cache().len());
+    /// # Ok(()) }
+    /// ```
+    pub async fn synced(&self, token: Token, within: Duration) -> Result<(), WaitError> {
+        if let Some(answer) = self.complete_since(token) {
+            return answer;
+        }
+        self.wait(Awaited::Sync(token), within, || self.complete_since(token))
+            .await
     }
 
     /// Waits until the pod is as `condition` wants it, for up to `within`, and returns the entry that was. The condition is asked at
@@ -110,51 +257,83 @@ impl Cache {
     pub async fn wait_for(
         &self,
         uid: &PodUid,
-        condition: impl FnMut(Option<&PodEntry>) -> bool,
+        mut condition: impl FnMut(Option<&PodEntry>) -> bool,
         within: Duration,
     ) -> Result<Option<PodEntry>, WaitError> {
-        match timeout(within, self.satisfied(uid, condition)).await {
-            Ok(Some(entry)) => Ok(entry),
-            Ok(None) => Err(WaitError::Ended {
-                uid: uid.clone(),
-                last: self.get(uid).map(Box::new),
-            }),
-            Err(_) => Err(WaitError::Deadline {
-                uid: uid.clone(),
-                within,
-                last: self.get(uid).map(Box::new),
-            }),
-        }
+        let check = || self.satisfied(uid, &mut condition);
+        self.wait(Awaited::Condition(uid.clone()), within, check).await
     }
 
-    /// The entry that meets the condition; none if the generator ends before there is one.
-    pub(crate) async fn satisfied(
+    /// The answer to [`Cache::newer_than`], if there is one.
+    pub(crate) fn newer(&self, uid: &PodUid, token: Token) -> Option<Result<PodEntry, WaitError>> {
+        let ended = || self.ended(Awaited::Newer(uid.clone(), token));
+        self.answer(uid, token, ended)
+    }
+
+    /// The answer to [`Cache::synced`], if there is one.
+    pub(crate) fn complete_since(&self, token: Token) -> Option<Result<(), WaitError>> {
+        let state = self.shared.state.read();
+        if state.complete >= token {
+            return Some(Ok(()));
+        }
+        let ended = state.ended;
+        drop(state);
+        ended.then(|| Err(self.ended(Awaited::Sync(token))))
+    }
+
+    /// The answer to [`Cache::wait_for`], if there is one.
+    pub(crate) fn satisfied(
         &self,
         uid: &PodUid,
-        mut condition: impl FnMut(Option<&PodEntry>) -> bool,
-    ) -> Option<Option<PodEntry>> {
-        let check = || {
-            let (entry, looked, ended) = {
-                let state = self.shared.state.read();
-                let entry = state.pods.get(uid).map(|slot| slot.entry(state.complete));
-                (entry, state.complete > Token::default(), state.ended)
-            };
-            // The caller's code runs without our lock.
-            if (looked || entry.is_some()) && condition(entry.as_ref()) {
-                return Some(Some(entry));
-            }
-            ended.then_some(None)
+        condition: &mut impl FnMut(Option<&PodEntry>) -> bool,
+    ) -> Option<Result<Option<PodEntry>, WaitError>> {
+        let (entry, relisted, ended) = {
+            let state = self.shared.state.read();
+            let entry = state.pods.get(uid).map(|slot| slot.entry(state.complete));
+            (entry, state.complete > Token::default(), state.ended)
         };
-        self.woken_until(uid, None, check).await
+        // The caller's code runs without our lock.
+        if (relisted || entry.is_some()) && condition(entry.as_ref()) {
+            return Some(Ok(entry));
+        }
+        ended.then(|| Err(self.ended(Awaited::Condition(uid.clone()))))
+    }
+
+    fn last(&self, awaited: &Awaited) -> Option<Box<PodEntry>> {
+        awaited.uid().and_then(|uid| self.get(uid)).map(Box::new)
+    }
+
+    fn ended(&self, awaited: Awaited) -> WaitError {
+        let last = self.last(&awaited);
+        WaitError::Ended { awaited, last }
+    }
+
+    async fn wait<T>(
+        &self,
+        awaited: Awaited,
+        within: Duration,
+        check: impl FnMut() -> Option<Result<T, WaitError>>,
+    ) -> Result<T, WaitError> {
+        let woken = self.woken_until(awaited.uid(), awaited.token(), check);
+        if let Ok(answer) = timeout(within, woken).await {
+            return answer;
+        }
+        let last = self.last(&awaited);
+        Err(WaitError::Deadline { awaited, within, last })
     }
 
     /// Checks now and whenever the pod may have changed. `token`: the caller waits for a relist, so the generator hurries.
-    async fn woken_until<T>(&self, uid: &PodUid, token: Option<Token>, mut check: impl FnMut() -> Option<T>) -> T {
+    pub(crate) async fn woken_until<T>(
+        &self,
+        uid: Option<&PodUid>,
+        token: Option<Token>,
+        mut check: impl FnMut() -> Option<T>,
+    ) -> T {
         let waiting = Waiting::enter(self, uid, token);
         loop {
             let notified = waiting.notify.notified();
             tokio::pin!(notified);
-            // Enrol before looking: what is committed in between wakes us.
+            // Enrol before the check: a commit in between wakes us.
             notified.as_mut().enable();
             if let Some(answer) = check() {
                 return answer;
@@ -163,18 +342,18 @@ impl Cache {
         }
     }
 
-    /// Since when the first caller has been waiting for a newer entry. Waits for a condition may be long and are served by the relists
-    /// that come anyway.
+    /// Since when the first caller has been waiting for a relist. Waits for a condition may be long, and the usual relists serve them.
     pub(crate) fn oldest_wait(&self) -> Option<Instant> {
         let waiters = self.shared.waiters.lock();
-        waiters.values().filter_map(|w| w.newer.map(|(_, since)| since)).min()
+        let newer = waiters.iter().filter_map(|(_, w)| w.newer);
+        newer.map(|(_, since)| since).min()
     }
 
     /// Lists the waits in progress.
     pub fn waits(&self) -> Vec<Wait> {
         let waiters = self.shared.waiters.lock();
-        let wait = |(uid, w): (&PodUid, &Waiters)| Wait {
-            uid: uid.clone(),
+        let wait = |(uid, w): (Option<&PodUid>, &Waiters)| Wait {
+            uid: uid.cloned(),
             waiters: w.count,
             token: w.token,
             age: w.oldest.elapsed(),
@@ -184,24 +363,18 @@ impl Cache {
 }
 
 /// One call that waits; leaves the table of waiters when dropped.
-pub(super) struct Waiting<'a> {
+struct Waiting<'a> {
     cache: &'a Cache,
-    uid: &'a PodUid,
+    uid: Option<&'a PodUid>,
     newer: bool,
     notify: Arc<Notify>,
 }
 
 impl<'a> Waiting<'a> {
-    fn enter(cache: &'a Cache, uid: &'a PodUid, token: Option<Token>) -> Self {
+    fn enter(cache: &'a Cache, uid: Option<&'a PodUid>, token: Option<Token>) -> Self {
         let now = Instant::now();
         let mut waiters = cache.shared.waiters.lock();
-        let entry = waiters.entry_ref(uid).or_insert_with(|| Waiters {
-            count: 0,
-            notify: Arc::default(),
-            oldest: now,
-            token: Token::default(),
-            newer: None,
-        });
+        let entry = waiters.enter(uid, now);
         entry.count += 1;
         if let Some(token) = token {
             entry.token = entry.token.max(token);
@@ -219,18 +392,6 @@ impl<'a> Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let mut waiters = self.cache.shared.waiters.lock();
-        if let Some(entry) = waiters.get_mut(self.uid) {
-            entry.count -= 1;
-            if self.newer {
-                entry.newer = entry
-                    .newer
-                    .and_then(|(n, since)| Some((n.checked_sub(1)?, since)))
-                    .filter(|(n, _)| *n > 0);
-            }
-            if entry.count == 0 {
-                waiters.remove(self.uid);
-            }
-        }
+        self.cache.shared.waiters.lock().leave(self.uid, self.newer);
     }
 }

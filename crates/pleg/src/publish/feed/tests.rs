@@ -1,7 +1,8 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::model::status::PodStatus;
+use crate::model::SandboxState;
+use crate::model::status::{Pairs, PodStatus, SandboxStatus};
 use crate::publish::cache::{CacheWriter, Committed, Token};
 
 const THIS: InstanceId = InstanceId::new(1);
@@ -284,4 +285,106 @@ fn a_state_that_was_read_in_part_is_given_again() {
             assert_eq!(follower.pods.len(), 3, "{overflow:?}, stopped after {stop} of {whole}");
         }
     }
+}
+
+#[test]
+fn a_reader_of_news_gets_no_initial_events() {
+    let feed = writer(10, &cache_of(&[]));
+    let initial = Event {
+        initial: true,
+        ..started("old")
+    };
+    let mut early = feed.reader().subscribe(Start::AfterFirstRelist, Overflow::Gap);
+    let mut now = feed.reader().subscribe(Start::Now, Overflow::Gap);
+    feed.publish([initial.clone(), started("a")]);
+    let mut late = feed.reader().subscribe(Start::AfterFirstRelist, Overflow::Gap);
+    // A pod whose first inspection was late.
+    feed.publish([initial, started("b")]);
+    assert_eq!(read(&mut early), ["2 ContainerStarted a", "4 ContainerStarted b"]);
+    assert_eq!(early.caught_up(), Some(THIS.at(4)));
+    assert_eq!(read(&mut late), ["4 ContainerStarted b"]);
+    assert_eq!(read(&mut now).len(), 4);
+}
+
+/// A pod with the label `app`.
+fn labelled(cache: &CacheWriter, pod: &str, app: &str) {
+    let labels = std::collections::HashMap::from([("app".to_owned(), app.to_owned())]);
+    let sandbox = SandboxStatus {
+        labels: Pairs::new(&labels),
+        ..SandboxStatus::listed(&"s".into(), SandboxState::Ready, 0, 1)
+    };
+    let status = PodStatus {
+        sandboxes: [sandbox].into(),
+        ..PodStatus::empty(pod_ref(pod))
+    };
+    let committed = Committed {
+        token: Token::default(),
+        at: Timestamp::UNIX_EPOCH,
+        stale: Arc::default(),
+        held: false,
+        inspecting: false,
+    };
+    cache.commit(status, committed);
+}
+
+#[test]
+fn a_filter_is_an_and() {
+    let cache = CacheWriter::default();
+    labelled(&cache, "web", "web");
+    labelled(&cache, "db", "db");
+    let feed = writer(10, &cache);
+    let web = || EventFilter::default().labels("app=web".parse().unwrap());
+    let [mut types, mut namespace, mut labels, mut both] = [
+        EventFilter::default().types([EventType::PlegHealthy, EventType::PodRemoved]),
+        EventFilter::default().namespaces(["other"]),
+        web(),
+        web().types([EventType::PodRemoved]).namespaces(["default", "other"]),
+    ]
+    .map(|filter| {
+        feed.reader()
+            .subscribe(Start::Oldest, Overflow::Gap)
+            .with_filter(filter)
+    });
+    feed.publish([started("web"), started("db"), health(EventType::PlegHealthy)]);
+    assert_eq!(read(&mut labels), ["1 ContainerStarted web"]);
+    assert!(read(&mut both).is_empty());
+    // Read after the pods have left the cache: the label is that of an earlier event.
+    cache.remove(&"web".into());
+    cache.remove(&"db".into());
+    let removed = |pod| event(EventType::PodRemoved, Some(pod));
+    feed.publish([removed("web"), removed("db")]);
+    assert_eq!(read(&mut labels), ["4 PodRemoved web"]);
+    assert_eq!(read(&mut both), ["4 PodRemoved web"]);
+    assert_eq!(
+        read(&mut types),
+        ["3 PlegHealthy -", "4 PodRemoved web", "5 PodRemoved db"]
+    );
+    assert!(read(&mut namespace).is_empty());
+    assert_eq!(namespace.caught_up(), Some(THIS.at(5)));
+}
+
+#[test]
+fn a_filter_lets_pass_what_stands_for_missed_events() {
+    let feed = writer(1, &cache_of(&[]));
+    let died = || EventFilter::default().types([EventType::ContainerDied]);
+    let subscribe = |overflow| feed.reader().subscribe(Start::Oldest, overflow).with_filter(died());
+    let (mut log, mut level) = (subscribe(Overflow::Gap), subscribe(Overflow::PodSync));
+    feed.publish([started("a"), started("b")]);
+    assert_eq!(read(&mut log), ["Overflow 1..=1"]);
+    assert_eq!(read(&mut level), ["1 PodSync a"]);
+}
+
+#[tokio::test]
+async fn a_subscriber_is_a_stream() {
+    use futures_util::{FutureExt as _, StreamExt};
+    let feed = writer(10, &cache_of(&[]));
+    let mut events = feed.reader().subscribe(Start::Oldest, Overflow::Gap);
+    assert_eq!(StreamExt::next(&mut events).now_or_never(), None);
+    feed.publish([started("a")]);
+    assert!(StreamExt::next(&mut events).await.is_some());
+    let waiting = tokio::spawn(events.map(|item| item.cursor()).collect::<Vec<_>>());
+    tokio::task::yield_now().await;
+    feed.publish([started("b"), started("c")]);
+    drop(feed);
+    assert_eq!(waiting.await.unwrap(), [Some(THIS.at(2)), Some(THIS.at(3))]);
 }

@@ -1,8 +1,23 @@
 //! Label selectors, as kubectl's `-l` takes them.
 
-/// Requirements for labels; all must hold.
+use std::str::FromStr;
+
+use crate::model::status::PodStatus;
+
+/// Requirements on labels, all of which have to hold. Read from kubectl's syntax: `a=b,c!=d,e in (f, g),h notin (i),j,!k`.
+///
+/// ```
+/// let selector: pleg::LabelSelector = "app=web,!canary".parse()?;
+/// assert!(selector.matches(|name| (name == "app").then_some("web")));
+/// # Ok::<(), pleg::BadSelector>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct LabelSelector(Vec<Requirement>);
+pub struct LabelSelector(Vec<Requirement>);
+
+/// The text is no [`LabelSelector`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("cannot read {0}; expected a=b, a!=b, a in (b, c), a notin (b, c), a or !a, with commas between them")]
+pub struct BadSelector(String);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Requirement {
@@ -19,9 +34,10 @@ enum Holds {
     NotIn(Vec<String>),
 }
 
-impl LabelSelector {
-    /// Parses `a=b,c!=d,e in (f, g),h notin (i),j,!k`.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+impl FromStr for LabelSelector {
+    type Err = BadSelector;
+
+    fn from_str(text: &str) -> Result<Self, BadSelector> {
         let mut requirements = Vec::new();
         let mut rest = text;
         loop {
@@ -33,9 +49,16 @@ impl LabelSelector {
             }
         }
     }
+}
 
-    /// Whether the labels meet all requirements.
-    pub(crate) fn matches<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
+impl LabelSelector {
+    /// Whether the pod's labels match: [`PodStatus::labels`].
+    pub fn matches_pod(&self, status: &PodStatus) -> bool {
+        self.matches(|name| status.labels()?.get(name))
+    }
+
+    /// Whether labels match; `label` returns the value of a name.
+    pub fn matches<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.0.iter().all(|requirement| {
             let value = label(&requirement.key);
             let among = |values: &[String]| value.is_some_and(|value| values.iter().any(|one| one == value));
@@ -50,7 +73,7 @@ impl LabelSelector {
 }
 
 /// The end of the first requirement: a comma outside brackets.
-fn end_of_first(text: &str) -> Result<usize, String> {
+fn end_of_first(text: &str) -> Result<usize, BadSelector> {
     let mut inside = false;
     for (at, c) in text.char_indices() {
         match c {
@@ -65,13 +88,12 @@ fn end_of_first(text: &str) -> Result<usize, String> {
     if inside { Err(wrong(text)) } else { Ok(text.len()) }
 }
 
-fn wrong(text: &str) -> String {
-    let text = pleg_cri::error::quoted(text);
-    format!("cannot read {text}; expected a=b, a!=b, a in (b, c), a notin (b, c), a or !a, with commas between them")
+fn wrong(text: &str) -> BadSelector {
+    BadSelector(pleg_cri::error::quoted(text))
 }
 
 impl Requirement {
-    fn parse(text: &str) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, BadSelector> {
         let (key, holds) = if let Some((key, value)) = text.split_once("!=") {
             (key, Holds::NotIn(vec![value.trim().to_owned()]))
         } else if let Some((key, value)) = text.split_once("==").or_else(|| text.split_once('=')) {
@@ -135,13 +157,13 @@ mod tests {
             ("app=web,tier in (front,back),!canary", true),
             ("app=web,tier=back", false),
         ] {
-            let selector = LabelSelector::parse(text).unwrap();
+            let selector = text.parse::<LabelSelector>().unwrap();
             assert_eq!(selector.matches(label), is, "{text}");
         }
         for bad in [
             "", ",", "app=web,", "a in b", "a in (b", "a in b)", "in (b)", "=b", "a b", "a=b=c", "a=(b)", "((a))",
         ] {
-            assert!(LabelSelector::parse(bad).is_err(), "{bad}");
+            assert!(bad.parse::<LabelSelector>().is_err(), "{bad}");
         }
     }
 }
