@@ -7,7 +7,8 @@
 //! | module | job |
 //! |---|---|
 //! | [`rpc`] | the calls: wire names, request and response types, deadline classes |
-//! | [`endpoint`] | where a runtime listens: flags, environment, `/etc/crictl.yaml`, the usual sockets |
+//! | [`endpoint`] | the address of a runtime: a unix socket |
+//! | `discovery` | finds that socket as crictl does (feature `discovery`) |
 //! | [`socket`] | the connection: a unix stream with an aligned read buffer |
 //! | [`client`] | one place through which every call goes: deadline, in-flight entry, error with names |
 //! | [`inflight`] | which call, for which pod and container, since when |
@@ -18,6 +19,8 @@
 
 pub mod client;
 mod details;
+#[cfg(feature = "discovery")]
+pub mod discovery;
 mod drain;
 pub mod endpoint;
 pub mod error;
@@ -27,7 +30,8 @@ pub mod list;
 pub mod rpc;
 pub mod socket;
 
-/// Messages of CRI v1, generated from `proto/cri.proto`; with the feature `server`, the server traits too.
+/// Messages of CRI v1, generated from `proto/cri.proto` (see `tests/generated.rs`); with the feature `server`, the server traits
+/// too.
 #[allow(
     missing_docs,
     missing_debug_implementations,
@@ -37,7 +41,7 @@ pub mod socket;
     reason = "generated"
 )]
 pub mod v1 {
-    tonic::include_proto!("runtime.v1");
+    include!("generated/runtime.v1.rs");
 }
 
 pub use client::{Client, Config};
