@@ -90,28 +90,6 @@ impl ErrorKind {
             Self::Status { .. } => "status",
         }
     }
-
-    pub(crate) fn from_status(status: &tonic::Status) -> Self {
-        use tonic::Code;
-        let message = clip(status.message());
-        match status.code() {
-            Code::NotFound => Self::NotFound(message),
-            Code::Unimplemented => Self::Unimplemented,
-            // tonic reports its own decode limit as OUT_OF_RANGE, and what prost refuses as INTERNAL.
-            Code::OutOfRange if message.contains("decoded message length too large") => Self::TooLarge {
-                limit: crate::client::UNARY_LIMIT,
-            },
-            // The transport's own failures come under several codes with a source; the runtime's words have none.
-            _ if std::error::Error::source(status).is_some() => {
-                Self::Unreachable(std::error::Error::source(status).map_or(message, root_cause))
-            }
-            Code::Internal if message.contains("failed to decode Protobuf message") => Self::Malformed(message),
-            code => Self::Status {
-                code: code_name(code),
-                message,
-            },
-        }
-    }
 }
 
 /// Why no runtime could be reached at all: one line that names the endpoint, the cause and what to try.
@@ -175,42 +153,11 @@ pub fn seconds(duration: Duration) -> String {
 }
 
 /// Limit for texts of the runtime, which may have any length.
-fn clip(message: &str) -> String {
+pub(crate) fn clip(message: &str) -> String {
     const MOST: usize = 512;
     match message.char_indices().nth(MOST) {
         Some((at, _)) => format!("{}…", &message[..at]),
         None => message.to_owned(),
-    }
-}
-
-pub(crate) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut cause = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    clip(&cause.to_string())
-}
-
-fn code_name(code: tonic::Code) -> &'static str {
-    use tonic::Code;
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "CANCELLED",
-        Code::Unknown => "UNKNOWN",
-        Code::InvalidArgument => "INVALID_ARGUMENT",
-        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
-        Code::NotFound => "NOT_FOUND",
-        Code::AlreadyExists => "ALREADY_EXISTS",
-        Code::PermissionDenied => "PERMISSION_DENIED",
-        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
-        Code::FailedPrecondition => "FAILED_PRECONDITION",
-        Code::Aborted => "ABORTED",
-        Code::OutOfRange => "OUT_OF_RANGE",
-        Code::Unimplemented => "UNIMPLEMENTED",
-        Code::Internal => "INTERNAL",
-        Code::Unavailable => "UNAVAILABLE",
-        Code::DataLoss => "DATA_LOSS",
-        Code::Unauthenticated => "UNAUTHENTICATED",
     }
 }
 
@@ -249,23 +196,17 @@ mod tests {
     /// "Does not speak gRPC", said of a runtime that is starting, would send people the wrong way.
     #[test]
     fn a_runtime_that_is_starting_speaks_for_itself() {
-        let kind = ErrorKind::from_status(&tonic::Status::unavailable("server is not initialized yet"));
+        let kind = ErrorKind::Status {
+            code: "UNAVAILABLE",
+            message: "server is not initialized yet".to_owned(),
+        };
         assert_eq!(kind.to_string(), "UNAVAILABLE: server is not initialized yet");
-        assert!(kind.is_unreachable() && !matches!(kind, ErrorKind::Unreachable(_)));
+        assert!(kind.is_unreachable());
         assert_eq!(kind.label(), "unreachable");
-        // Its socket is gone: the transport says so.
-        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
-        let mut status = tonic::Status::unavailable("tcp connect error");
-        status.set_source(std::sync::Arc::new(refused));
-        assert_eq!(
-            ErrorKind::from_status(&status),
-            ErrorKind::Unreachable("connection refused".into())
-        );
     }
 
     #[test]
     fn a_long_message_is_cut() {
-        let kind = ErrorKind::from_status(&tonic::Status::internal("é".repeat(10_000)));
-        assert!(kind.to_string().len() < 1200);
+        assert!(clip(&"é".repeat(10_000)).len() < 1200);
     }
 }

@@ -9,8 +9,9 @@
 //! | [`rpc`] | the calls: wire names, request and response types, deadline classes |
 //! | [`endpoint`] | the address of a runtime: a unix socket |
 //! | `discovery` | finds that socket as crictl does (feature `discovery`) |
-//! | [`socket`] | the connection: a unix stream with an aligned read buffer |
 //! | [`client`] | one place through which every call goes: deadline, in-flight entry, error with names |
+//! | `grpc` | the connection, requests on it, answers message by message |
+//! | [`socket`] | the unix stream below it, with an aligned read buffer |
 //! | [`inflight`] | which call, for which pod and container, since when |
 //! | [`list`] | the two lists, read frame by frame without building messages |
 //! | [`events`] | events of the runtime: complete, or only their identifying part |
@@ -18,13 +19,13 @@
 //! | [`error`] | what can go wrong, and whether to try again |
 
 pub mod client;
-mod details;
 #[cfg(feature = "discovery")]
 pub mod discovery;
 mod drain;
 pub mod endpoint;
 pub mod error;
 pub mod events;
+mod grpc;
 pub mod inflight;
 pub mod list;
 pub mod rpc;
