@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+pub use crate::duration::seconds;
 use crate::{Endpoint, Rpc, Subject};
 
 /// A call that did not succeed: which one, about what, where, and why.
@@ -22,7 +23,7 @@ pub struct Error {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ErrorKind {
     /// No answer within the deadline. Retry later; the call may still take effect in the runtime.
-    #[error("no answer within {}", crate::error::seconds(*.0))]
+    #[error("no answer within {}", seconds(*.0))]
     Deadline(Duration),
     /// The object does not exist (any more). Retrying does not help.
     #[error("not found: {0}")]
@@ -140,18 +141,6 @@ pub enum ConnectError {
     },
 }
 
-/// Durations in messages: `2m0s`, `5s`, `400ms`, in the way Go and so the kubelet write them.
-pub fn seconds(duration: Duration) -> String {
-    let (secs, millis) = (duration.as_secs(), duration.subsec_millis());
-    match (secs / 3600, secs / 60 % 60, secs % 60) {
-        (0, 0, 0) => format!("{millis}ms"),
-        (0, 0, s) if millis == 0 => format!("{s}s"),
-        (0, 0, s) => format!("{s}.{}s", format!("{millis:03}").trim_end_matches('0')),
-        (0, m, s) => format!("{m}m{s}s"),
-        (h, m, s) => format!("{h}h{m}m{s}s"),
-    }
-}
-
 /// Limit for texts of the runtime, which may have any length.
 pub(crate) fn clip(message: &str) -> String {
     const MOST: usize = 512;
@@ -164,20 +153,6 @@ pub(crate) fn clip(message: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn durations_read_as_the_kubelet_writes_them() {
-        for (millis, text) in [
-            (0, "0ms"),
-            (400, "400ms"),
-            (1500, "1.5s"),
-            (5000, "5s"),
-            (187_000, "3m7s"),
-            (3_600_000, "1h0m0s"),
-        ] {
-            assert_eq!(seconds(Duration::from_millis(millis)), text);
-        }
-    }
 
     #[test]
     fn an_error_names_call_object_and_endpoint() {

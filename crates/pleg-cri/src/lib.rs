@@ -17,11 +17,13 @@
 //! | [`events`] | events of the runtime: complete, or only their identifying part |
 //! | `drain` | answers received and dropped, for probes and for benchmarks to divide by |
 //! | [`error`] | what can go wrong, and whether to try again |
+//! | [`duration`] | durations as messages show them |
 
 pub mod client;
 #[cfg(feature = "discovery")]
 pub mod discovery;
 mod drain;
+pub mod duration;
 pub mod endpoint;
 pub mod error;
 pub mod events;
@@ -52,3 +54,7 @@ pub use events::{EventStream, Hint};
 pub use inflight::{Call, InFlight, Observer, Outcome, Subject};
 pub use list::{ContainerItem, ListFilter, ListSummary, SandboxItem};
 pub use rpc::{ApiVersion, Deadlines, Rpc, Unary};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
