@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use jiff::Timestamp;
 use pleg::{CriRuntime, Generator, Metrics, Mode, PodEntry};
-use pleg_cri::endpoint::{CRICTL_CONFIG, CrictlConfig, DiscoverError, Discovery};
+use pleg_cri::discovery::{CRICTL_CONFIG, CrictlConfig, DiscoverError, Discovery};
 use pleg_cri::{Client, Deadlines, Endpoint, InFlight};
 use serde::Deserialize;
 

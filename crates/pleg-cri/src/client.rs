@@ -1,24 +1,15 @@
 //! One place through which every call goes: it sets the deadline, enters the in-flight table and names what failed.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes, BytesMut};
-use hyper_util::rt::TokioIo;
+use bytes::Bytes;
 use prost::Message;
 use tokio::time::{Instant, timeout};
-use tonic::client::Grpc;
-use tonic::codec::Codec;
-use tonic::transport::{Channel, Endpoint as Builder};
-use tonic_prost::ProstCodec;
-use tower::{Service, ServiceExt};
 
-use crate::details::without_details;
-use crate::error::root_cause;
+use crate::grpc::{Connection, Windows, frame};
 use crate::list::{self, ContainerItem, Form, ListFilter, ListSummary, Malformed, SandboxItem, Visit};
-use crate::socket::Socket;
 use crate::{
     ApiVersion, ConnectError, Deadlines, Endpoint, Error, ErrorKind, InFlight, Outcome, Rpc, Subject, Unary, v1,
 };
@@ -56,7 +47,7 @@ pub struct Client {
 #[derive(Debug)]
 struct Inner {
     endpoint: Endpoint,
-    channel: Channel,
+    connection: Connection,
     config: Config,
     /// An [`ApiVersion`]: what the last `Version` found out.
     api: AtomicU8,
@@ -96,12 +87,12 @@ impl Client {
 
     /// A client that connects with its first call, and assumes CRI v1 until [`Client::version`] was asked.
     pub fn lazy(endpoint: Endpoint, config: Config) -> Self {
-        let channel = channel(&endpoint, &config, |channel| channel);
+        let connection = Connection::new(endpoint.clone(), config.deadlines.connect, Windows::default());
         let (api, streaming) = (AtomicU8::new(0), AtomicU8::new(Streaming::Unknown as u8));
         Self {
             inner: Arc::new(Inner {
                 endpoint,
-                channel,
+                connection,
                 config,
                 api,
                 streaming,
@@ -190,56 +181,25 @@ impl Client {
         request: R,
         deadline: Duration,
     ) -> Result<R::Response, Error> {
-        let codec = ProstCodec::<R, R::Response>::default();
-        let mut request = tonic::Request::new(request);
-        request.set_timeout(deadline);
-        self.unary_by(api, R::RPC, subject, request, codec, UNARY_LIMIT, deadline)
-            .await
+        let decode =
+            |answer: Bytes| R::Response::decode(answer).map_err(|error| ErrorKind::Malformed(error.to_string()));
+        self.unary(api, subject, request, UNARY_LIMIT, deadline, decode).await
     }
 
-    pub(crate) async fn unary<C>(
-        &self,
-        rpc: Rpc,
-        subject: &Subject,
-        mut request: tonic::Request<C::Encode>,
-        codec: C,
-        limit: usize,
-    ) -> Result<C::Decode, Error>
-    where
-        C: Codec<Encode: Sync, Decode: Sync>,
-    {
-        let deadline = self.inner.config.deadlines.of(rpc.class());
-        request.set_timeout(deadline);
-        self.unary_by(self.api(), rpc, subject, request, codec, limit, deadline)
-            .await
-    }
-
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "the one place where all of a call comes together"
-    )]
-    async fn unary_by<C>(
+    /// Makes a call whose answer is one message of at most `limit` bytes, and hands that to `read`.
+    pub(crate) async fn unary<R: Unary, T>(
         &self,
         api: ApiVersion,
-        rpc: Rpc,
         subject: &Subject,
-        request: tonic::Request<C::Encode>,
-        codec: C,
+        request: R,
         limit: usize,
         deadline: Duration,
-    ) -> Result<C::Decode, Error>
-    where
-        C: Codec<Encode: Sync, Decode: Sync>,
-    {
-        self.tracked(rpc, subject, deadline, async {
-            let mut grpc = Grpc::new(without_details(self.inner.channel.clone())).max_decoding_message_size(limit);
-            grpc.ready().await.map_err(|e| ErrorKind::Unreachable(root_cause(&e)))?;
-            let path = http::uri::PathAndQuery::from_static(rpc.path(api));
-            let response = grpc
-                .unary(request, path, codec)
-                .await
-                .map_err(|status| ErrorKind::from_status(&status))?;
-            Ok(response.into_inner())
+        read: impl FnOnce(Bytes) -> Result<T, ErrorKind>,
+    ) -> Result<T, Error> {
+        let path = R::RPC.path(api);
+        let call = self.inner.connection.call(path, frame(&request), Some(deadline));
+        self.tracked(R::RPC, subject, deadline, async {
+            read(call.await?.single(limit).await?)
         })
         .await
     }
@@ -345,44 +305,11 @@ impl Client {
         visit: &mut Visit<'_>,
     ) -> Result<(usize, usize), Error> {
         let deadline = self.inner.config.deadlines.list;
+        let call = self.inner.connection.call(rpc.path(self.api()), request.clone(), None);
         self.tracked(rpc, &Subject::NODE, deadline, async {
-            let response = self.post(rpc, request).await?;
-            list::read_list(response, form, self.inner.config.list_limit, visit)
-                .await
-                .map_err(|error| match error {
-                    list::ReadError::Status(status) => ErrorKind::from_status(&status),
-                    list::ReadError::Malformed(what) => ErrorKind::Malformed(what.to_owned()),
-                    list::ReadError::TooLarge { limit } => ErrorKind::TooLarge { limit },
-                })
+            list::read_list(call.await?, form, self.inner.config.list_limit, visit).await
         })
         .await
-    }
-
-    /// A bare gRPC request: tonic's own codecs want the whole answer in one buffer before they decode it.
-    async fn post(&self, rpc: Rpc, request: &Bytes) -> Result<http::Response<tonic::body::Body>, ErrorKind> {
-        let mut channel = self.inner.channel.clone();
-        let channel = channel
-            .ready()
-            .await
-            .map_err(|e| ErrorKind::Unreachable(root_cause(&e)))?;
-        let request = http::Request::post(http::Uri::from_static(rpc.path(self.api())))
-            .header(http::header::TE, "trailers")
-            .header(http::header::CONTENT_TYPE, "application/grpc")
-            .body(tonic::body::Body::new(http_body_util::Full::new(request.clone())))
-            .map_err(|e| ErrorKind::Malformed(e.to_string()))?;
-        channel
-            .call(request)
-            .await
-            .map_err(|e| ErrorKind::Unreachable(root_cause(&e)))
-    }
-
-    /// A connection of its own, on which so many bytes may be on their way before they are read.
-    pub(crate) fn own_channel(&self, window: u32) -> Channel {
-        channel(&self.inner.endpoint, &self.inner.config, |channel| {
-            channel
-                .initial_stream_window_size(window)
-                .initial_connection_window_size(window)
-        })
     }
 
     /// Runs a call under its deadline and in the table.
@@ -417,30 +344,6 @@ impl Client {
             kind,
         }
     }
-}
-
-/// Connects with the first call, and again by itself.
-fn channel(endpoint: &Endpoint, config: &Config, settings: impl FnOnce(Builder) -> Builder) -> Channel {
-    let path: PathBuf = endpoint.path().into();
-    let connector = tower::service_fn(move |_: http::Uri| {
-        let path = path.clone();
-        async move { Socket::connect(&path).await.map(TokioIo::new) }
-    });
-    // gRPC over a unix socket wants the authority `localhost`: containerd refuses a path there.
-    let builder = Channel::from_static("http://localhost").connect_timeout(config.deadlines.connect);
-    settings(builder).connect_with_connector_lazy(connector)
-}
-
-/// One message as gRPC frames it.
-fn frame(message: &impl Message) -> Bytes {
-    let len = message.encoded_len();
-    let mut bytes = BytesMut::with_capacity(5 + len);
-    bytes.put_u8(0);
-    // A filter of 4 GiB cannot be built from the strings we accept.
-    bytes.put_u32(u32::try_from(len).unwrap_or(u32::MAX));
-    // BytesMut grows, so there is always room.
-    let _ = message.encode(&mut bytes);
-    bytes.freeze()
 }
 
 /// Opens the socket once by hand, because the system's own error is the clearest one.

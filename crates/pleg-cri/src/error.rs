@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+pub use crate::duration::seconds;
 use crate::{Endpoint, Rpc, Subject};
 
 /// A call that did not succeed: which one, about what, where, and why.
@@ -22,7 +23,7 @@ pub struct Error {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ErrorKind {
     /// No answer within the deadline. Retry later; the call may still take effect in the runtime.
-    #[error("no answer within {}", crate::error::seconds(*.0))]
+    #[error("no answer within {}", seconds(*.0))]
     Deadline(Duration),
     /// The object does not exist (any more). Retrying does not help.
     #[error("not found: {0}")]
@@ -90,28 +91,6 @@ impl ErrorKind {
             Self::Status { .. } => "status",
         }
     }
-
-    pub(crate) fn from_status(status: &tonic::Status) -> Self {
-        use tonic::Code;
-        let message = clip(status.message());
-        match status.code() {
-            Code::NotFound => Self::NotFound(message),
-            Code::Unimplemented => Self::Unimplemented,
-            // tonic reports its own decode limit as OUT_OF_RANGE, and what prost refuses as INTERNAL.
-            Code::OutOfRange if message.contains("decoded message length too large") => Self::TooLarge {
-                limit: crate::client::UNARY_LIMIT,
-            },
-            // The transport's own failures come under several codes with a source; the runtime's words have none.
-            _ if std::error::Error::source(status).is_some() => {
-                Self::Unreachable(std::error::Error::source(status).map_or(message, root_cause))
-            }
-            Code::Internal if message.contains("failed to decode Protobuf message") => Self::Malformed(message),
-            code => Self::Status {
-                code: code_name(code),
-                message,
-            },
-        }
-    }
 }
 
 /// Why no runtime could be reached at all: one line that names the endpoint, the cause and what to try.
@@ -162,19 +141,7 @@ pub enum ConnectError {
     },
 }
 
-/// Durations in messages: `2m0s`, `5s`, `400ms`, in the way Go and so the kubelet write them.
-pub fn seconds(duration: Duration) -> String {
-    let (secs, millis) = (duration.as_secs(), duration.subsec_millis());
-    match (secs / 3600, secs / 60 % 60, secs % 60) {
-        (0, 0, 0) => format!("{millis}ms"),
-        (0, 0, s) if millis == 0 => format!("{s}s"),
-        (0, 0, s) => format!("{s}.{}s", format!("{millis:03}").trim_end_matches('0')),
-        (0, m, s) => format!("{m}m{s}s"),
-        (h, m, s) => format!("{h}h{m}m{s}s"),
-    }
-}
-
-/// A text of somebody else's in a message: between quotation marks, and unable to move the cursor of a terminal.
+/// Foreign text in a message: between quotation marks, with control characters escaped, so that it cannot move a terminal's cursor.
 pub fn quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
@@ -190,42 +157,11 @@ pub fn quoted(text: &str) -> String {
 }
 
 /// Limit for texts of the runtime, which may have any length.
-fn clip(message: &str) -> String {
+pub(crate) fn clip(message: &str) -> String {
     const MOST: usize = 512;
     match message.char_indices().nth(MOST) {
         Some((at, _)) => format!("{}…", &message[..at]),
         None => message.to_owned(),
-    }
-}
-
-pub(crate) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut cause = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    clip(&cause.to_string())
-}
-
-fn code_name(code: tonic::Code) -> &'static str {
-    use tonic::Code;
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "CANCELLED",
-        Code::Unknown => "UNKNOWN",
-        Code::InvalidArgument => "INVALID_ARGUMENT",
-        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
-        Code::NotFound => "NOT_FOUND",
-        Code::AlreadyExists => "ALREADY_EXISTS",
-        Code::PermissionDenied => "PERMISSION_DENIED",
-        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
-        Code::FailedPrecondition => "FAILED_PRECONDITION",
-        Code::Aborted => "ABORTED",
-        Code::OutOfRange => "OUT_OF_RANGE",
-        Code::Unimplemented => "UNIMPLEMENTED",
-        Code::Internal => "INTERNAL",
-        Code::Unavailable => "UNAVAILABLE",
-        Code::DataLoss => "DATA_LOSS",
-        Code::Unauthenticated => "UNAUTHENTICATED",
     }
 }
 
@@ -237,20 +173,6 @@ mod tests {
     fn quoted_texts_stay_where_they_are() {
         assert_eq!(quoted("unix:///run/ü.sock"), "\"unix:///run/ü.sock\"");
         assert_eq!(quoted("it's a \"b\"\\\n\u{1b}"), "\"it's a \\\"b\\\"\\\\\\n\\u{1b}\"");
-    }
-
-    #[test]
-    fn durations_read_as_the_kubelet_writes_them() {
-        for (millis, text) in [
-            (0, "0ms"),
-            (400, "400ms"),
-            (1500, "1.5s"),
-            (5000, "5s"),
-            (187_000, "3m7s"),
-            (3_600_000, "1h0m0s"),
-        ] {
-            assert_eq!(seconds(Duration::from_millis(millis)), text);
-        }
     }
 
     #[test]
@@ -270,23 +192,17 @@ mod tests {
     /// "Does not speak gRPC", said of a runtime that is starting, would send people the wrong way.
     #[test]
     fn a_runtime_that_is_starting_speaks_for_itself() {
-        let kind = ErrorKind::from_status(&tonic::Status::unavailable("server is not initialized yet"));
+        let kind = ErrorKind::Status {
+            code: "UNAVAILABLE",
+            message: "server is not initialized yet".to_owned(),
+        };
         assert_eq!(kind.to_string(), "UNAVAILABLE: server is not initialized yet");
-        assert!(kind.is_unreachable() && !matches!(kind, ErrorKind::Unreachable(_)));
+        assert!(kind.is_unreachable());
         assert_eq!(kind.label(), "unreachable");
-        // Its socket is gone: the transport says so.
-        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
-        let mut status = tonic::Status::unavailable("tcp connect error");
-        status.set_source(std::sync::Arc::new(refused));
-        assert_eq!(
-            ErrorKind::from_status(&status),
-            ErrorKind::Unreachable("connection refused".into())
-        );
     }
 
     #[test]
     fn a_long_message_is_cut() {
-        let kind = ErrorKind::from_status(&tonic::Status::internal("é".repeat(10_000)));
-        assert!(kind.to_string().len() < 1200);
+        assert!(clip(&"é".repeat(10_000)).len() < 1200);
     }
 }

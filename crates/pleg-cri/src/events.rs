@@ -4,19 +4,16 @@
 //! are two ways to read the stream: whole messages, and [`Hint`]s, which skip over the statuses without decoding them.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::time::Duration;
 
 use prost::Message;
 use prost::bytes::Bytes;
 use tokio::time::timeout;
-use tonic::client::Grpc;
-use tonic::transport::Channel;
-use tonic_prost::ProstCodec;
 
 use crate::client::UNARY_LIMIT;
-use crate::details::without_details;
-use crate::error::root_cause;
+use crate::grpc::{Answer, Connection, Windows, frame};
 use crate::{Client, Error, ErrorKind, Rpc, Subject, v1};
 
 /// Flow-control window for events in bytes, enough for some thousands: a runtime must not wait for the window to open.
@@ -76,25 +73,26 @@ impl Hint {
 /// The runtime's events, as they come. Ends with an error when the stream ends; open a new one then.
 #[derive(Debug)]
 pub struct EventStream<M = v1::ContainerEventResponse> {
-    events: Events<M>,
+    state: State,
     client: Client,
+    message: PhantomData<fn() -> M>,
     /// Keeps the stream in the in-flight table.
     _flight: crate::inflight::Flight,
 }
 
-type Opening<M> = Pin<Box<dyn Future<Output = Result<tonic::Streaming<M>, ErrorKind>> + Send>>;
+type Opening = Pin<Box<dyn Future<Output = Result<Answer, ErrorKind>> + Send>>;
 
 /// Where a subscription stands.
-enum Events<M> {
-    /// Not refused; no event so far.
-    Quiet(Opening<M>),
-    /// Answered.
-    Open(Box<tonic::Streaming<M>>),
-    /// It ended, with an error that was told; `clean`: the runtime had no complaint.
+enum State {
+    /// The runtime has neither refused the subscription nor answered it: it has no event so far.
+    Quiet(Opening),
+    /// The runtime has answered.
+    Open(Answer),
+    /// The stream ended, and `next` has returned the error. `clean`: the runtime ended it with the status OK.
     Ended { clean: bool },
 }
 
-impl<M> fmt::Debug for Events<M> {
+impl fmt::Debug for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Quiet(_) => "Quiet",
@@ -102,22 +100,6 @@ impl<M> fmt::Debug for Events<M> {
             Self::Ended { .. } => "Ended",
         })
     }
-}
-
-async fn open<M: Message + Default + 'static>(
-    channel: Channel,
-    path: &'static str,
-) -> Result<tonic::Streaming<M>, ErrorKind> {
-    let mut grpc = Grpc::new(without_details(channel)).max_decoding_message_size(UNARY_LIMIT);
-    grpc.ready().await.map_err(|e| ErrorKind::Unreachable(root_cause(&e)))?;
-    let path = http::uri::PathAndQuery::from_static(path);
-    let codec = ProstCodec::<v1::GetEventsRequest, M>::default();
-    let answer = grpc
-        .server_streaming(tonic::Request::new(v1::GetEventsRequest {}), path, codec)
-        .await;
-    answer
-        .map_err(|status| ErrorKind::from_status(&status))
-        .map(tonic::Response::into_inner)
 }
 
 impl Client {
@@ -136,108 +118,96 @@ impl Client {
     async fn events<M: Message + Default + 'static>(&self) -> Result<EventStream<M>, Error> {
         let rpc = Rpc::GetContainerEvents;
         let deadline = self.deadlines().inspect;
-        let mut opening: Opening<M> = Box::pin(open(self.own_channel(WINDOW), rpc.path(self.api())));
-        let events = self
+        // A connection of its own: events must not wait behind a large list.
+        let windows = Windows {
+            stream: WINDOW,
+            connection: WINDOW,
+        };
+        let connection = Connection::new(self.endpoint().clone(), self.deadlines().connect, windows);
+        let (path, request) = (rpc.path(self.api()), frame(&v1::GetEventsRequest {}));
+        let mut opening: Opening = Box::pin(async move { connection.call(path, request, None).await });
+        let state = self
             .tracked(rpc, &Subject::NODE, deadline, async {
                 match timeout(REFUSAL.min(deadline), &mut opening).await {
-                    Ok(answer) => answer.map(|stream| Events::Open(Box::new(stream))),
-                    Err(_) => Ok(Events::Quiet(opening)),
+                    Ok(answer) => answer.map(State::Open),
+                    Err(_) => Ok(State::Quiet(opening)),
                 }
             })
             .await?;
         let flight = self.inflight().begin(rpc, Subject::NODE, None);
         Ok(EventStream {
-            events,
+            state,
             client: self.clone(),
+            message: PhantomData,
             _flight: flight,
         })
     }
 }
 
-impl<M> EventStream<M> {
-    /// The runtime ended the stream, and had no complaint.
+impl<M: Message + Default> EventStream<M> {
+    /// The runtime ended the stream with the status OK.
     pub fn ended_cleanly(&self) -> bool {
-        matches!(self.events, Events::Ended { clean: true })
+        matches!(self.state, State::Ended { clean: true })
     }
 
     /// The next event. Cancel-safe. Never returns `Ok` again after an error.
     pub async fn next(&mut self) -> Result<M, Error> {
         let mut clean = false;
         let kind = loop {
-            match &mut self.events {
-                Events::Quiet(opening) => match opening.await {
-                    Ok(stream) => self.events = Events::Open(Box::new(stream)),
+            match &mut self.state {
+                State::Quiet(opening) => match opening.await {
+                    Ok(answer) => self.state = State::Open(answer),
                     Err(kind) => break kind,
                 },
-                Events::Open(stream) => match stream.message().await {
-                    Ok(Some(event)) => return Ok(event),
+                State::Open(answer) => match answer.message(UNARY_LIMIT).await {
+                    Ok(Some(event)) => match M::decode(event) {
+                        Ok(event) => return Ok(event),
+                        Err(error) => break ErrorKind::Malformed(error.to_string()),
+                    },
                     Ok(None) => {
                         clean = true;
                         break ErrorKind::Unreachable("the runtime ended the stream".to_owned());
                     }
-                    Err(status) => break ErrorKind::from_status(&status),
+                    Err(kind) => break kind,
                 },
-                Events::Ended { clean: before } => {
+                State::Ended { clean: before } => {
                     clean = *before;
                     break ErrorKind::Unreachable("the stream has ended".to_owned());
                 }
             }
         };
-        self.events = Events::Ended { clean };
+        self.state = State::Ended { clean };
         Err(self.client.error(Rpc::GetContainerEvents, &Subject::NODE, kind))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use hyper_util::rt::{TokioExecutor, TokioIo};
-    use hyper_util::server::conn::auto;
-    use hyper_util::service::TowerToHyperService;
-    use tokio::net::UnixListener;
-    use tokio::sync::watch;
+    use tokio::sync::oneshot;
 
     use super::*;
-    use crate::{Config, Endpoint};
-
-    /// A server that holds every answer back until it is told to go on, and then answers with one empty message.
-    fn serve(path: &std::path::Path, go: &watch::Receiver<bool>) {
-        let (listener, go) = (UnixListener::bind(path).unwrap(), go.clone());
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let go = go.clone();
-                let service = tower::service_fn(move |_: http::Request<_>| {
-                    let mut go = go.clone();
-                    async move {
-                        let _ = go.wait_for(|go| *go).await;
-                        let body = http_body_util::Full::new(Bytes::from_static(&[0; 5]));
-                        let mut response = http::Response::new(body);
-                        let grpc = http::HeaderValue::from_static("application/grpc");
-                        response.headers_mut().insert(http::header::CONTENT_TYPE, grpc);
-                        Ok::<_, std::convert::Infallible>(response)
-                    }
-                });
-                tokio::spawn(async move {
-                    let builder = auto::Builder::new(TokioExecutor::new());
-                    let _ = builder
-                        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
-                        .await;
-                });
-            }
-        });
-    }
+    use crate::Config;
+    use crate::grpc::testing::{Prepared, listen};
 
     /// containerd and CRI-O send no head before the first event, which on a quiet node may be minutes away.
     #[tokio::test]
     async fn a_subscription_to_a_quiet_runtime_stands() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("cri.sock");
-        let (go, wait) = watch::channel(false);
-        serve(&path, &wait);
-        let client = Client::lazy(Endpoint::unix(path), Config::default());
+        let (endpoint, listener) = listen(directory.path());
+        let (go, wait) = oneshot::channel();
+        tokio::spawn(async move {
+            let (socket, _) = listener.accept().await.unwrap();
+            let mut connection = h2::server::handshake(socket).await.unwrap();
+            let (_, respond) = connection.accept().await.unwrap().unwrap();
+            wait.await.unwrap();
+            Prepared::ok(vec![0; 5]).send(respond).unwrap();
+            while let Some(Ok(_)) = connection.accept().await {}
+        });
+        let client = Client::lazy(endpoint, Config::default());
         let mut events = client.container_events().await.unwrap();
         assert!(timeout(Duration::from_millis(50), events.next()).await.is_err());
         assert_eq!(client.inflight().calls().len(), 1);
-        go.send(true).unwrap();
+        go.send(()).unwrap();
         assert_eq!(events.next().await.unwrap(), v1::ContainerEventResponse::default());
         assert!(events.next().await.is_err());
         assert!(events.next().await.is_err());

@@ -7,27 +7,34 @@
 //! | module | job |
 //! |---|---|
 //! | [`rpc`] | the calls: wire names, request and response types, deadline classes |
-//! | [`endpoint`] | where a runtime listens: flags, environment, `/etc/crictl.yaml`, the usual sockets |
-//! | [`socket`] | the connection: a unix stream with an aligned read buffer |
+//! | [`endpoint`] | the address of a runtime: a unix socket |
+//! | `discovery` | finds that socket as crictl does (feature `discovery`) |
 //! | [`client`] | one place through which every call goes: deadline, in-flight entry, error with names |
+//! | `grpc` | the connection, requests on it, answers message by message |
+//! | [`socket`] | the unix stream below it, with an aligned read buffer |
 //! | [`inflight`] | which call, for which pod and container, since when |
 //! | [`list`] | the two lists, read frame by frame without building messages |
 //! | [`events`] | events of the runtime: complete, or only their identifying part |
 //! | `drain` | answers received and dropped, for probes and for benchmarks to divide by |
 //! | [`error`] | what can go wrong, and whether to try again |
+//! | [`duration`] | durations as messages show them |
 
 pub mod client;
-mod details;
+#[cfg(feature = "discovery")]
+pub mod discovery;
 mod drain;
+pub mod duration;
 pub mod endpoint;
 pub mod error;
 pub mod events;
+mod grpc;
 pub mod inflight;
 pub mod list;
 pub mod rpc;
 pub mod socket;
 
-/// Messages of CRI v1, generated from `proto/cri.proto`; with the feature `server`, the server traits too.
+/// Messages of CRI v1, generated from `proto/cri.proto` (see `tests/generated.rs`); with the feature `server`, the server traits
+/// too.
 #[allow(
     missing_docs,
     missing_debug_implementations,
@@ -37,7 +44,7 @@ pub mod socket;
     reason = "generated"
 )]
 pub mod v1 {
-    tonic::include_proto!("runtime.v1");
+    include!("generated/runtime.v1.rs");
 }
 
 pub use client::{Client, Config};
@@ -47,3 +54,7 @@ pub use events::{EventStream, Hint};
 pub use inflight::{Call, InFlight, Observer, Outcome, Subject};
 pub use list::{ContainerItem, ListFilter, ListSummary, SandboxItem};
 pub use rpc::{ApiVersion, Deadlines, Rpc, Unary};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,4 +1,7 @@
-//! The calls we make: their names on the wire, their request and response types, the class of their deadline.
+//! The calls we make, in one table.
+//!
+//! To add one: its messages and its line in `proto/cri.proto` (then see `tests/generated.rs`), and a line in the table below. The
+//! compiler names the rest: metrics and health match over [`Rpc`] without a catch-all, and the simulator has to serve it.
 
 use std::fmt;
 use std::time::Duration;
@@ -39,16 +42,23 @@ impl Deadlines {
     }
 }
 
+/// Which of the [`Deadlines`] a call has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
+    /// [`Deadlines::list`].
     List,
+    /// [`Deadlines::inspect`].
     Inspect,
+    /// [`Deadlines::act`].
     Act,
 }
 
+/// The service of CRI a call belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Service {
+    /// `RuntimeService`.
     Runtime,
+    /// `ImageService`.
     Image,
 }
 
@@ -112,6 +122,16 @@ macro_rules! rpcs {
                 }
             }
 
+            /// True if the request begins with the id of a sandbox or container, which is then its field 1.
+            pub const fn has_object(self) -> bool {
+                match self {
+                    $(Self::$rpc => {
+                        const IDS: &[&str] = &[$($(stringify!($id))?)?];
+                        !IDS.is_empty()
+                    })*
+                }
+            }
+
             pub(crate) const fn service(self) -> Service {
                 match self { $(Self::$rpc => Service::$service),* }
             }
@@ -129,6 +149,8 @@ macro_rules! rpcs {
     (@path Image, $version:literal, $rpc:ident) => { concat!("/runtime.", $version, ".ImageService/", stringify!($rpc)) };
 }
 
+// call: service, class of its deadline, request => response (the field with the id of the object it is about).
+// Calls that answer with a stream have no types here.
 rpcs! {
     Version: Runtime, Inspect, VersionRequest => VersionResponse;
     Status: Runtime, Inspect, StatusRequest => StatusResponse;
@@ -189,6 +211,12 @@ mod tests {
             Rpc::PullImage.path(ApiVersion::V1Alpha2),
             "/runtime.v1alpha2.ImageService/PullImage"
         );
+    }
+
+    #[test]
+    fn calls_about_an_object_are_told_apart() {
+        assert!(Rpc::ContainerStatus.has_object() && Rpc::CreateContainer.has_object());
+        assert!(!Rpc::Version.has_object() && !Rpc::ListContainers.has_object() && !Rpc::PullImage.has_object());
     }
 
     #[test]

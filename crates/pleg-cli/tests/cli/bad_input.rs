@@ -6,7 +6,7 @@ use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 
-use pleg_cri::endpoint::{CRICTL_CONFIG, USUAL_SOCKETS};
+use pleg_cri::discovery::{CRICTL_CONFIG, USUAL_SOCKETS};
 use tempfile::tempdir;
 
 use crate::node::{Node, pleg};

@@ -12,7 +12,7 @@ mod wire;
 use std::collections::HashMap;
 
 pub use read::BATCH;
-pub(crate) use read::{Form, ReadError, Visit, read_list};
+pub(crate) use read::{Form, Visit, read_list};
 pub use wire::{Malformed, glance_container, glance_sandbox, parse_container, parse_sandbox};
 
 use crate::v1;

@@ -1,10 +1,10 @@
 //! gRPC framing over an HTTP/2 body, feeding items to a visitor as frames arrive, some at a time.
 
 use bytes::{Buf, Bytes};
-use http_body::Body;
-use std::pin::pin;
 
 use super::wire::{Malformed, split_tag, varint};
+use crate::ErrorKind;
+use crate::grpc::{Answer, PREFIX, read_prefix};
 
 /// Takes items as their bytes, up to [`BATCH`] at a time.
 pub(crate) type Visit<'a> = dyn FnMut(&[&[u8]]) -> Result<(), Malformed> + Send + 'a;
@@ -12,10 +12,9 @@ pub(crate) type Visit<'a> = dyn FnMut(&[&[u8]]) -> Result<(), Malformed> + Send 
 /// So many items are handed on in one go, so that a visitor who looks each of them up can let the waits for memory overlap.
 pub const BATCH: usize = 32;
 
-/// What can be wrong with a body; the caller adds call and endpoint.
+/// What can be wrong with the messages of a list; the caller adds call and endpoint.
 #[derive(Debug)]
-pub(crate) enum ReadError {
-    Status(tonic::Status),
+enum ReadError {
     Malformed(&'static str),
     TooLarge { limit: usize },
 }
@@ -23,6 +22,15 @@ pub(crate) enum ReadError {
 impl From<Malformed> for ReadError {
     fn from(malformed: Malformed) -> Self {
         Self::Malformed(malformed.0)
+    }
+}
+
+impl From<ReadError> for ErrorKind {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Malformed(what) => Self::Malformed(what.to_owned()),
+            ReadError::TooLarge { limit } => Self::TooLarge { limit },
+        }
     }
 }
 
@@ -36,65 +44,24 @@ pub(crate) enum Form {
 }
 
 /// Reads a list's whole answer. Returns (items, bytes).
-pub(crate) async fn read_list<B>(
-    response: http::Response<B>,
+pub(crate) async fn read_list(
+    mut answer: Answer,
     form: Form,
     limit: usize,
     visit: &mut Visit<'_>,
-) -> Result<(usize, usize), ReadError>
-where
-    B: Body<Data = Bytes>,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
-    let (mut head, body) = response.into_parts();
-    // What has no message at all, errors and empty streams, may come with its status in the head ("trailers only").
-    let mut status = status_of(&mut head.headers);
-    if let Some(status) = status.take_if(|status| status.code() != tonic::Code::Ok) {
-        return Err(ReadError::Status(status));
-    }
-    if head.status != http::StatusCode::OK {
-        return Err(ReadError::Status(tonic::Status::unknown(format!(
-            "HTTP status {}",
-            head.status
-        ))));
-    }
-    let mut body = pin!(body);
+) -> Result<(usize, usize), ErrorKind> {
     let mut messages = Messages::new(limit);
-    while let Some(frame) = std::future::poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
-        match frame
-            .map_err(|e| ReadError::Status(tonic::Status::from_error(e.into())))?
-            .into_data()
-        {
-            Ok(data) => {
-                // The head spoke for an answer without a message; this one has to end with a status of its own.
-                status = None;
-                messages.feed(data, visit)?;
-            }
-            Err(frame) => {
-                if let Ok(mut trailers) = frame.into_trailers() {
-                    status = status_of(&mut trailers);
-                }
-            }
-        }
+    while let Some(data) = answer.data().await? {
+        messages.feed(data, visit)?;
     }
-    match status {
-        Some(status) if status.code() == tonic::Code::Ok => messages.finish(form),
-        Some(status) => Err(ReadError::Status(status)),
-        None => Err(ReadError::Malformed("the answer ended without a status")),
-    }
-}
-
-/// The status in headers or trailers. Without its details: we do not read them, and tonic panics where they are no base64.
-fn status_of(headers: &mut http::HeaderMap) -> Option<tonic::Status> {
-    headers.remove("grpc-status-details-bin");
-    tonic::Status::from_header_map(headers)
+    Ok(messages.finish(form)?)
 }
 
 /// Where in the stream of length-prefixed messages we are.
 #[derive(Debug)]
 enum State {
     /// In the five bytes before a message.
-    Prefix { seen: [u8; 5], have: usize },
+    Prefix { seen: [u8; PREFIX], have: usize },
     /// In a message with this many bytes to come.
     Message { left: usize },
 }
@@ -114,7 +81,10 @@ struct Messages {
 impl Messages {
     fn new(limit: usize) -> Self {
         Self {
-            state: State::Prefix { seen: [0; 5], have: 0 },
+            state: State::Prefix {
+                seen: [0; PREFIX],
+                have: 0,
+            },
             carry: Vec::new(),
             limit,
             count: 0,
@@ -127,23 +97,22 @@ impl Messages {
         while data.has_remaining() {
             match &mut self.state {
                 State::Prefix { seen, have } => {
-                    let n = data.len().min(5 - *have);
+                    let n = data.len().min(PREFIX - *have);
                     seen[*have..*have + n].copy_from_slice(&data[..n]);
                     *have += n;
                     data.advance(n);
-                    if *have == 5 {
-                        let [compressed, len @ ..] = *seen;
-                        if compressed != 0 {
-                            return Err(ReadError::Malformed("unexpected compressed message"));
-                        }
-                        let left = u32::from_be_bytes(len) as usize;
+                    if *have == PREFIX {
+                        let left = read_prefix(*seen).map_err(ReadError::Malformed)?;
                         self.count += 1;
                         self.bytes = self.bytes.saturating_add(left);
                         if self.bytes > self.limit {
                             return Err(ReadError::TooLarge { limit: self.limit });
                         }
                         self.state = if left == 0 {
-                            State::Prefix { seen: [0; 5], have: 0 }
+                            State::Prefix {
+                                seen: [0; PREFIX],
+                                have: 0,
+                            }
                         } else {
                             State::Message { left }
                         };
@@ -158,7 +127,10 @@ impl Messages {
                         if !self.carry.is_empty() {
                             return Err(ReadError::Malformed("message ends inside an item"));
                         }
-                        self.state = State::Prefix { seen: [0; 5], have: 0 };
+                        self.state = State::Prefix {
+                            seen: [0; PREFIX],
+                            have: 0,
+                        };
                     }
                 }
             }
@@ -282,14 +254,11 @@ fn field(bytes: &[u8]) -> Result<Parsed, Malformed> {
 
 #[cfg(test)]
 mod tests {
-    use std::pin::Pin;
-    use std::task::{Context, Poll};
-
-    use http_body::Frame;
     use proptest::prelude::*;
     use prost::Message;
 
     use super::*;
+    use crate::grpc::testing::{self, Prepared};
     use crate::v1;
 
     fn frame(message: &[u8]) -> Vec<u8> {
@@ -317,42 +286,29 @@ mod tests {
     }
 
     /// Reads an answer with the given status in its head or in its trailers.
-    async fn answer(form: Form, head: Option<&str>, body: &[u8], trailer: Option<&str>) -> Result<usize, ReadError> {
-        let mut frames = Vec::new();
-        if !body.is_empty() {
-            frames.push(Frame::data(Bytes::copy_from_slice(body)));
-        }
-        if let Some(status) = trailer {
-            let trailers = http::HeaderMap::from_iter([("grpc-status".parse().unwrap(), status.parse().unwrap())]);
-            frames.push(Frame::trailers(trailers));
-        }
-        let mut response = http::Response::new(Frames(frames.into()));
-        if let Some(status) = head {
-            response.headers_mut().insert("grpc-status", status.parse().unwrap());
-        }
-        read_list(response, form, 1000, &mut |_| Ok(()))
+    async fn answer(
+        form: Form,
+        head_status: Option<&'static str>,
+        body: &[u8],
+        trailer: Option<&'static str>,
+    ) -> Result<usize, ErrorKind> {
+        let (_directory, endpoint) = testing::serve(Prepared {
+            head_status,
+            body: body.to_vec(),
+            trailers: trailer.map(|status| ("grpc-status", status)).into_iter().collect(),
+            ..Prepared::default()
+        });
+        let connection = testing::connection(endpoint);
+        let answer = connection.call("/list", Bytes::from_static(&[0; 5]), None).await?;
+        read_list(answer, form, 1000, &mut |_| Ok(()))
             .await
             .map(|(items, _)| items)
-    }
-
-    struct Frames(std::collections::VecDeque<Frame<Bytes>>);
-
-    impl Body for Frames {
-        type Data = Bytes;
-        type Error = std::io::Error;
-
-        fn poll_frame(
-            mut self: Pin<&mut Self>,
-            _: &mut Context<'_>,
-        ) -> Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
-            Poll::Ready(self.0.pop_front().map(Ok))
-        }
     }
 
     /// Taken for an empty list, it would be the death of every container of the node.
     #[tokio::test]
     async fn a_unary_answer_without_a_message_is_no_empty_list() {
-        let malformed = |answer| matches!(answer, Err(ReadError::Malformed(_)));
+        let malformed = |answer| matches!(answer, Err(ErrorKind::Malformed(_)));
         assert!(malformed(answer(Form::Unary, None, &[], Some("0")).await));
         assert!(malformed(answer(Form::Unary, Some("0"), &[], None).await));
         let two = [frame(&[]), frame(&[])].concat();
@@ -371,24 +327,16 @@ mod tests {
         // Without a status it may be half a list.
         assert!(matches!(
             answer(Form::Streaming, None, &full, None).await,
-            Err(ReadError::Malformed(_))
+            Err(ErrorKind::Malformed(_))
         ));
         assert!(matches!(
             answer(Form::Streaming, Some("14"), &[], None).await,
-            Err(ReadError::Status(_))
+            Err(ErrorKind::Status { .. })
         ));
         assert!(matches!(
             answer(Form::Streaming, None, &full, Some("14")).await,
-            Err(ReadError::Status(_))
+            Err(ErrorKind::Status { .. })
         ));
-    }
-
-    #[test]
-    fn garbled_details_of_a_status_are_no_panic() {
-        let mut headers = http::HeaderMap::new();
-        headers.insert("grpc-status", http::HeaderValue::from_static("13"));
-        headers.insert("grpc-status-details-bin", http::HeaderValue::from_static("%%%"));
-        assert_eq!(status_of(&mut headers).unwrap().code(), tonic::Code::Internal);
     }
 
     fn list(n: usize) -> v1::ListContainersResponse {

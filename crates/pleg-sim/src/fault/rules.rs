@@ -262,7 +262,7 @@ impl Faults {
     /// Some rule is about the object of such a call: its id has to be read.
     pub(super) fn by_id(&self, rpc: Rpc) -> bool {
         let rules = self.0.rules.lock();
-        has_object(rpc)
+        rpc.has_object()
             && (!rules.locks.is_empty()
                 || rules.hangs.iter().any(|hang| hang.rpc == rpc && hang.about.is_some())
                 || rules.slow.iter().any(|slow| slow.rpc.is_none_or(|of| of == rpc)))
@@ -388,7 +388,7 @@ fn push<T>(rules: &mut Vec<T>, rule: T) -> Result<(), FaultError> {
 }
 
 fn check_object(rpc: Option<Rpc>) -> Result<(), FaultError> {
-    match rpc.filter(|&rpc| !has_object(rpc)) {
+    match rpc.filter(|rpc| !rpc.has_object()) {
         Some(rpc) => Err(FaultError::NoObject(rpc)),
         None => Ok(()),
     }
@@ -399,22 +399,4 @@ fn check_rate(rate: f64) -> Result<(), FaultError> {
         0.0..=1.0 => Ok(()),
         _ => Err(FaultError::Rate(rate)),
     }
-}
-
-/// Calls whose request has an id in field 1.
-pub(super) fn has_object(rpc: Rpc) -> bool {
-    matches!(
-        rpc,
-        Rpc::StopPodSandbox
-            | Rpc::RemovePodSandbox
-            | Rpc::PodSandboxStatus
-            | Rpc::CreateContainer
-            | Rpc::StartContainer
-            | Rpc::StopContainer
-            | Rpc::RemoveContainer
-            | Rpc::ContainerStatus
-            | Rpc::UpdateContainerResources
-            | Rpc::ReopenContainerLog
-            | Rpc::ExecSync
-    )
 }

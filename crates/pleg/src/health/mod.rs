@@ -201,16 +201,33 @@ struct ListFailure {
 
 /// A call of the generator itself. Others share the table: a pull or a stop may take its minutes, a stream is meant to last.
 fn is_generator_rpc(rpc: Rpc) -> bool {
-    matches!(
-        rpc,
+    match rpc {
         Rpc::Version
-            | Rpc::ListPodSandbox
-            | Rpc::StreamPodSandboxes
-            | Rpc::ListContainers
-            | Rpc::StreamContainers
-            | Rpc::PodSandboxStatus
-            | Rpc::ContainerStatus
-    )
+        | Rpc::ListPodSandbox
+        | Rpc::StreamPodSandboxes
+        | Rpc::ListContainers
+        | Rpc::StreamContainers
+        | Rpc::PodSandboxStatus
+        | Rpc::ContainerStatus => true,
+        Rpc::Status
+        | Rpc::RuntimeConfig
+        | Rpc::RunPodSandbox
+        | Rpc::StopPodSandbox
+        | Rpc::RemovePodSandbox
+        | Rpc::CreateContainer
+        | Rpc::StartContainer
+        | Rpc::StopContainer
+        | Rpc::RemoveContainer
+        | Rpc::UpdateContainerResources
+        | Rpc::ReopenContainerLog
+        | Rpc::ExecSync
+        | Rpc::GetContainerEvents
+        | Rpc::ListImages
+        | Rpc::ImageStatus
+        | Rpc::PullImage
+        | Rpc::RemoveImage
+        | Rpc::ImageFsInfo => false,
+    }
 }
 
 /// Answers for the generator's health. Clones answer the same.
