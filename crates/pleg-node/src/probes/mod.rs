@@ -10,7 +10,7 @@
 //! | liveness | alive | the container is killed |
 //! | readiness | not ready | not ready |
 
-mod ask;
+mod run_probe;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -156,7 +156,7 @@ impl Asking {
         let (mut row, mut last) = (0_u32, None);
         loop {
             let asked = Instant::now();
-            let answer = ask::ask(&self.hands, &self.subject, probe).await;
+            let answer = run_probe::ask(&self.hands, &self.subject, probe).await;
             let success = answer.is_ok();
             self.metrics.probe(kind, success);
             row = if last == Some(success) {

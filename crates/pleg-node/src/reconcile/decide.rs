@@ -15,8 +15,6 @@
 //! | all ended and none to restart, or past its deadline | kill sidecars, stop the sandbox: finished |
 //! | it shall end | kill containers, then sidecars, last first; stop and remove the sandboxes |
 
-mod end;
-mod init;
 #[cfg(test)]
 mod tests;
 
@@ -238,10 +236,10 @@ pub fn decide(situation: &Situation<'_>) -> Decision {
 }
 
 /// A decision that is being made.
-struct Step<'a> {
-    it: Situation<'a>,
-    seen: Observed<'a>,
-    decision: Decision,
+pub(super) struct Step<'a> {
+    pub(super) it: Situation<'a>,
+    pub(super) seen: Observed<'a>,
+    pub(super) decision: Decision,
 }
 
 impl Step<'_> {
@@ -267,7 +265,7 @@ impl Step<'_> {
         }
     }
 
-    fn act(&mut self, action: Action) {
+    pub(super) fn act(&mut self, action: Action) {
         let taken = |name: &str| {
             let others = self.decision.actions.iter().filter_map(Action::container);
             self.it.busy.containers.contains(name) || others.into_iter().any(|other| other == name)
@@ -419,7 +417,7 @@ impl Step<'_> {
     }
 
     /// Keeps a container or a sidecar running. Returns whether it is.
-    fn keep_running(&mut self, container: &Container, sandbox: &SandboxId) -> bool {
+    pub(super) fn keep_running(&mut self, container: &Container, sandbox: &SandboxId) -> bool {
         let name = &container.name;
         match self.seen.standing(name) {
             Standing::Running(running) => {
@@ -444,7 +442,7 @@ impl Step<'_> {
     }
 
     /// Starts a container that ended, when its back-off is over.
-    fn restart_after_backoff(&mut self, name: &str, sandbox: &SandboxId, ending: &Ending) {
+    pub(super) fn restart_after_backoff(&mut self, name: &str, sandbox: &SandboxId, ending: &Ending) {
         let back_off = self
             .it
             .memory
@@ -461,7 +459,7 @@ impl Step<'_> {
     }
 
     /// Starts a container, unless that failed a moment ago.
-    fn start(&mut self, name: &str, sandbox: &SandboxId, made: Option<ContainerId>) {
+    pub(super) fn start(&mut self, name: &str, sandbox: &SandboxId, made: Option<ContainerId>) {
         let failure = self
             .it
             .memory

@@ -5,4 +5,6 @@
 
 pub mod decide;
 pub mod history;
+mod init_containers;
 pub(crate) mod observed;
+mod terminate;

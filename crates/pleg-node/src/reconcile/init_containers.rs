@@ -2,7 +2,7 @@
 
 use pleg::SandboxId;
 
-use super::Step;
+use super::decide::Step;
 use crate::manifest::{Container, ProbeKind, Role};
 use crate::reconcile::observed::Standing;
 

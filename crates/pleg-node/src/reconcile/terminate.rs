@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use pleg::{ContainerState, SandboxState};
 
-use super::{Action, Stage, Step, Why};
+use super::decide::{Action, Stage, Step, Why};
 use crate::manifest::Role;
 
 /// Shortest grace period of a container, even if others have used up the time of the pod.
