@@ -17,7 +17,7 @@
 //! | `observed` | the state of each container, from cache and history | pure |
 //! | [`decide`] | the next actions for a pod, and until when to wait | pure |
 //! | [`cri`] | builds CRI requests from a manifest | pure |
-//! | `hands`, [`volumes`], `cgroups` | carries out decisions, through CRI and on disk | calls |
+//! | `executor`, [`volumes`], `cgroups` | carries out decisions, through CRI and on disk | calls |
 //! | `worker` | the pod worker: waits for changes, decides, acts, requests a relist | a task per pod |
 //! | [`probes`] | liveness, readiness and startup probes | a table, and a task per container |
 //! | `store` | the state that survives a restart of `pleg node`: [`Store`] | a thread |
@@ -29,7 +29,7 @@
 //! | `logs` | rotates container logs | a check every 10 s |
 //! | `metrics` | the metrics of a node | counters |
 //! | [`host`] | facts about this machine | read once |
-//! | [`board`] | the published status of each pod | a table |
+//! | [`reports`] | the published status of each pod | a table |
 //!
 //! # Tasks and channels
 //!
@@ -37,13 +37,14 @@
 //! |---|---|---|---|
 //! | a source (one each) | files, a URL; its timer | all pods it has now | `mpsc` to the sync loop |
 //! | sync loop (one) | sources, the generator's feed, health, workers that ended | the desired state of each pod; wake-ups | a `watch` and a `Notify` for each worker |
-//! | worker (one per pod) | these two, the cache by `newer_than`, its own timer | CRI; the board | |
+//! | worker (one per pod) | these two, the cache by `newer_than`, its own timer | CRI; the reports | |
 //! | probes (one task per running container with probes) | its timer, the container's answer | results | a table, and the worker's `Notify` |
-//! | logs (one) | log sizes; the board and the cache | renamed logs; CRI | |
+//! | logs (one) | log sizes; the reports and the cache | renamed logs; CRI | |
 //! | store (a thread) | the history of pods | one file | a map under a mutex, and a `Condvar` |
 //!
 //! The feed is read in every state of health: a kubelet that stops reading while unhealthy can deadlock for good.
 
+mod error;
 pub mod executor;
 pub mod host;
 pub mod manifest;
@@ -59,7 +60,7 @@ mod store;
 #[cfg(test)]
 mod testing;
 
-pub use executor::logs::LogBounds;
+pub use executor::logs::LogLimits;
 pub use node_loop::{HEARTBEAT, NodeLoop, foreign_pods};
 pub use status::reports::{PodList, PodReports, Report};
 pub use store::{Store, StoreError};

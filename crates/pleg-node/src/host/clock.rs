@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use crate::reconcile::history::later;
+use crate::reconcile::backoff::later;
 
 /// Tells the time. Clones tell the same.
 #[derive(Debug, Clone)]

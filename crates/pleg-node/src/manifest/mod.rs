@@ -39,7 +39,7 @@ pub use probe::{Hook, HttpGet, Probe, ProbeHandler, ProbeKind};
 pub use quantity::Quantity;
 pub use read::Problem;
 pub use security::{ContainerSecurity, PodSecurity, Seccomp};
-pub use spec::{Dns, DnsConfig, Processes, RestartPolicy, Spec};
+pub use spec::{Dns, DnsConfig, PidNamespace, RestartPolicy, Spec};
 pub use tree::{MAX_BYTES, Tree};
 pub use volume::{HostPathKind, Mount, Propagation, Volume};
 
@@ -89,12 +89,12 @@ pub struct Pod {
 
 impl Pod {
     /// A pod of which only the names are left: to end it, that is enough.
-    pub fn forgotten(id: PodRef) -> Self {
+    pub fn without_manifest(id: PodRef) -> Self {
         Self {
             id,
             labels: BTreeMap::new(),
             annotations: BTreeMap::new(),
-            spec: Spec::forgotten(),
+            spec: Spec::without_manifest(),
             document: Tree::Null,
         }
     }
@@ -106,12 +106,12 @@ pub struct Manifests {
     /// The pods, in the order of the text.
     pub pods: Vec<Arc<Pod>>,
     /// The documents that are no pods we can run.
-    pub refused: Vec<Refused>,
+    pub refused: Vec<RefusedDocument>,
 }
 
 /// A document that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Refused {
+pub struct RefusedDocument {
     /// Which of the text's documents, from 1.
     pub document: usize,
     /// The pod's name as it is written, if it can be read.
@@ -135,14 +135,14 @@ fn is_zero(n: &usize) -> bool {
     *n == 0
 }
 
-impl Refused {
+impl RefusedDocument {
     /// Which pod it is about cannot be told: it may be any.
     pub fn may_be_any(&self) -> bool {
         self.id.is_none() && !self.is_other
     }
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for RefusedDocument {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "document {}", self.document)?;
         if let Some(pod) = &self.pod {
@@ -160,7 +160,7 @@ impl fmt::Display for Refused {
 
 /// Why nothing of a text can be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unreadable {
+pub enum ManifestError {
     /// It is too large.
     #[error("is larger than {} MiB, the limit for a manifest", MAX_BYTES >> 20)]
     TooLarge,
@@ -173,13 +173,13 @@ pub enum Unreadable {
 }
 
 /// Reads a text.
-pub fn read(text: &[u8], node: &NodeName) -> Result<Manifests, Unreadable> {
+pub fn read(text: &[u8], node: &NodeName) -> Result<Manifests, ManifestError> {
     if text.len() > MAX_BYTES {
-        return Err(Unreadable::TooLarge);
+        return Err(ManifestError::TooLarge);
     }
-    let documents = Tree::parse(text).map_err(Unreadable::Syntax)?;
+    let documents = Tree::parse(text).map_err(ManifestError::Syntax)?;
     if documents.is_empty() {
-        return Err(Unreadable::Empty);
+        return Err(ManifestError::Empty);
     }
     let mut found = Manifests::default();
     let mut seen = BTreeMap::new();
@@ -222,8 +222,8 @@ pub fn read(text: &[u8], node: &NodeName) -> Result<Manifests, Unreadable> {
     Ok(found)
 }
 
-fn refused(document: usize, tree: &Tree, path: &str, what: impl Into<String>) -> Refused {
-    Refused {
+fn refused(document: usize, tree: &Tree, path: &str, what: impl Into<String>) -> RefusedDocument {
+    RefusedDocument {
         document,
         pod: written_name(tree),
         id: None,
@@ -250,7 +250,7 @@ fn written_name(tree: &Tree) -> Option<String> {
 }
 
 /// The items of a list. Those of a `PodList` need not say that they are pods.
-fn list_items(document: &Tree, number: usize, typed: bool, refusals: &mut Vec<Refused>) -> Vec<Tree> {
+fn list_items(document: &Tree, number: usize, typed: bool, refusals: &mut Vec<RefusedDocument>) -> Vec<Tree> {
     let problems = Problems::default();
     let items = Field::root(document, &problems).object(&[], |list| {
         list.get("kind");
@@ -263,7 +263,7 @@ fn list_items(document: &Tree, number: usize, typed: bool, refusals: &mut Vec<Re
     });
     let (problems, more_problems) = problems.into_inner();
     if !problems.is_empty() {
-        refusals.push(Refused {
+        refusals.push(RefusedDocument {
             document: number,
             pod: None,
             id: None,
@@ -285,7 +285,7 @@ fn list_items(document: &Tree, number: usize, typed: bool, refusals: &mut Vec<Re
     items
 }
 
-fn read_pod(document: Tree, number: usize, node: &NodeName) -> Result<Pod, Refused> {
+fn read_pod(document: Tree, number: usize, node: &NodeName) -> Result<Pod, RefusedDocument> {
     // Of another kind nothing else makes sense, and a long list of unknown fields would hide it.
     let (version, kind) = (document.get("apiVersion"), document.get("kind"));
     let is = |tree: Option<&Tree>, wanted| tree.and_then(Tree::as_text) == Some(wanted);
@@ -297,7 +297,7 @@ fn read_pod(document: Tree, number: usize, node: &NodeName) -> Result<Pod, Refus
             (Some(kind), Some(version)) => format!("{kind} (apiVersion {version}) is not supported"),
         };
         let what = format!("{found}; expected Pod (apiVersion v1)");
-        return Err(Refused {
+        return Err(RefusedDocument {
             // Who says nothing, or Pod of another version, may mean one of ours.
             is_other: kind.and_then(Tree::as_text).is_some_and(|kind| kind != "Pod"),
             ..refused(number, &document, "kind", what)
@@ -330,7 +330,7 @@ fn read_pod(document: Tree, number: usize, node: &NodeName) -> Result<Pod, Refus
             document,
         }),
         // Metadata is read first: what is wrong with it is among those that are listed.
-        (id, ..) => Err(Refused {
+        (id, ..) => Err(RefusedDocument {
             document: number,
             pod: written_name(&document),
             is_other: false,

@@ -25,7 +25,7 @@ pub enum RestartPolicy {
 
 /// Whose processes a container sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Processes {
+pub enum PidNamespace {
     /// Its own.
     #[default]
     Container,
@@ -76,7 +76,7 @@ pub struct Spec {
     /// The host's network.
     pub host_network: bool,
     /// Whose processes containers see.
-    pub processes: Processes,
+    pub processes: PidNamespace,
     /// Names.
     pub dns: Dns,
     /// The host name in the pod; the pod's name if none.
@@ -92,7 +92,7 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 
 impl Spec {
     /// Of a pod whose manifest is lost.
-    pub(super) fn forgotten() -> Self {
+    pub(super) fn without_manifest() -> Self {
         Self {
             init_containers: Vec::new(),
             containers: Vec::new(),
@@ -101,7 +101,7 @@ impl Spec {
             termination_grace: DEFAULT_GRACE,
             active_deadline: None,
             host_network: false,
-            processes: Processes::default(),
+            processes: PidNamespace::default(),
             dns: Dns::default(),
             hostname: None,
             security: PodSecurity::default(),
@@ -173,13 +173,13 @@ pub(super) fn read(field: &Field<'_>) -> Option<Spec> {
         let mut flag = |name| spec.get(name).and_then(|f| f.bool()).unwrap_or_default();
         let host_network = flag("hostNetwork");
         let processes = match (flag("hostPID"), flag("shareProcessNamespace")) {
-            (false, false) => Processes::Container,
-            (false, true) => Processes::Pod,
+            (false, false) => PidNamespace::Container,
+            (false, true) => PidNamespace::Pod,
             (true, share) => {
                 if share {
                     spec.refuse_field("shareProcessNamespace", "must not be set together with hostPID");
                 }
-                Processes::Host
+                PidNamespace::Host
             }
         };
         let result = Spec {

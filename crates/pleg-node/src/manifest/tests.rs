@@ -141,7 +141,7 @@ fn every_supported_field_is_read() {
     assert_eq!(spec.active_deadline, Some(Duration::from_hours(1)));
     assert_eq!(
         (spec.host_network, spec.processes, spec.node_critical),
-        (true, Processes::Host, true)
+        (true, PidNamespace::Host, true)
     );
     assert_eq!(spec.hostname.as_deref(), Some("shop-1"));
     let dns = DnsConfig {
@@ -326,11 +326,14 @@ fn a_text_without_a_document_is_no_pod() {
     for text in ["", "\n", "# soon\n", "---\n---\n", "null"] {
         assert_eq!(
             read(text.as_bytes(), &node()).unwrap_err(),
-            Unreadable::Empty,
+            ManifestError::Empty,
             "{text:?}"
         );
     }
-    assert_eq!(read(&vec![b'#'; 10 << 20], &node()).unwrap_err(), Unreadable::TooLarge);
+    assert_eq!(
+        read(&vec![b'#'; 10 << 20], &node()).unwrap_err(),
+        ManifestError::TooLarge
+    );
 }
 
 #[test]

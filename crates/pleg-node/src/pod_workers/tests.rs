@@ -12,7 +12,7 @@ use crate::testing::{node, pod};
 /// A workers on a machine of its own.
 struct Stage {
     workers: PodWorkers,
-    board: PodReports,
+    reports: PodReports,
     sim: Sim,
     // What it stands on.
     _stale: watch::Sender<Option<Arc<crate::status::Stale>>>,
@@ -31,25 +31,25 @@ impl Stage {
         let pleg = generator.handle();
         tokio::spawn(generator.run(CancellationToken::new()));
         let (stale, is_stale) = watch::channel(None);
-        let shared = Shared::new(client, pleg, node(dir.path()), "sim", is_stale).unwrap();
+        let context = NodeContext::new(client, pleg, node(dir.path()), "sim", is_stale).unwrap();
         Self {
-            board: shared.board.clone(),
-            workers: PodWorkers::new(shared),
+            reports: context.reports.clone(),
+            workers: PodWorkers::new(context),
             sim,
             _stale: stale,
             _dir: dir,
         }
     }
 
-    /// Looks after the workers until the board shows what is asked for.
+    /// Looks after the workers until the reports shows what is asked for.
     async fn until(&mut self, is: impl Fn(&PodReports) -> bool) {
-        let board = self.board.clone();
-        let mut shown = std::pin::pin!(board.wait_for(is));
+        let reports = self.reports.clone();
+        let mut shown = std::pin::pin!(reports.wait_for(is));
         let waited = tokio::time::timeout(Duration::from_mins(10), async {
             loop {
                 tokio::select! {
                     () = &mut shown => return,
-                    Some((id, ended)) = self.workers.next_end() => self.workers.ended(id, ended),
+                    Some((id, exit)) = self.workers.next_exit() => self.workers.on_exit(id, exit),
                 }
             }
         });
@@ -59,16 +59,16 @@ impl Stage {
     /// As a panic does it: the task of the worker is over, and nothing of it is left.
     async fn fell(&mut self, uid: &PodUid) {
         self.workers.running.abort_all();
-        let (id, ended) = self.workers.next_end().await.unwrap();
-        assert!(ended.is_err());
+        let (id, exit) = self.workers.next_exit().await.unwrap();
+        assert!(exit.is_err());
         assert_eq!(self.workers.tasks.get(&id), Some(uid));
-        self.workers.ended(id, ended);
+        self.workers.on_exit(id, exit);
         assert_eq!(self.workers.tasks.len(), 1, "another one has taken over");
     }
 }
 
-fn restarts(board: &PodReports, uid: &PodUid) -> Option<u32> {
-    let status = board.get(uid)?.status;
+fn restarts(reports: &PodReports, uid: &PodUid) -> Option<u32> {
+    let status = reports.get(uid)?.status;
     let container = &status.container_statuses[0];
     container.ready.then_some(container.restart_count)
 }
@@ -78,12 +78,12 @@ async fn a_worker_that_fell_is_put_up_again() {
     let mut stage = Stage::start().await;
     let pod = pod("containers: [{name: app, image: img}]");
     let uid = pod.id.uid.clone();
-    let offer = DesiredPod {
+    let desired = DesiredPod {
         origin: "test".into(),
         pod: Arc::clone(&pod),
     };
-    stage.workers.begin(offer, true);
-    stage.until(|board| restarts(board, &uid) == Some(0)).await;
+    stage.workers.start_pod(desired, true);
+    stage.until(|reports| restarts(reports, &uid) == Some(0)).await;
     let end = |stage: &Stage| {
         let pod = pod.id.full_name().parse().unwrap();
         stage
@@ -93,13 +93,13 @@ async fn a_worker_that_fell_is_put_up_again() {
             .unwrap();
     };
     end(&stage);
-    stage.until(|board| restarts(board, &uid) == Some(1)).await;
+    stage.until(|reports| restarts(reports, &uid) == Some(1)).await;
 
     // The next one attends to the pod, and goes on with what the first one knew.
     stage.fell(&uid).await;
     end(&stage);
     let began = tokio::time::Instant::now();
-    stage.until(|board| restarts(board, &uid) == Some(2)).await;
+    stage.until(|reports| restarts(reports, &uid) == Some(2)).await;
     assert!(
         began.elapsed() >= Duration::from_secs(9),
         "the back-off is not forgotten: {:?}",
@@ -108,8 +108,8 @@ async fn a_worker_that_fell_is_put_up_again() {
     assert_eq!(stage.sim.truth().sandboxes.len(), 1);
 
     // What was wanted of it is not forgotten either.
-    stage.workers.end(&uid);
+    stage.workers.terminate(&uid);
     stage.fell(&uid).await;
-    stage.until(|board| board.pods().is_empty()).await;
+    stage.until(|reports| reports.pods().is_empty()).await;
     assert_eq!(stage.sim.truth().sandboxes.len(), 0);
 }

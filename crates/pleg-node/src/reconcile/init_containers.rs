@@ -1,30 +1,27 @@
-//! Init containers: one after another, each to completion; sidecars start in order and keep running.
+//! Init containers run one after another, each to completion. Sidecars are started in the same order and keep running.
 
 use pleg::SandboxId;
 
-use super::decide::Step;
+use super::decide::Decider;
+use super::observed::ObservedContainer;
 use crate::manifest::{Container, ProbeKind, Role};
-use crate::reconcile::observed::Standing;
 
-impl Step<'_> {
-    /// Takes the next step of initialisation. Returns whether it is complete, so that containers may run.
-    pub(super) fn init(&mut self, sandbox: &SandboxId) -> bool {
-        let pod = self.it.pod;
-        // A container of this sandbox proves that all was done before it, whatever was cleaned away since.
-        let began = |container: &Container| {
-            let standing = self.seen.standing(&container.name);
-            match standing {
-                Standing::Created(_) | Standing::Running(_) | Standing::Unknown(_) => true,
-                Standing::Ended { current, .. } => current,
-                Standing::Absent | Standing::Stray(_) => false,
-            }
+impl Decider<'_> {
+    /// Takes the next step of initialisation. Returns whether it is complete, so that the main containers may run.
+    pub(super) fn initialise(&mut self, sandbox: &SandboxId) -> bool {
+        let pod = self.input.pod;
+        // A main container in this sandbox proves that initialisation was complete, even if the init containers were removed since.
+        let was_started = |container: &Container| match self.observed.container(&container.name) {
+            ObservedContainer::Created(_) | ObservedContainer::Running(_) | ObservedContainer::Unknown(_) => true,
+            ObservedContainer::Exited { current, .. } => current,
+            ObservedContainer::Absent | ObservedContainer::InOldSandbox(_) => false,
         };
-        let initialised = pod.spec.containers.iter().any(began);
+        let initialised = pod.spec.containers.iter().any(was_started);
         for container in &pod.spec.init_containers {
             let done = match container.role {
-                Role::Sidecar => self.sidecar(container, sandbox),
+                Role::Sidecar => self.sidecar_started(container, sandbox),
                 // After initialisation only sidecars matter.
-                _ => initialised || self.init_container(container, sandbox),
+                _ => initialised || self.init_container_completed(container, sandbox),
             };
             if !done && !initialised {
                 return false;
@@ -33,30 +30,31 @@ impl Step<'_> {
         true
     }
 
-    /// Whether the next one may begin.
-    fn sidecar(&mut self, container: &Container, sandbox: &SandboxId) -> bool {
+    /// Keeps a sidecar running. Returns whether the next init container may start.
+    fn sidecar_started(&mut self, container: &Container, sandbox: &SandboxId) -> bool {
         if !self.keep_running(container, sandbox) {
             return false;
         }
-        let Standing::Running(running) = self.seen.standing(&container.name) else {
+        let ObservedContainer::Running(running) = self.observed.container(&container.name) else {
             return false;
         };
-        // Busy with its post-start hook: not started yet.
-        let busy = self.it.busy.containers.contains(&container.name);
-        let probed = container.startup.is_none() || self.it.probes.get(&running.id, ProbeKind::Startup) == Some(true);
-        probed && !busy
+        // While its post-start hook runs, it is not started yet.
+        let in_flight = self.input.in_flight.containers.contains(&container.name);
+        let probed =
+            container.startup.is_none() || self.input.probes.get(&running.id, ProbeKind::Startup) == Some(true);
+        probed && !in_flight
     }
 
-    /// Whether it has run to a good end.
-    fn init_container(&mut self, container: &Container, sandbox: &SandboxId) -> bool {
-        match self.seen.standing(&container.name) {
-            Standing::Ended { ending, current: true } if ending.exit_code == 0 => return true,
-            // Of an earlier sandbox: all begins anew.
-            Standing::Ended { ending, current: false } if ending.exit_code == 0 => {
+    /// Runs an init container. Returns whether it has succeeded.
+    fn init_container_completed(&mut self, container: &Container, sandbox: &SandboxId) -> bool {
+        match self.observed.container(&container.name) {
+            ObservedContainer::Exited { exit, current: true } if exit.exit_code == 0 => return true,
+            // It succeeded in an earlier sandbox: a new sandbox is initialised from the start.
+            ObservedContainer::Exited { exit, current: false } if exit.exit_code == 0 => {
                 self.start(&container.name, sandbox, None);
             }
-            // Policy Never has been dealt with: the pod has finished.
-            Standing::Ended { ending, .. } => self.restart_after_backoff(&container.name, sandbox, &ending),
+            // With policy Never the pod has already finished.
+            ObservedContainer::Exited { exit, .. } => self.restart_after_backoff(&container.name, sandbox, &exit),
             _ => {
                 self.keep_running(container, sandbox);
             }

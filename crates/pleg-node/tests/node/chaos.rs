@@ -146,7 +146,7 @@ impl Story {
     /// What runs, and what is ready, by pod.
     fn is_right(&self) -> Result<(), String> {
         let node = self.node.as_ref().unwrap();
-        let pods = node.board.pods();
+        let pods = node.reports.pods();
         let uids: Vec<PodUid> = pods.iter().map(|report| report.pod.id.uid.clone()).collect();
         if pods.len() != self.wanted.len() {
             return Err(format!("{} pods instead of {}", pods.len(), self.wanted.len()));
@@ -247,8 +247,8 @@ async fn no_pod_waits_for_another_that_hangs() {
             bad.values().chain(good.values()).cloned().collect::<Vec<_>>()
         };
         let uids = node.want(&all(&bad, &good)).await;
-        node.until("all of the bad ones", |board| {
-            uids.iter().all(|uid| is_ready(board, uid))
+        node.until("all of the bad ones", |reports| {
+            uids.iter().all(|uid| is_ready(reports, uid))
         })
         .await;
         for step in 0..150 {
@@ -288,10 +288,10 @@ async fn no_pod_waits_for_another_that_hangs() {
             let began = tokio::time::Instant::now();
             let name = format!("good{n}-n");
             let place = good.range(..n).count() + bad.len();
-            node.until("the good one", |board| {
-                let shown = board.pods().into_iter().find(|report| *report.pod.id.name == *name);
+            node.until("the good one", |reports| {
+                let shown = reports.pods().into_iter().find(|report| *report.pod.id.name == *name);
                 match (&wanted, shown) {
-                    (Some(_), Some(shown)) => shown.pod.id.uid == uids[place] && is_ready(board, &uids[place]),
+                    (Some(_), Some(shown)) => shown.pod.id.uid == uids[place] && is_ready(reports, &uids[place]),
                     (None, shown) => shown.is_none(),
                     (Some(_), None) => false,
                 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pleg::Level;
 use pleg_cri::Rpc;
-use pleg_node::status::{Phase, Truth};
+use pleg_node::status::{ConditionStatus, Phase};
 
 use crate::machine::{Machine, is_ready, pod, spec};
 
@@ -22,7 +22,7 @@ async fn an_image_that_is_missing_is_told_and_tried_again() {
         .await;
     node.until("never", |_| node.state(&uids[1], "app") == "ErrImageNeverPull")
         .await;
-    assert_eq!(node.board.get(&uids[0]).unwrap().status.phase, Phase::Pending);
+    assert_eq!(node.reports.get(&uids[0]).unwrap().status.phase, Phase::Pending);
     // It comes, and so does the pod.
     machine.sim.world().pull_image("img").unwrap();
     node.until_ready(&uids[1]).await;
@@ -49,7 +49,7 @@ async fn calls_that_fail_are_made_again() {
     let node = machine.node().await;
     let manifests: Vec<String> = (0..10).map(|n| pod(&format!("web-{n}"), "serve")).collect();
     let uids = node.want(&manifests).await;
-    node.until("10 pods", |board| uids.iter().all(|uid| is_ready(board, uid)))
+    node.until("10 pods", |reports| uids.iter().all(|uid| is_ready(reports, uid)))
         .await;
     node.want(&[]).await;
     node.until_gone().await;
@@ -87,13 +87,13 @@ async fn nobody_waits_for_a_pod_that_hangs() {
         .collect();
     let uids = node.want(&all).await;
     let began = tokio::time::Instant::now();
-    node.until("the good ones", |board| {
-        uids[6..].iter().all(|uid| is_ready(board, uid))
+    node.until("the good ones", |reports| {
+        uids[6..].iter().all(|uid| is_ready(reports, uid))
     })
     .await;
     assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
     machine.sim.faults().clear();
-    node.until("all", |board| uids.iter().all(|uid| is_ready(board, uid)))
+    node.until("all", |reports| uids.iter().all(|uid| is_ready(reports, uid)))
         .await;
     assert_eq!(bad[..], uids[..6]);
     node.stop().await;
@@ -105,24 +105,26 @@ async fn a_runtime_that_goes_and_comes_loses_nobody() {
     let machine = Machine::start().await;
     let node = machine.node().await;
     let uids = node.want(&[pod("a", "serve"), pod("b", "sleep-exit, 30s, '3'")]).await;
-    node.until("both", |board| uids.iter().all(|uid| is_ready(board, uid)))
+    node.until("both", |reports| uids.iter().all(|uid| is_ready(reports, uid)))
         .await;
     machine.sim.down(Duration::from_mins(1)).await;
     // While nothing is seen, nobody says that all is well.
-    node.until("stale", |board| {
-        board.get(&uids[0]).unwrap().status.conditions[2].status == Truth::Unknown
+    node.until("stale", |reports| {
+        reports.get(&uids[0]).unwrap().status.conditions[2].status == ConditionStatus::Unknown
     })
     .await;
-    let message = node.board.get(&uids[0]).unwrap().status.conditions[2]
+    let message = node.reports.get(&uids[0]).unwrap().status.conditions[2]
         .message
         .clone()
         .unwrap();
     assert!(message.starts_with("Last observed at "), "{message}");
     machine.sim.wait_up().await;
     // The one that died meanwhile is started again; the other is as it was.
-    node.until("both again", |board| {
-        let restarts = |n: usize| board.get(&uids[n]).unwrap().status.container_statuses[0].restart_count;
-        restarts(0) == 0 && restarts(1) >= 1 && board.get(&uids[0]).unwrap().status.conditions[2].status == Truth::True
+    node.until("both again", |reports| {
+        let restarts = |n: usize| reports.get(&uids[n]).unwrap().status.container_statuses[0].restart_count;
+        restarts(0) == 0
+            && restarts(1) >= 1
+            && reports.get(&uids[0]).unwrap().status.conditions[2].status == ConditionStatus::True
     })
     .await;
     node.stop().await;
@@ -180,8 +182,8 @@ async fn nobody_waits_for_an_image_that_hangs() {
     // A typing error is mended: the pod does not wait for the image that nobody wants any more.
     let began = tokio::time::Instant::now();
     let mended = node.want(&[with("bad-0", "quick"), with("good", "quick")]).await;
-    node.until("the mended one", |board| {
-        board.pods().len() == 2 && is_ready(board, &mended[0])
+    node.until("the mended one", |reports| {
+        reports.pods().len() == 2 && is_ready(reports, &mended[0])
     })
     .await;
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
@@ -201,8 +203,8 @@ async fn removals_that_fail_hold_up_nothing() {
     let node = machine.node().await;
     let uid = node.want(&[pod("web", "sleep-exit, 2s, '3'")]).await.remove(0);
     let began = tokio::time::Instant::now();
-    node.until("six restarts", |board| {
-        board
+    node.until("six restarts", |reports| {
+        reports
             .get(&uid)
             .is_some_and(|pod| pod.status.container_statuses[0].restart_count >= 6)
     })
@@ -246,7 +248,7 @@ async fn a_frozen_runtime_shows_within_ten_seconds() {
         node.until_ready(&uid).await;
         tokio::time::sleep(Duration::from_secs(300 + after)).await;
         assert_eq!(node.pleg.health().report().level, Level::Healthy);
-        assert!(node.board.get(&uid).unwrap().stale.is_none());
+        assert!(node.reports.get(&uid).unwrap().stale.is_none());
         machine
             .sim
             .faults()
@@ -255,7 +257,7 @@ async fn a_frozen_runtime_shows_within_ten_seconds() {
         tokio::time::sleep(Duration::from_secs(10)).await;
         let report = node.pleg.health().report();
         assert_eq!(report.level, Level::Degraded, "{after}: {report:?}");
-        let shown = node.board.get(&uid).unwrap();
+        let shown = node.reports.get(&uid).unwrap();
         let stale = shown.stale.clone().expect("said to be old");
         let as_of = stale.as_of.unwrap();
         let before = frozen.duration_since(as_of).as_secs();
@@ -271,10 +273,10 @@ async fn a_frozen_runtime_shows_within_ten_seconds() {
         for _ in 0..40 {
             tokio::time::sleep(Duration::from_secs(10)).await;
             assert_ne!(node.pleg.health().report().level, Level::Healthy);
-            assert_eq!(node.board.get(&uid).unwrap().stale.as_ref(), Some(&stale));
+            assert_eq!(node.reports.get(&uid).unwrap().stale.as_ref(), Some(&stale));
         }
         machine.sim.faults().clear();
-        node.until("it is seen again", |board| board.get(&uid).unwrap().stale.is_none())
+        node.until("it is seen again", |reports| reports.get(&uid).unwrap().stale.is_none())
             .await;
         assert_eq!(machine.attempts(&uid).len(), 1);
         node.stop().await;

@@ -16,7 +16,7 @@ async fn a_pod_comes_runs_and_goes() {
     let node = machine.node().await;
     let uids = node.want(&[pod("web", "serve")]).await;
     node.until_ready(&uids[0]).await;
-    let report = node.board.get(&uids[0]).unwrap();
+    let report = node.reports.get(&uids[0]).unwrap();
     assert_eq!((report.status.phase, machine.running().len()), (Phase::Running, 1));
     assert!(report.status.pod_ip.is_some());
     assert!(machine.dir.path().join("logs").read_dir().unwrap().next().is_some());
@@ -39,12 +39,12 @@ async fn a_crash_loop_keeps_its_times() {
     let uid = node.want(&[pod("web", "sleep-exit, 2s, '3'")]).await.remove(0);
     // When each attempt was made and ended, as long as the runtime has it.
     let attempts = std::sync::Mutex::new(std::collections::BTreeMap::new());
-    let is = |board: &pleg_node::PodReports| {
+    let is = |reports: &pleg_node::PodReports| {
         for container in machine.attempts(&uid) {
             let times = (container.created_at, container.finished_at);
             attempts.lock().unwrap().insert(container.attempt, times);
         }
-        board
+        reports
             .get(&uid)
             .is_some_and(|pod| pod.status.container_statuses[0].restart_count >= 8)
     };
@@ -85,8 +85,8 @@ async fn init_containers_and_sidecars_have_their_order() {
         .world()
         .exit(&"default/p-n".parse().unwrap(), Some("side"), Ending::Exit(0));
     assert_eq!(world.unwrap(), 1);
-    node.until("the sidecar again", |board| {
-        let status = &board.get(&uid).unwrap().status.init_container_statuses[1];
+    node.until("the sidecar again", |reports| {
+        let status = &reports.get(&uid).unwrap().status.init_container_statuses[1];
         status.ready && status.restart_count == 1
     })
     .await;
@@ -103,8 +103,8 @@ async fn a_dead_sandbox_is_replaced_with_all_that_was_in_it() {
     node.until_ready(&uid).await;
     let first = machine.sandboxes().remove(0);
     machine.sim.world().stop_sandbox(&first.id);
-    node.until("a new sandbox", |board| {
-        is_ready(board, &uid) && board.get(&uid).unwrap().status.container_statuses[0].restart_count == 1
+    node.until("a new sandbox", |reports| {
+        is_ready(reports, &uid) && reports.get(&uid).unwrap().status.container_statuses[0].restart_count == 1
     })
     .await;
     let ready: Vec<_> = machine
@@ -141,7 +141,7 @@ async fn an_edited_manifest_replaces_its_pod() {
         (9..=12).contains(&waited),
         "the old one has its 9 s, and the new one comes right after: {waited}"
     );
-    assert_eq!((machine.sandboxes().len(), node.board.get(&old).is_none()), (1, true));
+    assert_eq!((machine.sandboxes().len(), node.reports.get(&old).is_none()), (1, true));
     // Edited twice while the old one ends: only the last one comes.
     node.want(&[slow("v3")]).await;
     let last = node.want(&[slow("v4")]).await.remove(0);
@@ -151,11 +151,11 @@ async fn an_edited_manifest_replaces_its_pod() {
     node.want(&[]).await;
     let again = node.want(&[slow("v4")]).await.remove(0);
     assert_eq!(again, last);
-    node.until("gone and back", |board| {
-        board
+    node.until("gone and back", |reports| {
+        reports
             .get(&again)
             .is_some_and(|pod| pod.stage == pleg_node::reconcile::decide::Stage::Running)
-            && is_ready(board, &again)
+            && is_ready(reports, &again)
     })
     .await;
     node.stop().await;
@@ -192,7 +192,7 @@ async fn a_hundred_pods_at_once_come_up() {
     let node = machine.node().await;
     let manifests: Vec<String> = (0..100).map(|n| pod(&format!("web-{n}"), "serve")).collect();
     let uids = node.want(&manifests).await;
-    node.until("100 pods", |board| uids.iter().all(|uid| is_ready(board, uid)))
+    node.until("100 pods", |reports| uids.iter().all(|uid| is_ready(reports, uid)))
         .await;
     assert_eq!((machine.running().len(), machine.sandboxes().len()), (100, 100));
     node.stop().await;
@@ -208,8 +208,8 @@ async fn a_container_removed_behind_our_back_comes_back() {
     let container = machine.attempts(&uid).remove(0);
     machine.sim.world().kill_container(&container.id);
     machine.sim.world().remove_container(&container.id);
-    node.until("the next attempt", |board| {
-        is_ready(board, &uid) && board.get(&uid).unwrap().status.container_statuses[0].restart_count == 1
+    node.until("the next attempt", |reports| {
+        is_ready(reports, &uid) && reports.get(&uid).unwrap().status.container_statuses[0].restart_count == 1
     })
     .await;
     assert_eq!(machine.attempts(&uid)[0].state, ContainerState::ContainerRunning);
@@ -229,12 +229,12 @@ async fn a_host_port_has_one_pod() {
     let b = node.want(&[with("b")]).await.remove(0);
     node.until_ready(&b).await;
     let uids = node.want(&[with("a"), with("b")]).await;
-    let refused = |board: &pleg_node::PodReports| {
-        let status = board.get(&uids[0]).map(|report| report.status);
+    let refused = |reports: &pleg_node::PodReports| {
+        let status = reports.get(&uids[0]).map(|report| report.status);
         status.is_some_and(|status| status.reason.as_deref() == Some("HostPortConflict"))
     };
     node.until("the refusal", refused).await;
-    let status = node.board.get(&uids[0]).unwrap().status;
+    let status = node.reports.get(&uids[0]).unwrap().status;
     assert_eq!(
         status.message.as_deref(),
         Some("host port 8080/TCP of pod default/a-n is already used by pod default/b-n: change or remove one of them")
@@ -266,9 +266,9 @@ async fn what_happens_is_counted() {
     let crash = pod("crash", "sleep-exit, 1s, '3'");
     let missing = spec("missing", "containers: [{name: app, image: missing}]");
     let uids = node.want(&[pod("web", "serve"), crash, missing]).await;
-    node.until("two restarts", |board| {
+    node.until("two restarts", |reports| {
         let of = |n: usize| {
-            board
+            reports
                 .get(&uids[n])
                 .map_or(0, |pod| pod.status.container_statuses[0].restart_count)
         };

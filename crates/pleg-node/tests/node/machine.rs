@@ -9,10 +9,10 @@ use std::time::Duration;
 use pleg::{CriRuntime, Endpoint, Generator, Metrics, Pleg, PodUid};
 use pleg_cri::v1::ContainerState;
 use pleg_cri::{Client, Deadlines, Rpc};
-use pleg_node::executor::requests::{Cgroups, Node};
+use pleg_node::executor::requests::{Cgroups, NodeConfig};
 use pleg_node::manifest::{DnsConfig, NodeName, Pod, read};
 use pleg_node::sources::{DesiredPod, Origin, Snapshot};
-use pleg_node::status::{Phase, State};
+use pleg_node::status::{ApiContainerState, Phase};
 use pleg_node::{HEARTBEAT, NodeLoop, PodReports, Store};
 use pleg_sim::world::{ContainerTruth, SandboxTruth};
 use pleg_sim::{Sim, SimConfig};
@@ -50,14 +50,14 @@ pub(crate) fn snapshot(manifests: &[String]) -> Snapshot {
 fn snapshot_of(source: &str, manifests: &[String]) -> Snapshot {
     let pods = read_pods(&manifests.join("\n---\n"));
     assert_eq!(pods.len(), manifests.len(), "a manifest of the test is wrong");
-    let offer = |pod| DesiredPod {
+    let desired = |pod| DesiredPod {
         origin: source.into(),
         pod,
     };
     Snapshot {
         source: source.into(),
-        offers: pods.into_iter().map(offer).collect(),
-        complaints: Vec::new(),
+        pods: pods.into_iter().map(desired).collect(),
+        problems: Vec::new(),
         refused: Vec::new(),
         complete: true,
     }
@@ -128,7 +128,7 @@ impl Machine {
         let sources = sources.iter().map(|source| Origin::from(*source));
         let node_loop = NodeLoop::new(client, pleg.clone(), node, sources, "sim").unwrap();
         let node_loop = node_loop.with_store(store);
-        let board = node_loop.board();
+        let reports = node_loop.reports();
         let (wants, snapshots) = mpsc::channel(4);
         let monitor = generator.runtime_monitor().with_heartbeat(HEARTBEAT);
         let tasks = vec![
@@ -138,7 +138,7 @@ impl Machine {
         ];
         Running {
             pleg,
-            board,
+            reports,
             wants,
             shutdown,
             tasks,
@@ -156,8 +156,8 @@ impl Machine {
     /// UIDs of the pods whose manifests are in the state file, which no node may have open.
     pub(crate) fn kept_manifests(&self) -> Vec<PodUid> {
         let store = Store::open(&self.dir.path().join("node.redb")).unwrap();
-        let offers = store.manifests(&NodeName::new("n").unwrap());
-        offers.into_iter().map(|offer| offer.pod.id.uid.clone()).collect()
+        let pods = store.manifests(&NodeName::new("n").unwrap());
+        pods.into_iter().map(|desired| desired.pod.id.uid.clone()).collect()
     }
 
     /// The time, as the runtime has it.
@@ -256,8 +256,8 @@ impl Lives {
     }
 }
 
-fn node(directory: &Path) -> Node {
-    Node {
+fn node(directory: &Path) -> NodeConfig {
+    NodeConfig {
         name: NodeName::new("n").unwrap(),
         ips: vec!["192.0.2.1".parse().unwrap()],
         memory: 8 << 30,
@@ -273,7 +273,7 @@ fn node(directory: &Path) -> Node {
 /// A node that runs.
 pub(crate) struct Running {
     pub(crate) pleg: Pleg,
-    pub(crate) board: PodReports,
+    pub(crate) reports: PodReports,
     pub(crate) wants: mpsc::Sender<Snapshot>,
     shutdown: CancellationToken,
     tasks: Vec<JoinHandle<()>>,
@@ -289,17 +289,17 @@ impl Running {
     /// The same, of one source among several.
     pub(crate) async fn want_from(&self, source: &str, manifests: &[String]) -> Vec<PodUid> {
         let snapshot = snapshot_of(source, manifests);
-        let uids = snapshot.offers.iter().map(|offer| offer.pod.id.uid.clone()).collect();
+        let uids = snapshot.pods.iter().map(|desired| desired.pod.id.uid.clone()).collect();
         self.wants.send(snapshot).await.unwrap();
         uids
     }
 
-    /// Waits until the board shows what is asked for; an hour of the simulated time, and no longer.
+    /// Waits until the reports shows what is asked for; an hour of the simulated time, and no longer.
     pub(crate) async fn until(&self, what: &str, is: impl Fn(&PodReports) -> bool) {
-        let waited = tokio::time::timeout(Duration::from_hours(1), self.board.wait_for(is)).await;
+        let waited = tokio::time::timeout(Duration::from_hours(1), self.reports.wait_for(is)).await;
         if waited.is_err() {
             let seen: Vec<String> = self
-                .board
+                .reports
                 .pods()
                 .iter()
                 .map(|pod| serde_json::to_string(&pod.status).unwrap())
@@ -309,31 +309,31 @@ impl Running {
     }
 
     pub(crate) async fn until_phase(&self, uid: &PodUid, phase: Phase) {
-        let is = |board: &PodReports| board.get(uid).is_some_and(|pod| pod.status.phase == phase);
+        let is = |reports: &PodReports| reports.get(uid).is_some_and(|pod| pod.status.phase == phase);
         self.until(&format!("{phase:?}"), is).await;
     }
 
     pub(crate) async fn until_ready(&self, uid: &PodUid) {
-        self.until("ready", |board| is_ready(board, uid)).await;
+        self.until("ready", |reports| is_ready(reports, uid)).await;
     }
 
-    /// Waits until the board shows no pod.
+    /// Waits until the reports shows no pod.
     pub(crate) async fn until_gone(&self) {
-        self.until("nothing", |board| board.pods().is_empty()).await;
+        self.until("nothing", |reports| reports.pods().is_empty()).await;
     }
 
     /// The state of a pod's container, in a word.
     pub(crate) fn state(&self, uid: &PodUid, container: &str) -> String {
-        let Some(report) = self.board.get(uid) else {
+        let Some(report) = self.reports.get(uid) else {
             return "none".to_owned();
         };
         let status = &report.status;
         let all = status.init_container_statuses.iter().chain(&status.container_statuses);
         let found = all.into_iter().find(|other| other.name == container).unwrap();
         match &found.state {
-            State::Waiting { reason, .. } => reason.clone(),
-            State::Running { .. } => "Running".to_owned(),
-            State::Terminated { exit_code, .. } => format!("Terminated {exit_code}"),
+            ApiContainerState::Waiting { reason, .. } => reason.clone(),
+            ApiContainerState::Running { .. } => "Running".to_owned(),
+            ApiContainerState::Terminated { exit_code, .. } => format!("Terminated {exit_code}"),
         }
     }
 
@@ -346,7 +346,7 @@ impl Running {
     }
 }
 
-pub(crate) fn is_ready(board: &PodReports, uid: &PodUid) -> bool {
+pub(crate) fn is_ready(reports: &PodReports, uid: &PodUid) -> bool {
     let ready = |pod: pleg_node::Report| pod.status.container_statuses.iter().all(|container| container.ready);
-    board.get(uid).is_some_and(ready)
+    reports.get(uid).is_some_and(ready)
 }

@@ -17,7 +17,7 @@ fn app(probes: &str) -> String {
 }
 
 fn restarts(node: &Running, uid: &PodUid) -> u32 {
-    node.board
+    node.reports
         .get(uid)
         .map_or(0, |pod| pod.status.container_statuses[0].restart_count)
 }
@@ -78,7 +78,7 @@ async fn who_does_not_come_up_is_restarted_and_the_others_wait_for_it() {
     let up = probes.replace("command: ['false']", "command: ['true']");
     let uid = node.want(&[app(&up)]).await.remove(0);
     node.until_ready(&uid).await;
-    assert!(node.board.get(&uid).unwrap().status.container_statuses[0].started);
+    assert!(node.reports.get(&uid).unwrap().status.container_statuses[0].started);
     assert!(asked.load(Ordering::Relaxed) >= 1);
     node.stop().await;
     machine.check();
@@ -96,11 +96,11 @@ async fn who_is_not_ready_is_left_alone() {
     let uid = node.want(&[app(&probe)]).await.remove(0);
     node.until("not ready", |_| node.state(&uid, "app") == "Running").await;
     tokio::time::sleep(Duration::from_mins(1)).await;
-    assert!(!is_ready(&node.board, &uid));
+    assert!(!is_ready(&node.reports, &uid));
     well.store(true, Ordering::Relaxed);
     node.until_ready(&uid).await;
     well.store(false, Ordering::Relaxed);
-    node.until("not ready again", |board| !is_ready(board, &uid)).await;
+    node.until("not ready again", |reports| !is_ready(reports, &uid)).await;
     assert_eq!((restarts(&node, &uid), machine.attempts(&uid).len()), (0, 1));
     node.stop().await;
     machine.check();

@@ -14,7 +14,7 @@ async fn another_node_of_ours_adopts_what_runs() {
     let node = machine.node().await;
     let manifests: Vec<String> = (0..30).map(|n| pod(&format!("web-{n}"), "serve")).collect();
     let uids = node.want(&manifests).await;
-    node.until("30 pods", |board| uids.iter().all(|uid| is_ready(board, uid)))
+    node.until("30 pods", |reports| uids.iter().all(|uid| is_ready(reports, uid)))
         .await;
     let before = machine.sim.truth();
     node.stop().await;
@@ -22,7 +22,7 @@ async fn another_node_of_ours_adopts_what_runs() {
 
     let node = machine.node().await;
     node.want(&manifests).await;
-    node.until("30 pods", |board| uids.iter().all(|uid| is_ready(board, uid)))
+    node.until("30 pods", |reports| uids.iter().all(|uid| is_ready(reports, uid)))
         .await;
     assert_eq!(machine.sim.truth(), before, "nothing was touched");
 
@@ -49,16 +49,16 @@ async fn what_happened_is_not_forgotten() {
     );
     let manifests = [pod("loop", "sleep-exit, 1s, '3'"), once];
     let uids = node.want(&manifests).await;
-    let restarts = |board: &pleg_node::PodReports| {
-        let report = board.get(&uids[0]);
+    let restarts = |reports: &pleg_node::PodReports| {
+        let report = reports.get(&uids[0]);
         report.map_or(0, |pod| pod.status.container_statuses[0].restart_count)
     };
-    node.until("a few restarts", |board| {
-        restarts(board) >= 3 && node.state(&uids[0], "app") == "CrashLoopBackOff"
+    node.until("a few restarts", |reports| {
+        restarts(reports) >= 3 && node.state(&uids[0], "app") == "CrashLoopBackOff"
     })
     .await;
     node.until_phase(&uids[1], Phase::Failed).await;
-    let count = restarts(&node.board);
+    let count = restarts(&node.reports);
     node.stop().await;
 
     // Everything of both is cleaned away while nobody looks.
@@ -71,7 +71,7 @@ async fn what_happened_is_not_forgotten() {
     node.want(&manifests).await;
     node.until_phase(&uids[1], Phase::Failed).await;
     assert_eq!(node.state(&uids[1], "app"), "Terminated 7");
-    node.until("the next attempt", |board| restarts(board) == count + 1)
+    node.until("the next attempt", |reports| restarts(reports) == count + 1)
         .await;
     assert_eq!(machine.attempts(&uids[0])[0].attempt, count + 1);
     assert!(machine.attempts(&uids[1]).is_empty(), "it is not run again");
@@ -80,7 +80,7 @@ async fn what_happened_is_not_forgotten() {
     node.until_gone().await;
     let again = node.want(&manifests[..1]).await;
     node.until_ready(&again[0]).await;
-    assert_eq!(restarts(&node.board), 0);
+    assert_eq!(restarts(&node.reports), 0);
     node.stop().await;
     machine.check();
 }
@@ -102,9 +102,9 @@ async fn an_edit_while_we_were_away_runs_no_two_pods_of_one_name() {
 
     let node = machine.node().await;
     let new = node.want(&[version("v2")]).await.remove(0);
-    node.until("the new one", |board| {
+    node.until("the new one", |reports| {
         assert!(!(machine.runs(&old) && machine.runs(&new)), "both run");
-        machine.runs(&new) && is_ready(board, &new)
+        machine.runs(&new) && is_ready(reports, &new)
     })
     .await;
     node.stop().await;
@@ -122,9 +122,9 @@ async fn an_edit_ends_a_pod_with_two_sandboxes_and_one_that_was_adopted() {
         spec("web", &spec_of)
     };
     let replaced = async |node: &Running, old: &PodUid, new: &PodUid| {
-        node.until("the new one", |board| {
+        node.until("the new one", |reports| {
             assert!(!(machine.runs(old) && machine.runs(new)), "both run");
-            machine.runs(new) && is_ready(board, new) && board.pods().len() == 1
+            machine.runs(new) && is_ready(reports, new) && reports.pods().len() == 1
         })
         .await;
         assert!(!machine.sandboxes().iter().any(|sandbox| sandbox.uid == old.as_str()));
@@ -134,8 +134,8 @@ async fn an_edit_ends_a_pod_with_two_sandboxes_and_one_that_was_adopted() {
     node.until_ready(&first).await;
     let sandbox = machine.sandboxes().remove(0);
     machine.sim.world().stop_sandbox(&sandbox.id);
-    node.until("another sandbox", |board| {
-        machine.sandboxes().len() == 2 && machine.runs(&first) && is_ready(board, &first)
+    node.until("another sandbox", |reports| {
+        machine.sandboxes().len() == 2 && machine.runs(&first) && is_ready(reports, &first)
     })
     .await;
     node.stop().await;
@@ -170,7 +170,7 @@ async fn a_manifest_that_went_while_we_were_away_is_remembered_to_the_end() {
     );
     let node = machine.node().await;
     let uids = node.want(&[slow, pod("gone", "serve")]).await;
-    node.until("both", |board| uids.iter().all(|uid| is_ready(board, uid)))
+    node.until("both", |reports| uids.iter().all(|uid| is_ready(reports, uid)))
         .await;
     node.stop().await;
     let sandbox = machine
@@ -184,8 +184,8 @@ async fn a_manifest_that_went_while_we_were_away_is_remembered_to_the_end() {
     let node = machine.node().await;
     let began = tokio::time::Instant::now();
     node.want(&[]).await;
-    node.until("nothing is left", |board| {
-        board.pods().is_empty() && machine.sandboxes().is_empty() && logs() == 0
+    node.until("nothing is left", |reports| {
+        reports.pods().is_empty() && machine.sandboxes().is_empty() && logs() == 0
     })
     .await;
     let took = began.elapsed();
@@ -213,9 +213,9 @@ async fn the_running_one_of_two_keeps_its_name_across_a_restart() {
     assert!(machine.runs(&running) && !machine.runs(&other));
     assert_eq!(machine.attempts(&running).len(), 1, "it was never touched");
     assert!(
-        node.board.complaints()[0].what.contains("is refused"),
+        node.reports.problems()[0].what.contains("is refused"),
         "{:?}",
-        node.board.complaints()
+        node.reports.problems()
     );
     node.stop().await;
     machine.check();
@@ -234,11 +234,11 @@ async fn what_comes_back_while_it_ends_is_in_the_state_file() {
     node.until_ready(&uid).await;
     node.want(&[]).await;
     node.want(std::slice::from_ref(&slow)).await;
-    let back = |board: &pleg_node::PodReports| {
-        let runs = board
+    let back = |reports: &pleg_node::PodReports| {
+        let runs = reports
             .get(&uid)
             .is_some_and(|pod| pod.goal == pleg_node::reconcile::decide::Goal::Run);
-        runs && is_ready(board, &uid)
+        runs && is_ready(reports, &uid)
     };
     node.until("it is back", back).await;
     node.stop().await;

@@ -2,11 +2,16 @@
 
 use std::net::IpAddr;
 
-use super::Node;
+use super::NodeConfig;
 use crate::manifest::{Container, EnvValue, Pod, PodField};
 
 /// The variables, in order; of several with one name the last one counts, in its place.
-pub(super) fn environment(node: &Node, pod: &Pod, container: &Container, ips: &[IpAddr]) -> Vec<(String, String)> {
+pub(super) fn environment(
+    node: &NodeConfig,
+    pod: &Pod,
+    container: &Container,
+    ips: &[IpAddr],
+) -> Vec<(String, String)> {
     let mut environment: Vec<(String, String)> = Vec::new();
     for var in &container.env {
         let value = match &var.value {
@@ -19,7 +24,7 @@ pub(super) fn environment(node: &Node, pod: &Pod, container: &Container, ips: &[
     environment
 }
 
-fn value_of(node: &Node, pod: &Pod, field: &PodField, ips: &[IpAddr]) -> String {
+fn value_of(node: &NodeConfig, pod: &Pod, field: &PodField, ips: &[IpAddr]) -> String {
     let first = |ips: &[IpAddr]| ips.first().map(ToString::to_string).unwrap_or_default();
     match field {
         PodField::Name => pod.id.name.to_string(),

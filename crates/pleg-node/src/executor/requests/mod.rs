@@ -24,7 +24,7 @@ use pleg_cri::v1;
 
 use crate::manifest::{Container, Dns, DnsConfig, NodeName, Pod, Propagation, Protocol, Role, Volume};
 
-pub use security::check_user;
+pub use security::{RunAsNonRootError, check_user};
 
 /// The label that says whose pod it is: only those that carry it are ours to touch.
 pub const NODE_LABEL: &str = "io.pleg.node";
@@ -36,7 +36,7 @@ const CONTAINER_NAME: &str = "io.kubernetes.container.name";
 
 /// What requests depend on beside the manifest.
 #[derive(Debug, Clone)]
-pub struct Node {
+pub struct NodeConfig {
     /// Its name.
     pub name: NodeName,
     /// Its addresses.
@@ -67,7 +67,7 @@ pub enum Cgroups {
     Systemd,
 }
 
-impl Node {
+impl NodeConfig {
     /// The directory of a pod's logs.
     pub fn log_directory(&self, pod: &Pod) -> PathBuf {
         // Names have no underscore, so this is read back in one way only.

@@ -2,7 +2,7 @@
 
 use pleg_cri::v1;
 
-use crate::manifest::{Container, Pod, Processes, Seccomp};
+use crate::manifest::{Container, PidNamespace, Pod, Seccomp};
 
 /// What a container that is not privileged must not see. A runtime that is told nothing would show it.
 const MASKED: [&str; 12] = [
@@ -24,7 +24,7 @@ const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys",
 
 /// Why a container must not be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NotAllowed {
+pub enum RunAsNonRootError {
     /// It would be root.
     #[error(
         "container {0} has runAsNonRoot set but would run as root: set runAsUser, or use an image with a non-root user"
@@ -36,18 +36,18 @@ pub enum NotAllowed {
 }
 
 /// Whether the container may run as the user it would have. `image` is what the runtime says about its image.
-pub fn check_user(pod: &Pod, container: &Container, image: &v1::Image) -> Result<(), NotAllowed> {
+pub fn check_user(pod: &Pod, container: &Container, image: &v1::Image) -> Result<(), RunAsNonRootError> {
     let (own, shared) = (&container.security, &pod.spec.security);
     if own.run_as_non_root.or(shared.run_as_non_root) != Some(true) {
         return Ok(());
     }
-    let root = || Err(NotAllowed::Root(container.name.clone()));
+    let root = || Err(RunAsNonRootError::Root(container.name.clone()));
     let wanted = own.run_as_user.or(shared.run_as_user);
     match wanted.or(image.uid.as_ref().map(|uid| uid.value)) {
         Some(0) => root(),
         Some(_) => Ok(()),
         None if image.username.is_empty() => root(),
-        None => Err(NotAllowed::Named(container.name.clone(), image.username.clone())),
+        None => Err(RunAsNonRootError::Named(container.name.clone(), image.username.clone())),
     }
 }
 
@@ -103,9 +103,9 @@ fn namespaces(pod: &Pod) -> v1::NamespaceOption {
         v1::NamespaceMode::Pod
     };
     let pid = match pod.spec.processes {
-        Processes::Container => v1::NamespaceMode::Container,
-        Processes::Pod => v1::NamespaceMode::Pod,
-        Processes::Host => v1::NamespaceMode::Node,
+        PidNamespace::Container => v1::NamespaceMode::Container,
+        PidNamespace::Pod => v1::NamespaceMode::Pod,
+        PidNamespace::Host => v1::NamespaceMode::Node,
     };
     v1::NamespaceOption {
         network: network.into(),

@@ -5,8 +5,8 @@ use v1::NamespaceMode::{Container as PerContainer, Node as Host, Pod as PerPod};
 use super::*;
 use crate::testing::pod;
 
-fn node() -> Node {
-    Node {
+fn node() -> NodeConfig {
+    NodeConfig {
         name: NodeName::new("n").unwrap(),
         ips: vec!["192.0.2.1".parse().unwrap()],
         memory: 8 << 30,
