@@ -251,7 +251,7 @@ async fn refuse_to_share(client: &Client, name: &NodeName) -> anyhow::Result<()>
 
 /// Bytes, as Kubernetes writes them.
 fn log_size(text: &str) -> Result<u64, String> {
-    let size = Quantity::parse(text)?;
+    let size = Quantity::parse(text).map_err(|error| error.to_string())?;
     match u64::try_from(size.units()) {
         Ok(bytes) if bytes >= LEAST_LOG => Ok(bytes),
         _ => Err(format!(

@@ -1,4 +1,4 @@
-//! Workers that fall, on a simulated runtime.
+//! Workers that panic, on a simulated runtime.
 
 use pleg::{CriRuntime, Endpoint, Generator, Metrics};
 use pleg_cri::Client;
@@ -9,17 +9,17 @@ use super::*;
 use crate::PodReports;
 use crate::testing::{node, pod};
 
-/// A workers on a machine of its own.
-struct Stage {
+/// The pod workers of a simulated machine.
+struct Machine {
     workers: PodWorkers,
     reports: PodReports,
     sim: Sim,
-    // What it stands on.
+    // Kept alive.
     _stale: watch::Sender<Option<Arc<crate::status::Stale>>>,
     _dir: tempfile::TempDir,
 }
 
-impl Stage {
+impl Machine {
     async fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let listen = Endpoint::unix(dir.path().join("cri.sock"));
@@ -41,7 +41,7 @@ impl Stage {
         }
     }
 
-    /// Looks after the workers until the reports shows what is asked for.
+    /// Runs the registry until the reports are as asked for.
     async fn until(&mut self, is: impl Fn(&PodReports) -> bool) {
         let reports = self.reports.clone();
         let mut shown = std::pin::pin!(reports.wait_for(is));
@@ -56,14 +56,14 @@ impl Stage {
         assert!(waited.await.is_ok(), "not within ten minutes");
     }
 
-    /// As a panic does it: the task of the worker is over, and nothing of it is left.
-    async fn fell(&mut self, uid: &PodUid) {
+    /// Has the same effect as a panic: the task of the worker is over, and nothing of it is left.
+    async fn panic(&mut self, uid: &PodUid) {
         self.workers.running.abort_all();
         let (id, exit) = self.workers.next_exit().await.unwrap();
         assert!(exit.is_err());
         assert_eq!(self.workers.tasks.get(&id), Some(uid));
         self.workers.on_exit(id, exit);
-        assert_eq!(self.workers.tasks.len(), 1, "another one has taken over");
+        assert_eq!(self.workers.tasks.len(), 1, "another worker has taken over");
     }
 }
 
@@ -75,41 +75,41 @@ fn restarts(reports: &PodReports, uid: &PodUid) -> Option<u32> {
 
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_fell_is_put_up_again() {
-    let mut stage = Stage::start().await;
+    let mut machine = Machine::start().await;
     let pod = pod("containers: [{name: app, image: img}]");
     let uid = pod.id.uid.clone();
     let desired = DesiredPod {
         origin: "test".into(),
         pod: Arc::clone(&pod),
     };
-    stage.workers.start_pod(desired, true);
-    stage.until(|reports| restarts(reports, &uid) == Some(0)).await;
-    let end = |stage: &Stage| {
+    machine.workers.start_pod(desired, true);
+    machine.until(|reports| restarts(reports, &uid) == Some(0)).await;
+    let end = |machine: &Machine| {
         let pod = pod.id.full_name().parse().unwrap();
-        stage
+        machine
             .sim
             .world()
             .exit(&pod, Some("app"), pleg_sim::Ending::Exit(3))
             .unwrap();
     };
-    end(&stage);
-    stage.until(|reports| restarts(reports, &uid) == Some(1)).await;
+    end(&machine);
+    machine.until(|reports| restarts(reports, &uid) == Some(1)).await;
 
-    // The next one attends to the pod, and goes on with what the first one knew.
-    stage.fell(&uid).await;
-    end(&stage);
+    // The next worker takes over the pod, with its history.
+    machine.panic(&uid).await;
+    end(&machine);
     let began = tokio::time::Instant::now();
-    stage.until(|reports| restarts(reports, &uid) == Some(2)).await;
+    machine.until(|reports| restarts(reports, &uid) == Some(2)).await;
     assert!(
         began.elapsed() >= Duration::from_secs(9),
-        "the back-off is not forgotten: {:?}",
+        "the back-off is kept: {:?}",
         began.elapsed()
     );
-    assert_eq!(stage.sim.truth().sandboxes.len(), 1);
+    assert_eq!(machine.sim.truth().sandboxes.len(), 1);
 
-    // What was wanted of it is not forgotten either.
-    stage.workers.terminate(&uid);
-    stage.fell(&uid).await;
-    stage.until(|reports| reports.pods().is_empty()).await;
-    assert_eq!(stage.sim.truth().sandboxes.len(), 0);
+    // Its goal is kept as well.
+    machine.workers.terminate(&uid);
+    machine.panic(&uid).await;
+    machine.until(|reports| reports.pods().is_empty()).await;
+    assert_eq!(machine.sim.truth().sandboxes.len(), 0);
 }

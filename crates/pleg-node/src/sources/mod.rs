@@ -40,6 +40,8 @@ pub use desired::{Change, DesiredState, Merged};
 pub use directory::DirectorySource;
 pub use url::{UrlError, UrlSource};
 
+pub use crate::net::tls::TlsSetupError;
+
 /// Where a pod comes from: a file, or a URL. Ordered by its text.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct Origin(Arc<str>);

@@ -44,7 +44,7 @@ fn state(state: &ApiContainerState) -> String {
     }
 }
 
-/// Phase, then each container: state, the state before, restarts, and `ready`.
+/// The phase, then for each container: state, last state, restarts, and `ready`.
 fn words(status: &ApiPodStatus) -> String {
     let mut words = vec![format!("{:?}", status.phase)];
     for container in status.init_container_statuses.iter().chain(&status.container_statuses) {
@@ -91,7 +91,7 @@ const SIDECAR: &str =
 
 type Row = (&'static str, &'static str, fn(Case) -> Case, [&'static str; 3]);
 
-/// What is seen, and what is said with each policy.
+/// What is observed, and the status with each policy.
 const ROWS: &[Row] = &[
     ("nothing yet", APP, |c| c, ["Pending; app=Waiting:ContainerCreating"; 3]),
     (
@@ -275,7 +275,7 @@ fn what_is_in_the_way_of_a_start_is_told() {
                 .record_failure(failure, "no", at(999));
         }
         assert_eq!(words(&status(&case)), *wanted);
-        // It ran before: that is not forgotten.
+        // It ran before: its last state is kept.
         let mut case = Case::new(APP).sandbox(true, 0).exited("app", 9, 3).observed();
         case.history
             .containers
@@ -395,7 +395,7 @@ fn conditions_keep_their_time_while_they_hold() {
             .duration_since(at(0))
             .as_secs()
     };
-    // The sandbox is still there, the container is not; the pod was scheduled when it was taken on.
+    // The sandbox is still there, the container is not; the pod was scheduled when it was accepted.
     assert_eq!([time(&fallen, 0), time(&fallen, 2), time(&fallen, 4)], [1000, 3000, 0]);
 }
 
@@ -438,16 +438,16 @@ fn a_failed_pod_stays_failed() {
 fn classes_of_service() {
     for (resources, class) in [
         ("", QosClass::BestEffort),
-        ("limits: {cpu: 1, history: 1Gi}", QosClass::Guaranteed),
+        ("limits: {cpu: 1, memory: 1Gi}", QosClass::Guaranteed),
         (
-            "limits: {cpu: 1, history: 1Gi}, requests: {cpu: 1, history: 1Gi}",
+            "limits: {cpu: 1, memory: 1Gi}, requests: {cpu: 1, memory: 1Gi}",
             QosClass::Guaranteed,
         ),
         (
-            "limits: {cpu: 1, history: 1Gi}, requests: {cpu: 500m}",
+            "limits: {cpu: 1, memory: 1Gi}, requests: {cpu: 500m}",
             QosClass::Burstable,
         ),
-        ("limits: {history: 1Gi}", QosClass::Burstable),
+        ("limits: {memory: 1Gi}", QosClass::Burstable),
         ("requests: {cpu: 1m}", QosClass::Burstable),
         ("requests: {cpu: 0}", QosClass::BestEffort),
     ] {
@@ -458,7 +458,7 @@ fn classes_of_service() {
     }
 }
 
-/// The whole of it, in the shape that kubectl reads.
+/// A complete status, in the shape that kubectl reads.
 #[test]
 fn the_shape_is_that_of_kubernetes() {
     let case = Case::new(INIT)
@@ -469,14 +469,14 @@ fn the_shape_is_that_of_kubernetes() {
     let mut case = case;
     case.status.ips = Box::new(["10.0.0.7".parse().unwrap(), "fd00::7".parse().unwrap()]);
     insta::assert_json_snapshot!(status(&case));
-    // On the host's network the addresses are the host's.
+    // With hostNetwork the addresses are the host's.
     let host = Case::new(&format!("hostNetwork: true, {APP}"))
         .sandbox(true, 0)
         .running("app", 1);
     assert_eq!(status(&host).pod_ip, Some("192.0.2.1".parse().unwrap()));
 }
 
-/// As Kubernetes has it: a container has not started before its post-start hook has ended.
+/// As in Kubernetes, a container has not started before its post-start hook is done.
 #[test]
 fn a_post_start_hook_is_part_of_the_start() {
     let hooked = "lifecycle: {postStart: {exec: {command: [x]}}}";

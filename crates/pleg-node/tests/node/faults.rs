@@ -1,4 +1,4 @@
-//! The runtime fails, hangs, goes and comes: who is not concerned does not notice.
+//! The runtime fails, hangs and restarts: pods that are not affected do not notice.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ async fn an_image_that_is_missing_is_told_and_tried_again() {
     node.until("never", |_| node.state(&uids[1], "app") == "ErrImageNeverPull")
         .await;
     assert_eq!(node.reports.get(&uids[0]).unwrap().status.phase, Phase::Pending);
-    // It comes, and so does the pod.
+    // Once the image exists, the pod starts.
     machine.sim.world().pull_image("img").unwrap();
     node.until_ready(&uids[1]).await;
     node.stop().await;
@@ -61,7 +61,7 @@ async fn calls_that_fail_are_made_again() {
     machine.check();
 }
 
-/// One pod's trouble is its own: more pods hang than may come up at once, and others come up all the same.
+/// More pods hang than may start at once, and others start all the same.
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_for_a_pod_that_hangs() {
     let machine = Machine::start().await;
@@ -71,7 +71,7 @@ async fn nobody_waits_for_a_pod_that_hangs() {
     let bad = node.want(&first).await;
     node.until("sandboxes", |_| machine.sandboxes().len() == 6).await;
     assert_eq!(machine.running().len(), 0);
-    // Sandboxes that come from now on are well.
+    // Sandboxes that are created from now on do not hang.
     let hung: Vec<_> = machine.sandboxes().into_iter().map(|sandbox| sandbox.id).collect();
     for id in &hung {
         machine.sim.faults().hang_id(Rpc::CreateContainer, id).unwrap();
@@ -108,7 +108,7 @@ async fn a_runtime_that_goes_and_comes_loses_nobody() {
     node.until("both", |reports| uids.iter().all(|uid| is_ready(reports, uid)))
         .await;
     machine.sim.down(Duration::from_mins(1)).await;
-    // While nothing is seen, nobody says that all is well.
+    // While nothing is observed, no pod is shown as ready.
     node.until("stale", |reports| {
         reports.get(&uids[0]).unwrap().status.conditions[2].status == ConditionStatus::Unknown
     })
@@ -119,7 +119,7 @@ async fn a_runtime_that_goes_and_comes_loses_nobody() {
         .unwrap();
     assert!(message.starts_with("Last observed at "), "{message}");
     machine.sim.wait_up().await;
-    // The one that died meanwhile is started again; the other is as it was.
+    // The container that died meanwhile is restarted; the other one is untouched.
     node.until("both again", |reports| {
         let restarts = |n: usize| reports.get(&uids[n]).unwrap().status.container_statuses[0].restart_count;
         restarts(0) == 0
@@ -131,7 +131,7 @@ async fn a_runtime_that_goes_and_comes_loses_nobody() {
     machine.check();
 }
 
-/// The same where the sandbox hangs, by its network say.
+/// The same if the sandbox hangs, for example in its network plugin.
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_for_a_sandbox_that_hangs() {
     let machine = Machine::start().await;
@@ -146,7 +146,7 @@ async fn nobody_waits_for_a_sandbox_that_hangs() {
     takes(Duration::from_hours(1));
     node.want(&bad).await;
     machine.until_in_flight(Rpc::RunPodSandbox, 6).await;
-    // Those that are on their way hang on; who comes from now on is well.
+    // Calls in flight keep hanging; new ones do not.
     takes(Duration::ZERO);
     let all: Vec<String> = bad.into_iter().chain([pod("good", "serve")]).collect();
     let uids = node.want(&all).await;
@@ -157,7 +157,7 @@ async fn nobody_waits_for_a_sandbox_that_hangs() {
     machine.check();
 }
 
-/// A registry that does not answer is the trouble of those who want its images. Whoever is not wanted any more does not wait for it.
+/// A registry that does not answer delays only pods with its images, and no pod that is no longer desired waits for it.
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_for_an_image_that_hangs() {
     let machine = Machine::start().await;
@@ -179,7 +179,7 @@ async fn nobody_waits_for_an_image_that_hangs() {
     let began = tokio::time::Instant::now();
     node.until_ready(&uids[6]).await;
     assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
-    // A typing error is mended: the pod does not wait for the image that nobody wants any more.
+    // The image name is corrected: the pod does not wait for the old image.
     let began = tokio::time::Instant::now();
     let mended = node.want(&[with("bad-0", "quick"), with("good", "quick")]).await;
     node.until("the mended one", |reports| {
@@ -191,7 +191,7 @@ async fn nobody_waits_for_an_image_that_hangs() {
     machine.check();
 }
 
-/// Dead containers that cannot be removed are in nobody's way.
+/// Exited containers that cannot be removed delay nothing.
 #[tokio::test(start_paused = true)]
 async fn removals_that_fail_hold_up_nothing() {
     let machine = Machine::start().await;
@@ -209,7 +209,7 @@ async fn removals_that_fail_hold_up_nothing() {
             .is_some_and(|pod| pod.status.container_statuses[0].restart_count >= 6)
     })
     .await;
-    // Six lives of 2 s and waits of 0, 10, 20, 40, 80 and 160 s, each seen within a second.
+    // Six runs of 2 s and delays of 0, 10, 20, 40, 80 and 160 s, each observed within a second.
     let took = began.elapsed();
     assert!((321..335).contains(&took.as_secs()), "{took:?}");
     machine.sim.faults().clear();
@@ -219,7 +219,7 @@ async fn removals_that_fail_hold_up_nothing() {
     machine.check();
 }
 
-/// With events a node at rest asks whether the runtime is there: by one heartbeat, not by two.
+/// With events, an idle node has one heartbeat, not two.
 #[tokio::test(start_paused = true)]
 async fn a_node_at_rest_has_one_heartbeat() {
     let machine = Machine::start().await;
@@ -236,11 +236,11 @@ async fn a_node_at_rest_has_one_heartbeat() {
     machine.check();
 }
 
-/// A runtime that is stopped (`kill -STOP`) answers nobody and closes nothing. A kubelet shows its pods as Running and ready all the
-/// while, and says its first word after two minutes.
+/// A runtime that is stopped (`kill -STOP`) answers nothing and closes no connection. A kubelet shows its pods as Running and ready, and
+/// reports a problem only after two minutes.
 #[tokio::test(start_paused = true)]
 async fn a_frozen_runtime_shows_within_ten_seconds() {
-    // With events there is a full look a minute only: wherever between two of them it freezes.
+    // With events there is one full relist a minute: it may freeze at any time between two of them.
     for after in [0, 1, 13, 31, 47, 59] {
         let machine = Machine::start().await;
         let node = machine.node().await;
@@ -269,7 +269,7 @@ async fn a_frozen_runtime_shows_within_ten_seconds() {
         assert_eq!((&ready["type"], &ready["status"]), (&"Ready".into(), &"Unknown".into()));
         let since = &status["metadata"]["annotations"]["pleg.io/status-as-of"];
         assert!(since.is_string() && ready["lastProbeTime"] == *since, "{status}");
-        // It stays so, however long that lasts.
+        // They stay stale, however long that lasts.
         for _ in 0..40 {
             tokio::time::sleep(Duration::from_secs(10)).await;
             assert_ne!(node.pleg.health().report().level, Level::Healthy);

@@ -1,4 +1,4 @@
-//! Pods come, run, are edited and go.
+//! The life of pods: they start, run, are edited and terminate.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ async fn a_crash_loop_keeps_its_times() {
     let machine = Machine::start().await;
     let node = machine.node().await;
     let uid = node.want(&[pod("web", "sleep-exit, 2s, '3'")]).await.remove(0);
-    // When each attempt was made and ended, as long as the runtime has it.
+    // When each attempt was created and exited, while the runtime still has it.
     let attempts = std::sync::Mutex::new(std::collections::BTreeMap::new());
     let is = |reports: &pleg_node::PodReports| {
         for container in machine.attempts(&uid) {
@@ -56,7 +56,7 @@ async fn a_crash_loop_keeps_its_times() {
         .zip(attempts.values().skip(1))
         .map(|(one, next)| (next.0 - one.1 + SECOND / 2) / SECOND)
         .collect();
-    // Seen within a second by the look, and then as the kubelet has it.
+    // Each exit is observed within a second; then the back-off is the kubelet's.
     assert!(waits[0] <= 1, "{waits:?}");
     assert_eq!(waits[1..8], [10, 20, 40, 80, 160, 300, 300]);
     node.stop().await;
@@ -79,7 +79,7 @@ async fn init_containers_and_sidecars_have_their_order() {
     let names: Vec<&str> = attempts.iter().map(|container| container.name.as_str()).collect();
     assert_eq!(names, ["one", "side", "two", "app"]);
     assert!(attempts[1].created_at >= attempts[0].finished_at && attempts[3].created_at >= attempts[2].finished_at);
-    // A sidecar that falls is put up again, and nobody else is touched.
+    // A sidecar that exits is restarted, and no other container is touched.
     let world = machine
         .sim
         .world()
@@ -121,7 +121,7 @@ async fn a_dead_sandbox_is_replaced_with_all_that_was_in_it() {
 async fn an_edited_manifest_replaces_its_pod() {
     let machine = Machine::start().await;
     let node = machine.node().await;
-    // It takes its grace period to end.
+    // It uses all of its grace period.
     let slow = |image: &str| {
         spec(
             "web",
@@ -142,12 +142,12 @@ async fn an_edited_manifest_replaces_its_pod() {
         "the old one has its 9 s, and the new one comes right after: {waited}"
     );
     assert_eq!((machine.sandboxes().len(), node.reports.get(&old).is_none()), (1, true));
-    // Edited twice while the old one ends: only the last one comes.
+    // Edited twice while the old pod terminates: only the last version starts.
     node.want(&[slow("v3")]).await;
     let last = node.want(&[slow("v4")]).await.remove(0);
     node.until_ready(&last).await;
     assert_eq!((machine.sandboxes().len(), machine.running().len()), (1, 1));
-    // Back to one that is ending: it ends, and comes anew.
+    // Back to a version that is terminating: it terminates, and starts again.
     node.want(&[]).await;
     let again = node.want(&[slow("v4")]).await.remove(0);
     assert_eq!(again, last);
@@ -162,7 +162,7 @@ async fn an_edited_manifest_replaces_its_pod() {
     machine.check();
 }
 
-/// Pods of somebody else on the same runtime are nobody's business here.
+/// Pods of another owner on the same runtime.
 #[tokio::test(start_paused = true)]
 async fn others_pods_are_not_touched() {
     let machine = Machine::start_with(SimConfig {
@@ -217,7 +217,7 @@ async fn a_container_removed_behind_our_back_comes_back() {
     machine.check();
 }
 
-/// Of two pods that want one port of the host the one that has it keeps it; the other one is refused by name until it is free.
+/// Of two pods with the same host port, the one that has it keeps it; the other one is not admitted until the port is free.
 #[tokio::test(start_paused = true)]
 async fn a_host_port_has_one_pod() {
     let machine = Machine::start().await;
@@ -245,7 +245,7 @@ async fn a_host_port_has_one_pod() {
     );
     tokio::time::sleep(Duration::from_mins(1)).await;
     assert_eq!((machine.sandboxes().len(), machine.runs(&b)), (1, true));
-    // So it is after a restart, whoever is read first.
+    // Also after a restart of `pleg node`, whichever manifest is read first.
     node.stop().await;
     let node = machine.node().await;
     node.want(&[with("a"), with("b")]).await;
@@ -302,7 +302,7 @@ async fn what_happens_is_counted() {
     machine.check();
 }
 
-/// Longer than any other call may take.
+/// Longer than the deadline of any other call.
 #[tokio::test(start_paused = true)]
 async fn a_long_grace_period_is_waited_out() {
     let machine = Machine::start().await;

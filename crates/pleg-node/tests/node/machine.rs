@@ -1,5 +1,5 @@
-//! A node on a simulated runtime, in one process and on paused time: hours pass in moments, and everything between the node and the
-//! runtime is real, from the socket to the deadlines.
+//! A node on a simulated runtime, in one process and with paused time: hours pass in moments. Everything between the node and the runtime is
+//! real, from the socket to the deadlines.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,12 +28,12 @@ pub(crate) fn pod(name: &str, command: &str) -> String {
     )
 }
 
-/// A pod of what is in its `spec`.
+/// A pod with this `spec`.
 pub(crate) fn spec(name: &str, spec: &str) -> String {
     format!("{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, spec: {{{spec}}}}}")
 }
 
-/// Where tests' manifests come from, if they do not care.
+/// The source of manifests, if a test has only one.
 const SOURCE: &str = "test";
 
 /// The pods of these documents.
@@ -42,7 +42,7 @@ pub(crate) fn read_pods(text: &str) -> Vec<Arc<Pod>> {
     found.map(|found| found.pods).unwrap_or_default()
 }
 
-/// All that a source has, if these are its manifests.
+/// The snapshot of a source with these manifests.
 pub(crate) fn snapshot(manifests: &[String]) -> Snapshot {
     snapshot_of(SOURCE, manifests)
 }
@@ -63,7 +63,7 @@ fn snapshot_of(source: &str, manifests: &[String]) -> Snapshot {
     }
 }
 
-/// A simulated machine: its runtime and its disk, on which nodes come and go.
+/// A simulated machine: a runtime and a disk that outlive the nodes on it.
 pub(crate) struct Machine {
     pub(crate) sim: Arc<Sim>,
     pub(crate) dir: tempfile::TempDir,
@@ -82,8 +82,8 @@ impl Machine {
             .await
             .unwrap();
         let (sim, lives) = (Arc::new(sim), Arc::new(Mutex::new(Lives::default())));
-        // However a test goes: at no moment may two containers of one name run in one pod. Often enough to see every container before
-        // it is removed; when it ran is told by the runtime, to the nanosecond.
+        // In every test: two containers of one name never run at once in one pod. Checked often enough to see every container before it is
+        // removed; the runtime knows to the nanosecond when it ran.
         let (watched, seen) = (Arc::clone(&sim), Arc::clone(&lives));
         let watcher = tokio::spawn(async move {
             loop {
@@ -108,7 +108,7 @@ impl Machine {
         self.node_of(deadlines, &[SOURCE]).await
     }
 
-    /// One with several sources of manifests.
+    /// A node with several sources.
     pub(crate) async fn node_with_sources(&self, sources: &[&str]) -> Running {
         self.node_of(Deadlines::default(), sources).await
     }
@@ -153,14 +153,14 @@ impl Machine {
         all
     }
 
-    /// UIDs of the pods whose manifests are in the state file, which no node may have open.
+    /// UIDs of the pods whose manifests are in the state file. No node may have it open.
     pub(crate) fn kept_manifests(&self) -> Vec<PodUid> {
         let store = Store::open(&self.dir.path().join("node.redb")).unwrap();
         let pods = store.manifests(&NodeName::new("n").unwrap());
         pods.into_iter().map(|desired| desired.pod.id.uid.clone()).collect()
     }
 
-    /// The time, as the runtime has it.
+    /// The time, by the runtime's clock.
     pub(crate) fn now(&self) -> jiff::Timestamp {
         jiff::Timestamp::from_nanosecond(self.sim.world().clock().now().into()).unwrap()
     }
@@ -170,7 +170,7 @@ impl Machine {
         self.running().iter().any(|container| *container.uid == *uid.as_str())
     }
 
-    /// Ids of all that there is of a pod of that name: its containers first.
+    /// Ids of all objects of a pod of that name, containers first.
     pub(crate) fn objects_of(&self, name: &str) -> Vec<Arc<str>> {
         let truth = self.sim.truth();
         let own: Vec<_> = truth.sandboxes.iter().filter(|sandbox| sandbox.name == name).collect();
@@ -197,7 +197,7 @@ impl Machine {
         self.sim.truth().sandboxes
     }
 
-    /// Every attempt of a pod's container that there still is, in order.
+    /// Every attempt of a pod's containers that the runtime still has, in order.
     pub(crate) fn attempts(&self, uid: &PodUid) -> Vec<ContainerTruth> {
         let mut all = self.sim.truth().containers;
         all.retain(|container| *container.uid == *uid.as_str());
@@ -205,7 +205,7 @@ impl Machine {
         all
     }
 
-    /// To be called at the end of every test.
+    /// Checks that no container ran twice at once. Call it at the end of every test.
     pub(crate) fn check(self) {
         self.watcher.abort();
         let mut lives = self.lives.lock().unwrap();
@@ -214,14 +214,14 @@ impl Machine {
     }
 }
 
-/// When each container ran, that ever did: by id.
+/// When each container ran, by id.
 #[derive(Default)]
 struct Lives(BTreeMap<Arc<str>, Life>);
 
 struct Life {
     of: (Arc<str>, String),
     from: i64,
-    /// Until then at least.
+    /// At least until then.
     to: i64,
 }
 
@@ -281,12 +281,12 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// From now on these are wanted. Returns their UIDs.
+    /// Desires these pods from now on. Returns their UIDs.
     pub(crate) async fn want(&self, manifests: &[String]) -> Vec<PodUid> {
         self.want_from(SOURCE, manifests).await
     }
 
-    /// The same, of one source among several.
+    /// The same, for one source of several.
     pub(crate) async fn want_from(&self, source: &str, manifests: &[String]) -> Vec<PodUid> {
         let snapshot = snapshot_of(source, manifests);
         let uids = snapshot.pods.iter().map(|desired| desired.pod.id.uid.clone()).collect();
@@ -294,7 +294,7 @@ impl Running {
         uids
     }
 
-    /// Waits until the reports shows what is asked for; an hour of the simulated time, and no longer.
+    /// Waits until the reports are as asked for, for at most an hour of simulated time.
     pub(crate) async fn until(&self, what: &str, is: impl Fn(&PodReports) -> bool) {
         let waited = tokio::time::timeout(Duration::from_hours(1), self.reports.wait_for(is)).await;
         if waited.is_err() {
@@ -317,7 +317,7 @@ impl Running {
         self.until("ready", |reports| is_ready(reports, uid)).await;
     }
 
-    /// Waits until the reports shows no pod.
+    /// Waits until no pod is reported.
     pub(crate) async fn until_gone(&self) {
         self.until("nothing", |reports| reports.pods().is_empty()).await;
     }
@@ -337,7 +337,7 @@ impl Running {
         }
     }
 
-    /// Ends the node; its pods go on.
+    /// Stops the node; its pods keep running.
     pub(crate) async fn stop(self) {
         self.shutdown.cancel();
         for task in self.tasks {

@@ -10,7 +10,7 @@ use crate::machine::{Machine, Running, is_ready, spec};
 /// What happens to the container of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Event {
-    /// It runs this, and that ends by itself.
+    /// It runs this, which exits by itself.
     Command(&'static str),
     LivenessFails,
     SandboxKilled,
@@ -19,16 +19,16 @@ enum Event {
     ImageMissing,
 }
 
-/// What becomes of it.
+/// What follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    /// It is started again, later and later, after an end with this code and reason.
+    /// It is restarted with back-off, after an exit with this code and reason.
     Again(i32, &'static str),
-    /// It is started again in a new sandbox.
+    /// It is restarted in a new sandbox.
     InNewSandbox,
-    /// The pod has ended, in this phase.
+    /// The pod has finished, in this phase.
     Ended(Phase, i32, &'static str),
-    /// It goes on as if nothing had happened.
+    /// It keeps running.
     Untouched,
     /// It is not started, and the pod waits for its image.
     Waits,

@@ -1,11 +1,11 @@
-//! The environment of a container, and `$(NAME)` wherever Kubernetes replaces it.
+//! The environment of a container, and the expansion of `$(NAME)`.
 
 use std::net::IpAddr;
 
 use super::NodeConfig;
 use crate::manifest::{Container, EnvValue, Pod, PodField};
 
-/// The variables, in order; of several with one name the last one counts, in its place.
+/// The variables, in order. Of several with one name only the last one is kept.
 pub(super) fn environment(
     node: &NodeConfig,
     pod: &Pod,
@@ -39,7 +39,7 @@ fn value_of(node: &NodeConfig, pod: &Pod, field: &PodField, ips: &[IpAddr]) -> S
     }
 }
 
-/// Replaces `$(NAME)` by the variable's value. One that is not there stays as it is written, and `$$` is one `$`.
+/// Replaces `$(NAME)` by the value of the variable. An unknown one is left as it is, and `$$` becomes `$`.
 pub(super) fn expand(text: &str, environment: &[(String, String)]) -> String {
     let mut expanded = String::with_capacity(text.len());
     let mut rest = text;
@@ -79,7 +79,7 @@ mod tests {
             ("plain", "plain"),
             ("$(A)", "1"),
             ("x$(A)y$(A)", "x1y1"),
-            // What was replaced is not looked at again.
+            // Values are not expanded again.
             ("$(B_2)", "$(A)"),
             ("$(NO)", "$(NO)"),
             ("$$(A)", "$(A)"),

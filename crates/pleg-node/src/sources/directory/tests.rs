@@ -1,4 +1,4 @@
-//! A real directory and the real kernel; tokio's time is paused, so that a wait for nothing ends at once.
+//! A real directory and the real kernel; tokio's time is paused, so that timeouts pass at once.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -13,7 +13,7 @@ fn manifest(name: &str, image: &str) -> String {
     )
 }
 
-/// A source that runs.
+/// A running source.
 struct Running {
     snapshots: mpsc::Receiver<Snapshot>,
     _stop: tokio_util::sync::DropGuard,
@@ -76,7 +76,7 @@ fn problems(snapshot: &Snapshot, directory: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Files that were there before are old ones.
+/// Makes a file look as if it was written long ago.
 fn old(path: &Path, text: &str) {
     std::fs::write(path, text).unwrap();
     let file = std::fs::File::options().write(true).open(path).unwrap();
@@ -120,7 +120,7 @@ async fn a_bad_file_keeps_its_pods_and_stops_nobody() {
     assert!(problem.starts_with("a.yaml: is neither YAML nor JSON: "), "{problem}");
     assert!(problem.ends_with("Pod default/web-n is kept as it was"), "{problem}");
 
-    // Another one that was never good: which pod it is about is known.
+    // A file that was never valid: the name of its pod is known.
     std::fs::write(
         dir.path().join("b.yaml"),
         manifest("db", "1").replace("image:", "imag:"),
@@ -133,7 +133,7 @@ async fn a_bad_file_keeps_its_pods_and_stops_nobody() {
         "b.yaml: document 1 (pod default/db): spec.containers[0].image: required field is missing; spec.containers[0].imag: unknown \
          field; did you mean image?"
     );
-    // Others run, and those who are mended run too.
+    // Other pods run, and so do fixed ones.
     std::fs::write(dir.path().join("c.yaml"), manifest("job", "1")).unwrap();
     source.until(&["a.yaml:web-n:1", "c.yaml:job-n:1"]).await;
     std::fs::write(dir.path().join("b.yaml"), manifest("db", "1")).unwrap();
@@ -142,7 +142,7 @@ async fn a_bad_file_keeps_its_pods_and_stops_nobody() {
     assert_eq!((mended.problems.len(), mended.complete), (0, true));
 }
 
-/// After a restart of ours: what was good before is not forgotten, and what is gone is not wanted.
+/// After a restart of `pleg node`: pods of broken files are kept, and pods of removed files are not desired.
 #[tokio::test(start_paused = true)]
 async fn a_file_that_was_broken_while_we_were_away_keeps_its_pods() {
     let dir = tempfile::tempdir().unwrap();
@@ -161,13 +161,13 @@ async fn a_file_that_was_broken_while_we_were_away_keeps_its_pods() {
     assert!(first.complete, "all that may run of them is known");
     let told = problems(&first, dir.path());
     assert!(told[0].ends_with("Pod default/a-n is kept as it was"), "{told:?}");
-    // Somewhere else they are no business of this source.
+    // Files of another directory do not belong to this source.
     let other = tempfile::tempdir().unwrap();
     let mut source = Running::start_knowing(other.path(), &before.pods);
     assert_eq!(source.snapshots.recv().await.unwrap().pods, []);
 }
 
-/// What was written down may be older than what runs, if we were killed in between: nobody is replaced before the file is read.
+/// The store may be older than what runs, if we were killed in between: no pod is replaced before its file is read.
 #[tokio::test(start_paused = true)]
 async fn what_was_known_of_a_file_that_was_just_edited_replaces_nobody() {
     let dir = tempfile::tempdir().unwrap();
@@ -180,7 +180,7 @@ async fn what_was_known_of_a_file_that_was_just_edited_replaces_nobody() {
     let mut source = Running::start_knowing(dir.path(), &before.pods);
     let first = source.snapshots.recv().await.unwrap();
     assert_eq!((words(&first).len(), first.complete), (0, false));
-    // Its writer has closed it, as the kernel tells.
+    // Its writer has closed it, as the kernel reports.
     std::fs::write(&file, manifest("a", "2")).unwrap();
     let read = source.until(&["a.yaml:a-n:2"]).await;
     assert!(read.complete);
@@ -208,8 +208,7 @@ async fn one_bad_document_keeps_the_pods_of_its_file() {
     );
 }
 
-/// Each error is told once a change: a kubelet logs a bad file again every 20 s.
-/// A file that was never good keeps nobody from ending what nobody wants, if it says what it is about.
+/// A file that was never valid does not keep orphaned pods alive, if the names of its pods are known.
 #[tokio::test(start_paused = true)]
 async fn who_is_refused_by_name_leaves_no_doubt_about_others() {
     for (text, complete, refused) in [
@@ -219,7 +218,7 @@ async fn who_is_refused_by_name_leaves_no_doubt_about_others() {
             None,
         ),
         (manifest("web", "1") + "  tolerations: []\n", true, Some("web-n")),
-        // These may be about any pod.
+        // These may define any pod.
         (manifest("Web!", "1"), false, None),
         ("kind: [".to_owned(), false, None),
         ("apiVersion: v1\n".to_owned(), false, None),
@@ -247,7 +246,7 @@ async fn nothing_is_told_twice() {
     assert_eq!(first.problems.len(), 2);
     let more = tokio::time::timeout(Duration::from_mins(10), source.snapshots.recv()).await;
     assert!(more.is_err(), "{more:?}");
-    // Touched, and still bad: that is news.
+    // Touched, and still not valid: that is a change.
     std::fs::write(dir.path().join("a.yaml"), "kind: Job\napiVersion: batch/v1\n").unwrap();
     source
         .until_it(|s| s.problems[0].what.contains("Job"), "the new problem")
@@ -268,7 +267,7 @@ async fn a_file_that_is_renamed_or_replaced_keeps_its_pod() {
         (vec!["b.yaml:web-n:1".to_owned()], 0)
     );
 
-    // As vim does it: away with the old one, then the new one is written.
+    // As vim does it: the old file is moved away, then the new one is written.
     std::fs::rename(&b, dir.path().join("b.yaml~")).unwrap();
     tokio::task::yield_now().await;
     let half = std::fs::File::create(&b).unwrap();
@@ -286,7 +285,7 @@ async fn a_file_that_is_renamed_or_replaced_keeps_its_pod() {
     }
 }
 
-/// As the atomic updates of mounted volumes do it, which turn a link to another directory.
+/// The atomic updates of mounted volumes: a symbolic link is pointed to another directory.
 #[tokio::test(start_paused = true)]
 async fn the_directory_may_be_a_link_that_turns() {
     let dir = tempfile::tempdir().unwrap();
@@ -301,7 +300,7 @@ async fn the_directory_may_be_a_link_that_turns() {
     symlink("v2", dir.path().join("next")).unwrap();
     std::fs::rename(dir.path().join("next"), &link).unwrap();
     source.until(&["a.yaml:web-n:2"]).await;
-    // And the watch has turned with it.
+    // The watch follows it.
     std::fs::write(dir.path().join("v2/a.yaml"), manifest("web", "3")).unwrap();
     source.until(&["a.yaml:web-n:3"]).await;
 }

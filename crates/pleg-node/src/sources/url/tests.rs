@@ -18,7 +18,7 @@ fn ok(body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())
 }
 
-/// Serves these answers, one a connection, and the last one again and again. An empty one is silence.
+/// Serves these answers, one per connection, and then the last one again and again. An empty one means no answer.
 async fn serve(answers: Vec<String>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/pods?node=n", listener.local_addr().unwrap());
@@ -106,7 +106,7 @@ async fn what_the_server_has_is_desired_and_trouble_changes_nothing() {
     assert_eq!(seen[6].0, ["b-n", "a-n"]);
 }
 
-/// What is wrong with one pod holds up no other.
+/// A problem of one pod does not affect others.
 #[tokio::test(start_paused = true)]
 async fn beside_a_pod_that_is_refused_the_others_change() {
     let bad = "{apiVersion: v1, kind: Pod, metadata: {name: bad}, spec: {tolerations: []}}";
@@ -144,7 +144,7 @@ async fn what_was_there_before_us_stays_while_the_server_is_down() {
     stop.cancel();
 }
 
-/// Who is not trusted does not say what runs here.
+/// A server that is not trusted does not decide what runs here.
 #[tokio::test]
 async fn https_is_for_those_who_are_trusted() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
