@@ -171,7 +171,7 @@ pub(crate) struct Report {
     pub(crate) refused_manifests: Vec<Complaint>,
 }
 
-/// A [`pleg_node::sources::Complaint`].
+/// A [`pleg_node::sources::SourceProblem`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Complaint {
     pub(crate) origin: String,
@@ -225,7 +225,7 @@ pub(crate) struct ReportJson {
     #[serde(flatten)]
     conditions: Conditions,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    refused_manifests: Vec<pleg_node::sources::Complaint>,
+    refused_manifests: Vec<pleg_node::sources::SourceProblem>,
 }
 
 impl ReportJson {
@@ -244,7 +244,7 @@ impl ReportJson {
 
     /// With what is wrong with the manifests of the node that `board` is of.
     pub(crate) fn with_refused(mut self, board: Option<&pleg_node::PodReports>) -> Self {
-        self.refused_manifests = board.map(pleg_node::PodReports::complaints).unwrap_or_default();
+        self.refused_manifests = board.map(pleg_node::PodReports::problems).unwrap_or_default();
         self
     }
 }

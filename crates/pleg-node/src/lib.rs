@@ -2,64 +2,74 @@
 //!
 //! It is a reader of the generator like any other: it consumes the feed, reads the cache, requests relists, and acts through CRI. This crate
 //! contains desired state and reconciliation: manifests, sources, pod workers, restarts and back-off, probes, pod status. It must not list or
-//! diff what the runtime has; `pleg` does that.
+//! diff what the runtime has; `pleg` does that. The README has an example.
 //!
 //! # Map
 //!
-//! Pure parts have no clock, no I/O and no task: callers pass in what they need.
+//! The folders are the stages, in the order in which a manifest passes them. Pure parts have no clock, no I/O and no task: callers pass in
+//! what they need.
 //!
 //! | part | job | kind |
 //! |---|---|---|
 //! | [`manifest`] | parses manifests into pods or refusals; the identity of static pods | pure |
-//! | [`sources`] | sources of manifests: a directory, a URL; merged into one desired state | tasks, and a pure merge |
-//! | [`status`] | the pod's status as Kubernetes shows it, from manifest, cache, probes, store | pure |
-//! | [`memory`] | the history of a pod: exits, attempts, back-off | pure |
-//! | `observed` | the state of each container, from cache and history | pure |
-//! | [`decide`] | the next actions for a pod, and until when to wait | pure |
-//! | [`cri`] | builds CRI requests from a manifest | pure |
-//! | `hands`, [`volumes`], `cgroups` | carries out decisions, through CRI and on disk | calls |
-//! | `worker` | the pod worker: waits for changes, decides, acts, requests a relist | a task per pod |
+//! | [`sources`] | sources of manifests (a directory, a URL), merged into one desired state | tasks, and a pure merge |
+//! | `node_loop` | ties sources, generator and workers together; finds orphaned pods: [`NodeLoop`] | one task |
+//! | `pod_workers` | the registry of pod workers, and the worker of each pod | a table, and a task per pod |
+//! | [`reconcile`] | what to do next about a pod: actions, restarts, back-off, history | pure |
+//! | [`executor`] | carries out actions through CRI and on disk; rotates logs | calls, and one task |
 //! | [`probes`] | liveness, readiness and startup probes | a table, and a task per container |
+//! | [`status`] | the pod status of the Kubernetes API, computed and published: [`PodReports`] | pure, and a table |
 //! | `store` | the state that survives a restart of `pleg node`: [`Store`] | a thread |
-//! | `sync` | the loop that ties them together | one task |
-//! | `workers` | the registry of pod workers; terminates orphaned pods, restarts panicked workers | a table |
-//! | `page` | an HTTP GET to a container, for probes and hooks | a call |
-//! | `tls` | HTTPS, for probes, hooks and URLs | |
-//! | `ports` | which pod owns which host port | a table |
-//! | `logs` | rotates container logs | a check every 10 s |
+//! | `net` | HTTP GET and TLS, for probes, hooks and URLs | calls |
+//! | [`host`] | facts about this machine, and the clock | calls |
 //! | `metrics` | the metrics of a node | counters |
-//! | [`host`] | facts about this machine | read once |
-//! | [`board`] | the published status of each pod | a table |
+//!
+//! # Where do I find …
+//!
+//! | question | file |
+//! |---|---|
+//! | whether a container is restarted | `reconcile/restart.rs` |
+//! | when it is restarted | `reconcile/backoff.rs` |
+//! | what a field of a manifest means, or why it is refused | `manifest/spec.rs`, `manifest/container.rs` |
+//! | the request that a CRI call gets | `executor/requests/` |
+//! | why a pod is not admitted | `pod_workers/host_ports.rs` |
+//! | who terminates a pod without a manifest | `pod_workers/orphans.rs` |
 //!
 //! # Tasks and channels
 //!
 //! | task | reads | writes | by |
 //! |---|---|---|---|
-//! | a source (one each) | files, a URL; its timer | all pods it has now | `mpsc` to the sync loop |
-//! | sync loop (one) | sources, the generator's feed, health, workers that ended | the desired state of each pod; wake-ups | a `watch` and a `Notify` for each worker |
-//! | worker (one per pod) | these two, the cache by `newer_than`, its own timer | CRI; the board | |
+//! | a source (one each) | files, a URL; its timer | all pods it has now | `mpsc` to the node loop |
+//! | node loop (one) | sources, the generator's feed, health, exits of workers | the desired state of each pod; wake-ups | a `watch` and a `Notify` for each worker |
+//! | pod worker (one per pod) | these two, the cache by `newer_than`, its own timer | CRI; its report | |
 //! | probes (one task per running container with probes) | its timer, the container's answer | results | a table, and the worker's `Notify` |
-//! | logs (one) | log sizes; the board and the cache | renamed logs; CRI | |
-//! | store (a thread) | the history of pods | one file | a map under a mutex, and a `Condvar` |
+//! | log rotation (one) | log sizes; the reports and the cache | renamed logs; CRI | |
+//! | store (a thread) | histories and manifests of pods | one file | a map under a mutex, and a `Condvar` |
 //!
 //! The feed is read in every state of health: a kubelet that stops reading while unhealthy can deadlock for good.
 
 pub mod executor;
 pub mod host;
 pub mod manifest;
-mod metrics;
-mod net;
-mod node_loop;
-mod pod_workers;
 pub mod probes;
 pub mod reconcile;
 pub mod sources;
 pub mod status;
+
+mod error;
+mod metrics;
+mod net;
+mod node_loop;
+mod pod_workers;
 mod store;
 #[cfg(test)]
 mod testing;
 
-pub use executor::logs::LogBounds;
+pub use executor::logs::LogLimits;
 pub use node_loop::{HEARTBEAT, NodeLoop, foreign_pods};
 pub use status::reports::{PodList, PodReports, Report};
 pub use store::{Store, StoreError};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,4 +1,4 @@
-//! What a node counts. The kubelet's names where the meaning is the same; ours are `pleg_node_*`. No pod is a label.
+//! Metrics of a node: the kubelet's names where the meaning is the same, else `pleg_node_*`. Pods are never labels.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use prometheus::{
 };
 
 use crate::manifest::{ProbeKind, Role};
-use crate::reconcile::decide::Why;
-use crate::sources::Complaint;
+use crate::reconcile::action::KillReason;
+use crate::sources::SourceProblem;
 
-/// As far as the longest grace period that people write.
+/// Up to the longest grace periods in use.
 const BUCKETS: [f64; 14] = [
     0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
 ];
 
-/// All of them. Clones count together.
+/// All metrics of a node. Clones count together.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeMetrics {
     pod_start: Histogram,
@@ -36,27 +36,27 @@ pub(crate) struct NodeMetrics {
     refusals: IntCounter,
     skips: IntCounterVec,
     stale: IntGauge,
-    falls: IntCounter,
+    worker_panics: IntCounter,
     rotations: IntCounterVec,
 }
 
-/// What a worker is at.
+/// What the actions of a pod worker are part of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
-    /// It brings its pod up.
+    /// The start of a pod.
     Create,
-    /// It keeps it as it is wanted.
+    /// A change of a running pod.
     Sync,
-    /// It ends it.
+    /// The termination of a pod.
     Terminate,
 }
 
-/// Why nothing was decided about a pod.
+/// Why no decision was made about a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Skip {
-    /// The runtime does not tell about this pod.
+    /// This pod cannot be observed.
     Quarantined,
-    /// The runtime tells nothing.
+    /// The runtime cannot be observed.
     Runtime,
 }
 
@@ -67,19 +67,20 @@ fn container_type(role: Role) -> &'static str {
     }
 }
 
-fn why_killed(why: Why) -> &'static str {
-    match why {
-        Why::Probe(kind) => kind.name(),
-        Why::Sandbox => "sandbox",
-        Why::Double => "double",
-        Why::Unknown => "unknown",
-        Why::Finished => "finished",
-        Why::End => "end",
+/// The value of the label `why`.
+fn kill_label(reason: KillReason) -> &'static str {
+    match reason {
+        KillReason::Probe(kind) => kind.name(),
+        KillReason::SandboxUnusable => "sandbox",
+        KillReason::Duplicate => "double",
+        KillReason::StateUnknown => "unknown",
+        KillReason::PodFinished => "finished",
+        KillReason::PodTerminating => "end",
     }
 }
 
 impl NodeMetrics {
-    /// All at zero. Fails only where the registry has such metrics already: those of another node.
+    /// All at zero. Fails only if the registry already has the metrics of another node.
     #[rustfmt::skip]
     pub(crate) fn new(registry: &Registry) -> prometheus::Result<Self> {
         let make = Make(registry);
@@ -102,7 +103,7 @@ impl NodeMetrics {
             refusals: make.counter("pleg_node_manifest_refusals_total", "New manifest problems.")?,
             skips: make.counters("pleg_node_sync_skips_total", "Decisions skipped because the observed status is not fresh: of one pod (quarantined) or of all (runtime, counted once a second).", &["reason"])?,
             stale: make.gauge("pleg_node_stale", "1 if pod statuses are stale because the runtime cannot be observed.")?,
-            falls: make.counter("pleg_node_worker_falls_total", "Pod workers that panicked and were restarted.")?,
+            worker_panics: make.counter("pleg_node_worker_falls_total", "Pod workers that panicked and were restarted.")?,
             rotations: make.counters("pleg_node_log_rotations_total", "Container log rotations, by result.", &["result"])?,
         };
         for operation in ["create", "sync", "terminate"] {
@@ -117,7 +118,7 @@ impl NodeMetrics {
         for result in ["successful", "failed"] {
             all.rotations.with_label_values(&[result]).inc_by(0);
         }
-        all.wanted(0);
+        all.desired(0);
         Ok(all)
     }
 
@@ -125,7 +126,7 @@ impl NodeMetrics {
         self.pod_start.observe(took.as_secs_f64());
     }
 
-    pub(crate) fn worked(&self, operation: Operation, took: Duration) {
+    pub(crate) fn operation(&self, operation: Operation, took: Duration) {
         let name = match operation {
             Operation::Create => "create",
             Operation::Sync => "sync",
@@ -134,7 +135,7 @@ impl NodeMetrics {
         self.worker.with_label_values(&[name]).observe(took.as_secs_f64());
     }
 
-    pub(crate) fn wanted(&self, pods: usize) {
+    pub(crate) fn desired(&self, pods: usize) {
         let pods = i64::try_from(pods).unwrap_or(i64::MAX);
         self.desired.with_label_values(&["true"]).set(pods);
     }
@@ -152,7 +153,7 @@ impl NodeMetrics {
         self.started_pods_errors.inc_by(u64::from(!made));
     }
 
-    /// A start of a container, and why it failed.
+    /// A start of a container, and the reason if it failed.
     pub(crate) fn container(&self, role: Role, attempt: u32, failed: Option<&'static str>) {
         let kind = container_type(role);
         self.started_containers.with_label_values(&[kind]).inc();
@@ -163,8 +164,8 @@ impl NodeMetrics {
         }
     }
 
-    pub(crate) fn kill(&self, why: Why) {
-        self.kills.with_label_values(&[why_killed(why)]).inc();
+    pub(crate) fn kill(&self, reason: KillReason) {
+        self.kills.with_label_values(&[kill_label(reason)]).inc();
     }
 
     pub(crate) fn probe(&self, kind: ProbeKind, success: bool) {
@@ -172,11 +173,11 @@ impl NodeMetrics {
         self.probes.with_label_values(&[kind.name(), result]).inc();
     }
 
-    /// What is wrong with manifests now, and was before.
-    pub(crate) fn complaints(&self, before: &[Complaint], now: &[Complaint]) {
+    /// Manifest problems now, and before.
+    pub(crate) fn problems(&self, before: &[SourceProblem], now: &[SourceProblem]) {
         self.refused.set(i64::try_from(now.len()).unwrap_or(i64::MAX));
-        let before: BTreeSet<&Complaint> = before.iter().collect();
-        let new = now.iter().filter(|complaint| !before.contains(complaint)).count();
+        let before: BTreeSet<&SourceProblem> = before.iter().collect();
+        let new = now.iter().filter(|problem| !before.contains(problem)).count();
         self.refusals.inc_by(u64::try_from(new).unwrap_or(u64::MAX));
     }
 
@@ -197,12 +198,12 @@ impl NodeMetrics {
         self.rotations.with_label_values(&[result]).inc();
     }
 
-    pub(crate) fn fall(&self) {
-        self.falls.inc();
+    pub(crate) fn worker_panic(&self) {
+        self.worker_panics.inc();
     }
 }
 
-/// Makes metrics and registers them, so that each stands in one line above.
+/// Creates and registers metrics, so that each is one line above.
 struct Make<'a>(&'a Registry);
 
 impl Make<'_> {

@@ -1,275 +1,226 @@
-//! The loop that ties sources, the generator and the workers together.
+//! The loop that ties sources, the generator and the pod workers together.
 //!
-//! It decides nothing about a pod: it gives each worker the desired state of its pod and wakes it when something may have changed. A pod
-//! whose name is still used by a terminating one waits. The feed is read in every state of health, and there is no periodic sync of
-//! everything: each worker wakes by itself when its back-off or deadline is over.
+//! In: snapshots of sources, the generator's feed and health, exits of workers. Out: the desired state of each pod and wake-ups, to its
+//! worker. The loop owns the stages (the merge of sources, the registry of workers, the search for orphans) and decides nothing about a
+//! pod. A pod whose name is still used by a terminating one waits. The feed is read in every state of health, and there is no periodic sync
+//! of all pods: each worker wakes by itself when its back-off or deadline is over.
+
+mod health;
+mod orphan_search;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use pleg::{Item, Overflow, Pleg, PodRef, PodUid, Start};
-use pleg_cri::{Client, v1};
+use pleg_cri::Client;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::executor::logs::{LogBounds, Logs};
-use crate::executor::requests::{NODE_LABEL, Node};
+use self::orphan_search::{Listed, OrphanSearch};
+use crate::executor::logs::{LogLimits, LogRotator};
+use crate::executor::requests::NodeConfig;
 use crate::manifest::NodeName;
-use crate::metrics::Skip;
 use crate::pod_workers::PodWorkers;
-use crate::pod_workers::worker::Shared;
-use crate::sources::{Change, Desired, Origin, Snapshot};
+use crate::pod_workers::context::NodeContext;
+use crate::sources::{Change, DesiredState, Origin, Snapshot};
 use crate::status::Stale;
 use crate::status::reports::PodReports;
 use crate::store::Store;
 
+pub use self::orphan_search::foreign_pods;
+
 /// How often health is checked, so that statuses say when they are stale.
 const HEALTH_TICK: Duration = Duration::from_secs(1);
-/// How often the runtime is asked whether it is there at all, while full relists are rarer: [`pleg::Config::heartbeat`]. A
-/// runtime that freezes right after a relist would otherwise look idle until the next one, a minute later.
+/// Period of the runtime monitor's heartbeat while full relists are rarer: [`pleg::Config::heartbeat`]. Without it, a runtime
+/// that freezes right after a relist looks idle until the next one, a minute later.
 pub const HEARTBEAT: Duration = Duration::from_secs(2);
 /// How often orphaned pods are searched for.
 const ORPHAN_TICK: Duration = Duration::from_mins(1);
 
-/// Pods on this runtime that belong to another owner, such as a kubelet, which would compete with us.
-pub async fn foreign_pods(client: &Client, node: &NodeName) -> Result<Vec<PodRef>, pleg_cri::Error> {
-    let listed = client.call(v1::ListPodSandboxRequest::default()).await?;
-    let foreign = |sandbox: &v1::PodSandbox| sandbox.labels.get(NODE_LABEL).map(String::as_str) != Some(node.as_str());
-    Ok(listed.items.into_iter().filter(foreign).filter_map(pod_of).collect())
-}
-
-/// Pods on this runtime that are this node's, as their label says.
-async fn ours(client: Client, node: String) -> Result<Vec<PodRef>, pleg_cri::Error> {
-    let filter = v1::PodSandboxFilter {
-        label_selector: [(NODE_LABEL.to_owned(), node)].into(),
-        ..Default::default()
-    };
-    let listed = client.call(v1::ListPodSandboxRequest { filter: Some(filter) }).await?;
-    let named = listed.items.into_iter().filter_map(pod_of);
-    Ok(named.filter(|pod| !pod.uid.as_str().is_empty()).collect())
-}
-
-fn pod_of(sandbox: v1::PodSandbox) -> Option<PodRef> {
-    let metadata = sandbox.metadata?;
-    Some(PodRef {
-        uid: metadata.uid.into(),
-        namespace: metadata.namespace.into(),
-        name: metadata.name.into(),
-    })
-}
-
 /// A node: reconciles its pods with what sources desire. Built without side effects; [`NodeLoop::run`] starts it.
 #[derive(Debug)]
 pub struct NodeLoop {
-    client: Client,
     name: NodeName,
     workers: PodWorkers,
     stale: watch::Sender<Option<Arc<Stale>>>,
-    desired: Desired,
+    desired: DesiredState,
+    orphans: OrphanSearch,
+    /// It was logged that orphaned pods are kept because a source is incomplete.
+    logged_kept_orphans: bool,
     store: Option<Store>,
-    logs: LogBounds,
+    log_limits: LogLimits,
 }
 
-/// A search for pods that carry our label, beside the loop: a list may hang for minutes, and nothing may wait for it.
-type Search = JoinSet<Result<Vec<PodRef>, pleg_cri::Error>>;
-
 impl NodeLoop {
-    /// For the runtime behind `client`, which the generator of `pleg` looks at, with a [`pleg::RuntimeMonitor`] that has a [`HEARTBEAT`]. `sources` are those who will send snapshots. Its
-    /// metrics are the generator's too; fails only where those of another node are there already.
+    /// For the runtime behind `client`, which the generator of `pleg` observes, with a [`pleg::RuntimeMonitor`] that has a [`HEARTBEAT`].
+    /// `sources` are those that will send snapshots. Its metrics are registered with the generator's; fails only if those of another node
+    /// are registered already.
     pub fn new(
         client: Client,
         pleg: Pleg,
-        node: Node,
+        node: NodeConfig,
         sources: impl IntoIterator<Item = Origin>,
         runtime: &str,
     ) -> prometheus::Result<Self> {
         let (stale, is_stale) = watch::channel(None);
         let name = node.name.clone();
-        let shared = Shared::new(client.clone(), pleg, node, runtime, is_stale)?;
+        let context = NodeContext::new(client.clone(), pleg, node, runtime, is_stale)?;
         Ok(Self {
-            client,
+            orphans: OrphanSearch::new(client, &name),
             name,
-            workers: PodWorkers::new(shared),
+            workers: PodWorkers::new(context),
             stale,
-            desired: Desired::new(sources),
+            desired: DesiredState::new(sources),
+            logged_kept_orphans: false,
             store: None,
-            logs: LogBounds::default(),
+            log_limits: LogLimits::default(),
         })
     }
 
-    /// Begins with what is in this store, and keeps there what has to survive a restart.
+    /// Starts with what is in this store, and saves there what has to survive a restart.
     #[must_use]
     pub fn with_store(mut self, mut store: Store) -> Self {
-        let kept = store.manifests(&self.name);
-        self.workers.remember(store.take_remembered(), kept);
-        self.workers.shared.keeper = Some(store.keeper());
+        let pods = store.manifests(&self.name);
+        self.workers.restore(store.take_histories(), pods);
+        self.workers.context.store = Some(store.writer());
         self.store = Some(store);
         self
     }
 
-    /// How much of containers' logs is kept.
+    /// How much of container logs is kept.
     #[must_use]
-    pub fn with_logs(mut self, bounds: LogBounds) -> Self {
-        self.logs = bounds;
+    pub fn with_logs(mut self, limits: LogLimits) -> Self {
+        self.log_limits = limits;
         self
     }
 
-    /// Where the node's pods are shown.
-    pub fn board(&self) -> PodReports {
-        self.workers.shared.board.clone()
+    /// The published status of the node's pods.
+    pub fn reports(&self) -> PodReports {
+        self.workers.context.reports.clone()
     }
 
-    /// Makes pods be what snapshots want, until it is shut down. What runs goes on running then.
+    /// Makes pods what snapshots say, until shutdown. Pods keep running then.
     pub async fn run(mut self, mut snapshots: mpsc::Receiver<Snapshot>, shutdown: CancellationToken) {
-        self.workers.ends_with(shutdown.child_token());
-        let logs = Logs::new(self.workers.shared.clone(), self.logs).run(shutdown.child_token());
+        self.workers.stop_with(shutdown.child_token());
+        let logs = LogRotator::new(self.workers.context.clone(), self.log_limits).run(shutdown.child_token());
         let logs = tokio::spawn(logs);
-        let pleg = self.workers.shared.pleg.clone();
+        let pleg = self.workers.context.pleg.clone();
         let mut feed = pleg.subscribe(Start::Now, Overflow::PodSync);
-        // Which of two pods with one name runs can be told only after a relist of everything, and which of them are ours only after a
-        // list by our label.
-        let first = pleg.request_all();
-        let (cache, mut seen, mut found) = (pleg.cache().clone(), false, false);
-        let tick = |period: Duration| {
-            let mut tick = interval_at(Instant::now() + period, period);
-            tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            tick
-        };
-        let (mut health, mut orphans) = (tick(HEALTH_TICK), tick(ORPHAN_TICK));
-        let (mut searched, mut spared, mut open) = (false, false, true);
-        let mut search = Search::new();
-        self.search(&mut search);
+        // Which of two pods with one name runs is known only after a full relist, and which pods are ours only after a list by our label.
+        let first_relist = pleg.request_all();
+        let (cache, mut relisted, mut open) = (pleg.cache().clone(), false, true);
+        let (mut health_tick, mut orphan_tick) = (every(HEALTH_TICK), every(ORPHAN_TICK));
+        self.orphans.start();
         loop {
-            if seen && found && !searched && search.is_empty() && self.desired.is_complete() {
-                searched = true;
-                self.search(&mut search);
+            let ready = relisted && self.orphans.knows_preexisting();
+            if ready && self.desired.is_complete() {
+                self.orphans.start_if_due();
             }
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
                 item = feed.next() => match item {
-                    // What cannot be seen of a pod is no change of it.
+                    // That a pod cannot be observed is no change of the pod.
                     Some(Item::Event(event)) if event.kind.is_trouble() => {}
-                    Some(Item::Event(event)) => self.workers.tell(event.pod.as_ref()),
-                    Some(Item::Gap(_)) => self.workers.tell(None),
+                    Some(Item::Event(event)) => self.workers.wake(event.pod.as_ref()),
+                    Some(Item::Gap(_)) => self.workers.wake(None),
                     None => break,
                 },
-                Some((id, ended)) = self.workers.next_end() => self.workers.ended(id, ended),
-                Some(answer) = search.join_next() => match answer {
-                    Ok(Ok(ours)) if !std::mem::replace(&mut found, true) => self.workers.found(ours),
-                    // A source may have fallen silent since.
-                    Ok(Ok(ours)) if self.desired.is_complete() => self.end_orphans(ours),
-                    Ok(Ok(_)) => searched = false,
-                    Ok(Err(error)) => warn!(%error, "cannot search for orphaned pods"),
-                    Err(error) => warn!(%error, "cannot search for orphaned pods"),
-                },
-                _ = cache.synced(first, Duration::MAX), if !seen => seen = true,
-                snapshot = snapshots.recv(), if seen && found && open => match snapshot {
+                Some((id, exit)) = self.workers.next_exit() => self.workers.on_exit(id, exit),
+                Some(listed) = self.orphans.next() => self.on_listed(listed),
+                _ = cache.synced(first_relist, Duration::MAX), if !relisted => relisted = true,
+                snapshot = snapshots.recv(), if ready && open => match snapshot {
                     Some(snapshot) => self.apply(snapshot),
                     None => open = false,
                 },
-                _ = health.tick() => {
-                    self.look_at_health();
-                    if !found && search.is_empty() {
-                        self.search(&mut search);
-                    }
+                _ = health_tick.tick() => {
+                    self.check_health();
+                    self.orphans.retry_preexisting();
                 }
-                _ = orphans.tick() => {
-                    searched = false;
-                    let spares = seen && found && self.desired.all_have_spoken() && !self.desired.is_complete();
-                    if spares && !std::mem::replace(&mut spared, true) {
-                        warn!("keeping orphaned pods: a manifest cannot be read, and they may belong to it; see `pleg node problems`");
-                    }
-                    spared &= spares;
+                _ = orphan_tick.tick() => {
+                    self.orphans.set_due();
+                    self.log_kept_orphans(ready);
                 }
             }
         }
+        self.stop(logs).await;
+    }
+
+    async fn stop(mut self, logs: JoinHandle<()>) {
         self.workers.shut_down().await;
         // A panic is already in the log and affects nothing else.
         let _ = logs.await;
         if let Some(store) = self.store.take() {
-            // It writes what is left.
+            // Writes what is left: blocking.
             let _ = tokio::task::spawn_blocking(move || drop(store)).await;
         }
     }
 
-    fn search(&self, search: &mut Search) {
-        search.spawn(ours(self.client.clone(), self.name.to_string()));
-    }
-
-    fn end_orphans(&mut self, ours: Vec<PodRef>) {
-        let wanted: BTreeSet<PodUid> = self.desired.pods().map(|offer| offer.pod.id.uid.clone()).collect();
-        let refused = self.desired.refused();
-        let spared = refused.iter().map(|refused| refused.id.full_name()).collect();
-        self.workers.end_orphans(ours, &wanted, &spared);
-    }
-
     fn apply(&mut self, snapshot: Snapshot) {
-        let cache = self.workers.shared.pleg.cache().clone();
+        let cache = self.workers.context.pleg.cache().clone();
         let merged = self.desired.apply(snapshot, |uid| cache.get(uid).is_some());
         for conflict in &merged.new_conflicts {
             warn!(origin = %conflict.origin, "{}", conflict.what);
         }
-        let spoken = self.desired.all_have_spoken();
+        let all_reported = self.desired.all_reported();
         for change in merged.changes {
             match change {
-                Change::Add(offer) => self.workers.begin(offer, spoken),
+                Change::Add(desired) => self.workers.start_pod(desired, all_reported),
                 Change::Update { old, new } => {
                     info!(pod = %new.pod.id, %old, new = %new.pod.id.uid, "manifest changed");
-                    self.workers.end(&old);
-                    self.workers.begin(new, spoken);
+                    self.workers.terminate(&old);
+                    self.workers.start_pod(new, all_reported);
                 }
                 Change::Remove(pod) => {
                     info!(pod = %pod.id, "manifest removed");
                     self.workers.remove(&pod);
                 }
-                Change::Reconcile(offer) => self.workers.reconcile(&offer),
+                Change::Reconcile(desired) => self.workers.reconcile(&desired),
             }
         }
-        self.workers.begin_waiting(spoken);
-        let (shared, complaints) = (&self.workers.shared, self.desired.complaints());
-        shared.metrics.wanted(self.desired.pods().count());
-        shared.metrics.complaints(&shared.board.complaints(), &complaints);
-        shared.board.set_complaints(complaints);
-        shared.board.set_refused(self.desired.refused());
+        self.workers.start_waiting(all_reported);
+        let (context, problems) = (&self.workers.context, self.desired.problems());
+        context.metrics.desired(self.desired.pods().count());
+        context.metrics.problems(&context.reports.problems(), &problems);
+        context.reports.set_problems(problems);
+        context.reports.set_refused(self.desired.refused());
     }
 
-    fn look_at_health(&mut self) {
-        let pleg = &self.workers.shared.pleg;
-        let report = pleg.health().report();
-        let last_look = report.last_seen_seconds;
-        let last_look = last_look.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-        // How long nothing was heard of the runtime, neither by a relist nor by the monitor's heartbeat.
-        let answered = pleg.readiness().last_answer().map(|at| at.elapsed());
-        let quiet = answered.into_iter().chain(last_look).min();
-        let why = report.why_stale();
-        let bad = why.is_some();
-        let metrics = &self.workers.shared.metrics;
-        metrics.stale(bad);
-        if bad {
-            metrics.skip(Skip::Runtime);
+    fn on_listed(&mut self, listed: Listed) {
+        match listed {
+            Listed::Preexisting(ours) => self.workers.set_preexisting(ours),
+            Listed::Ours(ours) if self.desired.is_complete() => self.terminate_orphans(ours),
+            // A source has become incomplete meanwhile.
+            Listed::Ours(_) => self.orphans.set_due(),
+            Listed::Failed => {}
         }
-        self.stale.send_if_modified(|stale| {
-            if stale.is_some() == bad {
-                return false;
-            }
-            *stale = bad.then(|| {
-                let now = self.workers.shared.clock.now();
-                warn!("pausing all pods: their status is stale: {}", report.message);
-                Arc::new(Stale {
-                    // Before the first relist nothing is known, whoever answers.
-                    as_of: last_look.and(quiet).and_then(|quiet| now.saturating_sub(quiet).ok()),
-                    why: why.unwrap_or_default(),
-                })
-            });
-            if !bad {
-                info!("resuming all pods: their status is fresh again");
-            }
-            true
-        });
     }
+
+    fn terminate_orphans(&mut self, ours: Vec<PodRef>) {
+        let desired: BTreeSet<PodUid> = self.desired.pods().map(|desired| desired.pod.id.uid.clone()).collect();
+        let refused = self.desired.refused();
+        let spared = refused.iter().map(|refused| refused.id.full_name()).collect();
+        self.workers.terminate_orphans(ours, &desired, &spared);
+    }
+
+    /// Logs once that orphaned pods are kept.
+    fn log_kept_orphans(&mut self, ready: bool) {
+        let kept = ready && self.desired.all_reported() && !self.desired.is_complete();
+        if kept && !self.logged_kept_orphans {
+            warn!(
+                "keeping orphaned pods: a manifest cannot be read, and they may belong to it; see `pleg node problems`"
+            );
+        }
+        self.logged_kept_orphans = kept;
+    }
+}
+
+fn every(period: Duration) -> Interval {
+    let mut tick = interval_at(Instant::now() + period, period);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    tick
 }

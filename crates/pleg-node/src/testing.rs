@@ -1,4 +1,4 @@
-//! Pods and their statuses, as tests write them.
+//! Pods, statuses and decisions for tests.
 
 use std::sync::Arc;
 
@@ -6,21 +6,22 @@ use jiff::Timestamp;
 use pleg::{ContainerState, ContainerStatus, PodStatus, SandboxState, SandboxStatus};
 
 use crate::manifest::{NodeName, Pod, ProbeKind, read};
-use crate::probes::Results;
-use crate::reconcile::decide::{Busy, Decision, Goal, Situation, decide};
+use crate::probes::ProbeResults;
+use crate::reconcile::action::InFlight;
+use crate::reconcile::decide::{Decision, DecisionInput, Goal, decide};
 use crate::reconcile::history::PodHistory;
 
-/// A moment, in seconds.
+/// A time, in seconds.
 pub(crate) fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).unwrap()
 }
 
-/// A pod named `p`, of what is in its `spec`.
+/// A pod named `p` with this `spec`.
 pub(crate) fn pod(spec: &str) -> Arc<Pod> {
     pod_named("p", spec)
 }
 
-/// A pod of what is in its `spec`.
+/// A pod with this `spec`.
 pub(crate) fn pod_named(name: &str, spec: &str) -> Arc<Pod> {
     let text = format!("{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, spec: {{{spec}}}}}");
     let mut found = read(text.as_bytes(), &NodeName::new("n").unwrap()).unwrap();
@@ -28,38 +29,38 @@ pub(crate) fn pod_named(name: &str, spec: &str) -> Arc<Pod> {
     found.pods.remove(0)
 }
 
-/// A pod, what is seen of it and what is known about it.
+/// The input of a decision or a status, built step by step.
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
     pub(crate) pod: Arc<Pod>,
     pub(crate) status: PodStatus,
-    pub(crate) memory: PodHistory,
-    pub(crate) probes: Results,
-    pub(crate) busy: Busy,
+    pub(crate) history: PodHistory,
+    pub(crate) probes: ProbeResults,
+    pub(crate) in_flight: InFlight,
     pub(crate) goal: Goal,
     pub(crate) now: i64,
 }
 
 impl Case {
-    /// Of a pod with this `spec`; the time is 1000 s, and it was taken on at 0.
+    /// For a pod with this `spec` that was accepted at 0 s; the time is 1000 s.
     pub(crate) fn new(spec: &str) -> Self {
         let pod = pod(spec);
-        let memory = PodHistory {
+        let history = PodHistory {
             started_at: Some(at(0)),
             ..PodHistory::default()
         };
         Self {
             status: PodStatus::empty(pod.id.clone()),
             pod,
-            memory,
-            probes: Results::default(),
-            busy: Busy::default(),
+            history,
+            probes: ProbeResults::default(),
+            in_flight: InFlight::default(),
             goal: Goal::Run,
             now: 1000,
         }
     }
 
-    /// With a sandbox `s0`, `s1`, … made at that time; the newest comes last.
+    /// Adds a sandbox (`s0`, then `s1`, …) created at that time.
     pub(crate) fn sandbox(mut self, ready: bool, created: i64) -> Self {
         let attempt = u32::try_from(self.status.sandboxes.len()).unwrap();
         let sandbox = SandboxStatus {
@@ -106,36 +107,36 @@ impl Case {
         self
     }
 
-    /// With a container that runs since then, as the next attempt of that name: `app0`, `app1`, …
+    /// Adds a container that runs since then, as the next attempt of that name: `app0`, `app1`, …
     pub(crate) fn running(self, name: &str, since: i64) -> Self {
         self.container(name, ContainerState::Running, since, None)
     }
 
-    /// With a container that was made then and never started.
+    /// Adds a container that was created then and never started.
     pub(crate) fn created(self, name: &str, since: i64) -> Self {
         self.container(name, ContainerState::Created, since, None)
     }
 
-    /// With a container that the runtime lost track of.
+    /// Adds a container whose state the runtime does not know.
     pub(crate) fn unknown(self, name: &str, since: i64) -> Self {
         self.container(name, ContainerState::Unknown, since, None)
     }
 
-    /// With a container that ran from one second before `end` to then.
+    /// Adds a container that ran for one second and exited at `end`.
     pub(crate) fn exited(self, name: &str, end: i64, code: i32) -> Self {
         let reason = if code == 0 { "Completed" } else { "Error" };
         self.container(name, ContainerState::Exited, end - 1, Some((end, code, reason)))
     }
 
-    /// With the result of a probe.
+    /// Adds a probe result.
     pub(crate) fn probe(mut self, id: &str, kind: ProbeKind, success: bool) -> Self {
         self.probes.set(&id.into(), kind, success);
         self
     }
 
-    /// While something is done about this container.
-    pub(crate) fn busy(mut self, name: &str) -> Self {
-        self.busy.containers.insert(name.to_owned());
+    /// While an action on this container is in flight.
+    pub(crate) fn in_flight(mut self, name: &str) -> Self {
+        self.in_flight.containers.insert(name.to_owned());
         self
     }
 
@@ -145,36 +146,36 @@ impl Case {
         self
     }
 
-    /// It learns from what it sees.
-    pub(crate) fn learnt(mut self) -> Self {
-        self.memory.learn(&self.status, at(self.now));
+    /// Records the status in the history.
+    pub(crate) fn observed(mut self) -> Self {
+        self.history.observe(&self.status, at(self.now));
         self
     }
 
-    /// The runtime shows nothing of it any more.
+    /// Removes everything from the runtime.
     pub(crate) fn cleaned(mut self) -> Self {
         self.status = PodStatus::empty(self.pod.id.clone());
         self
     }
 
     pub(crate) fn decide(&self) -> Decision {
-        let mut memory = self.memory.clone();
-        memory.learn(&self.status, at(self.now));
-        decide(&Situation {
+        let mut history = self.history.clone();
+        history.observe(&self.status, at(self.now));
+        decide(&DecisionInput {
             pod: &self.pod,
             goal: self.goal,
             status: &self.status,
-            memory: &memory,
+            history: &history,
             probes: &self.probes,
-            busy: &self.busy,
+            in_flight: &self.in_flight,
             now: at(self.now),
         })
     }
 }
 
-/// A node whose directories are beneath this one.
-pub(crate) fn node(directory: &std::path::Path) -> crate::executor::requests::Node {
-    crate::executor::requests::Node {
+/// A node with its directories below this one.
+pub(crate) fn node(directory: &std::path::Path) -> crate::executor::requests::NodeConfig {
+    crate::executor::requests::NodeConfig {
         name: NodeName::new("n").unwrap(),
         ips: vec!["192.0.2.1".parse().unwrap()],
         memory: 8 << 30,

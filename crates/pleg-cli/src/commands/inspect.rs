@@ -265,24 +265,10 @@ fn offer(name: &PodName, mut others: Vec<String>) -> String {
     }
 }
 
-/// How many letters have to be changed, added, left out or swapped with their neighbour to get from one to the other.
+/// The edit distance of two names, where swapping two neighbouring letters is one edit.
 fn distance(a: &str, b: &str) -> usize {
-    let a: Vec<char> = a.chars().take(256).collect();
-    let b: Vec<char> = b.chars().take(256).collect();
-    let mut before = vec![0; b.len() + 1];
-    let mut last: Vec<usize> = (0..=b.len()).collect();
-    for i in 1..=a.len() {
-        let mut row = vec![i; b.len() + 1];
-        for j in 1..=b.len() {
-            let changed = last[j - 1] + usize::from(a[i - 1] != b[j - 1]);
-            row[j] = changed.min(last[j] + 1).min(row[j - 1] + 1);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                row[j] = row[j].min(before[j - 2] + 1);
-            }
-        }
-        before = std::mem::replace(&mut last, row);
-    }
-    last[b.len()]
+    let shortened = |text: &str| text.chars().take(256).collect::<String>();
+    strsim::osa_distance(&shortened(a), &shortened(b))
 }
 
 #[cfg(test)]

@@ -12,10 +12,10 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use pleg::{CriRuntime, Generator, Metrics};
 use pleg_cri::{Client, Deadlines, v1};
-use pleg_node::executor::requests::{Cgroups, Node};
+use pleg_node::executor::requests::{Cgroups, NodeConfig};
 use pleg_node::manifest::{NodeName, Quantity};
 use pleg_node::sources::{DirectorySource, UrlSource};
-use pleg_node::{LogBounds, NodeLoop, Store, host};
+use pleg_node::{LogLimits, NodeLoop, Store, host};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -105,10 +105,10 @@ impl NodeArgs {
         self.what.is_none()
     }
 
-    fn log_bounds(&self) -> LogBounds {
-        LogBounds {
-            most_bytes: self.container_log_max_size,
-            most_files: self.container_log_max_files.into(),
+    fn log_limits(&self) -> LogLimits {
+        LogLimits {
+            max_bytes: self.container_log_max_size,
+            max_files: self.container_log_max_files.into(),
         }
     }
 }
@@ -146,7 +146,7 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
     let path = args.listen.path()?;
     let tcp = args.listen.bind_tcp().await?;
 
-    let logs = args.log_bounds();
+    let logs = args.log_limits();
     let metrics = Metrics::new()?;
     let deadlines = global.timeout.map_or_else(Deadlines::default, connect::every);
     let client = tokio::select! {
@@ -160,7 +160,7 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
         refuse_to_share(&client, &name).await?;
     }
     let runtime = client.version().await?.runtime_name;
-    let node = Node {
+    let node = NodeConfig {
         ips: args.node_ip.or_else(host::address).into_iter().collect(),
         memory: host::memory(),
         cgroups: cgroups(&client).await,
@@ -195,7 +195,7 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
         ("listen-tcp", args.listen.tcp_text()),
     ]);
     let setup = Setup::new(client.clone(), settings);
-    let router = routes::router(generator.handle(), setup, Some(node_loop.board()), shutdown.clone());
+    let router = routes::router(generator.handle(), setup, Some(node_loop.reports()), shutdown.clone());
     let (outlet, snapshots) = mpsc::channel(4);
     let mut readers = JoinSet::new();
     if let Some(directory) = directory {
@@ -251,7 +251,7 @@ async fn refuse_to_share(client: &Client, name: &NodeName) -> anyhow::Result<()>
 
 /// Bytes, as Kubernetes writes them.
 fn log_size(text: &str) -> Result<u64, String> {
-    let size = Quantity::parse(text)?;
+    let size = Quantity::parse(text).map_err(|error| error.to_string())?;
     match u64::try_from(size.units()) {
         Ok(bytes) if bytes >= LEAST_LOG => Ok(bytes),
         _ => Err(format!(

@@ -51,6 +51,6 @@ pub(super) async fn pod(
 }
 
 async fn complaints(State(app): State<Arc<App>>, _: NoQuery) -> Response {
-    let complaints = app.board.as_ref().map(pleg_node::PodReports::complaints);
+    let complaints = app.board.as_ref().map(pleg_node::PodReports::problems);
     Json(complaints.unwrap_or_default()).into_response()
 }

@@ -38,7 +38,7 @@ fn details(app: &App, node: &NodeHealth) -> String {
         check(of_node.name, of_node.failed);
     }
     if let Some(board) = &app.board {
-        let complaints: Vec<String> = board.complaints().iter().map(ToString::to_string).collect();
+        let complaints: Vec<String> = board.problems().iter().map(ToString::to_string).collect();
         check("manifests", (!complaints.is_empty()).then(|| complaints.join("; ")));
     }
 

@@ -1,23 +1,23 @@
-//! Cgroups of pods. A runtime creates a pod's cgroup together with that of a container, and does not remove it, so we do. Blocking.
+//! Cgroups of pods. A runtime creates the cgroup of a pod with that of its first container and never removes it, so we do. Blocking.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Cgroups within cgroups: a container's within its pod's, and what it made itself.
-const DEEPEST: usize = 8;
+/// Deepest nesting: cgroups of containers, and those that they created.
+const MAX_DEPTH: usize = 8;
 
-/// Removes a pod's cgroup and the empty ones in it, from all hierarchies beneath `root`. One in which a process lives stays, and that is
-/// an error. What is gone is gone.
+/// Removes the cgroup of a pod and the empty ones in it, from all hierarchies below `root`. A cgroup with a process in it stays, and that is
+/// an error. A cgroup that does not exist is skipped.
 pub(crate) fn remove(root: &Path, cgroup: &str) -> io::Result<()> {
     let cgroup = cgroup.trim_start_matches('/');
     for hierarchy in hierarchies(root)? {
-        remove_empty(&hierarchy.join(cgroup), DEEPEST)?;
+        remove_empty(&hierarchy.join(cgroup), MAX_DEPTH)?;
     }
     Ok(())
 }
 
-/// All of them: of version 2 there is one, of version 1 one for each controller.
+/// The hierarchies: one in version 2, one for each controller in version 1.
 fn hierarchies(root: &Path) -> io::Result<Vec<PathBuf>> {
     if root.join("cgroup.controllers").exists() {
         return Ok(vec![root.to_owned()]);
@@ -29,7 +29,7 @@ fn hierarchies(root: &Path) -> io::Result<Vec<PathBuf>> {
     };
     for entry in entries {
         let entry = entry?;
-        // Links are second names of controllers that are there.
+        // Symbolic links are other names of the same controllers.
         if entry.file_type()?.is_dir() {
             found.push(entry.path());
         }
@@ -37,7 +37,7 @@ fn hierarchies(root: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Only ever removes directories that are empty; the files of a cgroup are not in its way.
+/// Removes directories only if they are empty. The files of a cgroup do not count.
 fn remove_empty(path: &Path, depth: usize) -> io::Result<()> {
     let entries = match fs::read_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -85,7 +85,7 @@ mod tests {
                     "{version}"
                 );
             }
-            // As a process would: something that cannot be removed.
+            // Stands for a process: a directory that is not empty.
             fs::write(places[0].join("pleg/podother/busy"), "").unwrap();
             assert!(remove(root, "/pleg/podother").is_err());
             assert!(places[0].join("pleg/podother/busy").exists());

@@ -1,23 +1,24 @@
-//! Images: found in the runtime, or fetched.
+//! Images: found in the runtime, or pulled.
 
 use std::time::Duration;
 
 use pleg_cri::{Subject, v1};
 use tokio::time::timeout;
 
-use super::{Failed, RuntimeExecutor, failed, subject};
+use super::error::call_failed;
+use super::{ActionError, RuntimeExecutor, subject};
 use crate::manifest::{Container, Pod, PullPolicy};
 
-/// Images that are fetched at once.
-pub(super) const PULLS: usize = 4;
-/// An image that takes longer than this lets the next one begin: a registry that does not answer is not everybody's trouble.
+/// How many images are pulled at once.
+pub(super) const CONCURRENT_PULLS: usize = 4;
+/// A pull that takes longer than this lets the next one start: a registry that does not answer delays only its own images.
 const PULL_SLOT: Duration = Duration::from_secs(30);
-/// A pull may take this long. One that does not move at all is ended by the runtime itself, long before.
-const LONGEST_PULL: Duration = Duration::from_hours(1);
+/// Deadline of a pull. The runtime itself gives up much earlier on one that makes no progress.
+const PULL_DEADLINE: Duration = Duration::from_hours(1);
 
 impl RuntimeExecutor {
-    /// The image, fetched if the policy says so.
-    pub(super) async fn image(&self, pod: &Pod, container: &Container) -> Result<v1::Image, Failed> {
+    /// The image of a container, pulled if the policy says so.
+    pub(super) async fn image(&self, pod: &Pod, container: &Container) -> Result<v1::Image, ActionError> {
         let spec = v1::ImageSpec {
             image: container.image.clone(),
             ..Default::default()
@@ -27,19 +28,17 @@ impl RuntimeExecutor {
                 return Ok(image);
             }
             if container.pull_policy == PullPolicy::Never {
-                return Err(Failed {
-                    reason: "ErrImageNeverPull",
-                    message: format!(
-                        "container image {} is not present and imagePullPolicy is Never",
-                        container.image
-                    ),
-                });
+                return Err(ActionError::ImageNeverPull(container.image.clone()));
             }
         }
-        // Nobody closes it.
-        let place = self.pulls.acquire().await;
+        self.pull(pod, container, spec).await
+    }
+
+    async fn pull(&self, pod: &Pod, container: &Container, spec: v1::ImageSpec) -> Result<v1::Image, ActionError> {
+        // An error means that the semaphore is closed, which it never is.
+        let permit = self.pulls.acquire().await;
         let request = v1::PullImageRequest {
-            image: Some(spec.clone()),
+            image: Some(spec),
             auth: None,
             sandbox_config: None,
         };
@@ -47,15 +46,15 @@ impl RuntimeExecutor {
             container: Some(container.name.as_str().into()),
             ..subject(pod)
         };
-        let mut pull = std::pin::pin!(self.call_within(&about, request, LONGEST_PULL));
+        let mut pull = std::pin::pin!(self.call_within(&about, request, PULL_DEADLINE));
         let pulled = if let Ok(pulled) = timeout(PULL_SLOT, &mut pull).await {
             pulled
         } else {
-            drop(place);
+            drop(permit);
             pull.await
         };
-        let pulled = pulled.map_err(failed("ErrImagePull"))?;
-        // By what was pulled: the name may mean another image by now.
+        let pulled = pulled.map_err(call_failed("ErrImagePull"))?;
+        // By the reference that was pulled: the name may already mean another image.
         let by_ref = v1::ImageSpec {
             image: pulled.image_ref.clone(),
             ..Default::default()
@@ -66,15 +65,13 @@ impl RuntimeExecutor {
         }))
     }
 
-    async fn image_status(&self, spec: &v1::ImageSpec) -> Result<Option<v1::Image>, Failed> {
+    async fn image_status(&self, spec: &v1::ImageSpec) -> Result<Option<v1::Image>, ActionError> {
         let request = v1::ImageStatusRequest {
             image: Some(spec.clone()),
             verbose: false,
         };
-        let answer = self
-            .call(&Subject::NODE, request)
-            .await
-            .map_err(failed("ImageInspectError"))?;
+        let answer = self.call(&Subject::NODE, request).await;
+        let answer = answer.map_err(call_failed("ImageInspectError"))?;
         Ok(answer.image.filter(|image| !image.id.is_empty()))
     }
 }

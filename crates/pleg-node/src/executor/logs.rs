@@ -5,51 +5,66 @@
 //! run finds a rotated file without a current log, and makes the runtime reopen it.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use pleg::{ContainerId, ContainerState};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use crate::executor::requests::log_path;
+use super::log_files;
+use super::requests::log_path;
+use crate::error::with_causes;
 use crate::manifest::Pod;
-use crate::pod_workers::worker::{DRAIN, Shared};
+use crate::pod_workers::context::NodeContext;
+use crate::pod_workers::worker::DRAIN;
 
 /// How often logs are checked.
 const PERIOD: Duration = Duration::from_secs(10);
 /// Most concurrent rotations. A runtime that does not answer blocks no more than this.
-const AT_ONCE: usize = 8;
+const CONCURRENT_ROTATIONS: usize = 8;
 
 /// How much of a container's log is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LogBounds {
+pub struct LogLimits {
     /// A larger file is rotated.
-    pub most_bytes: u64,
-    /// How many files there may be, with the one that is written to. At least two.
-    pub most_files: usize,
+    pub max_bytes: u64,
+    /// Most files of one log, including the current one. At least two.
+    pub max_files: usize,
 }
 
-impl Default for LogBounds {
-    /// The kubelet's.
+impl Default for LogLimits {
+    /// The kubelet's defaults.
     fn default() -> Self {
         Self {
-            most_bytes: 10 << 20,
-            most_files: 5,
+            max_bytes: 10 << 20,
+            max_files: 5,
         }
     }
 }
 
-/// The log of a container that runs.
+/// Why a log could not be rotated.
+#[derive(Debug, thiserror::Error)]
+enum RotateError {
+    /// Its files cannot be renamed or removed.
+    #[error(transparent)]
+    Files(#[from] io::Error),
+    /// The runtime does not reopen it.
+    #[error(transparent)]
+    Reopen(#[from] pleg_cri::Error),
+    /// The thread for its files panicked, or we shut down.
+    #[error(transparent)]
+    Interrupted(#[from] JoinError),
+}
+
+/// The log of a running container.
 #[derive(Debug, Clone)]
-struct Log {
+struct ContainerLog {
     pod: Arc<Pod>,
     name: Arc<str>,
     id: ContainerId,
@@ -58,71 +73,75 @@ struct Log {
 
 /// Rotates the logs of a node.
 #[derive(Debug)]
-pub(crate) struct Logs {
-    shared: Shared,
-    bounds: LogBounds,
-    /// Ids of containers whose log is being rotated.
-    busy: BTreeSet<ContainerId>,
+pub(crate) struct LogRotator {
+    context: NodeContext,
+    limits: LogLimits,
+    /// Containers whose logs are being rotated.
+    rotating: BTreeSet<ContainerId>,
     /// Containers for which a failed rotation was logged.
-    told: BTreeSet<ContainerId>,
+    logged: BTreeSet<ContainerId>,
 }
 
-impl Logs {
-    pub(crate) fn new(shared: Shared, bounds: LogBounds) -> Self {
+impl LogRotator {
+    pub(crate) fn new(context: NodeContext, limits: LogLimits) -> Self {
         Self {
-            shared,
-            bounds,
-            busy: BTreeSet::new(),
-            told: BTreeSet::new(),
+            context,
+            limits,
+            rotating: BTreeSet::new(),
+            logged: BTreeSet::new(),
         }
     }
 
     pub(crate) async fn run(mut self, shutdown: CancellationToken) {
         let mut tick = interval_at(Instant::now() + PERIOD, PERIOD);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut rotating = JoinSet::new();
+        let mut rotations = JoinSet::new();
         loop {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
-                Some(Ok((log, result))) = rotating.join_next() => self.rotated(&log, result),
+                Some(Ok((log, result))) = rotations.join_next() => self.on_rotated(&log, result),
                 _ = tick.tick() => {
-                    let Some(grown) = shutdown.run_until_cancelled(self.grown()).await else { break };
-                    for log in grown {
-                        if self.busy.len() < AT_ONCE && self.busy.insert(log.id.clone()) {
-                            rotating.spawn(rotate(self.shared.clone(), log, self.bounds));
+                    let Some(logs) = shutdown.run_until_cancelled(self.large_logs()).await else { break };
+                    for log in logs {
+                        if self.rotating.len() < CONCURRENT_ROTATIONS && self.rotating.insert(log.id.clone()) {
+                            let (context, limits) = (self.context.clone(), self.limits);
+                            rotations.spawn(async move {
+                                let result = rotate(&context, &log, limits).await;
+                                (log, result)
+                            });
                         }
                     }
                 }
             }
         }
-        // One that has no name is not left so, if the runtime answers at all.
-        let _ = timeout(DRAIN, async { while rotating.join_next().await.is_some() {} }).await;
+        // A renamed log is not left without a current one, if the runtime answers at all.
+        let _ = timeout(DRAIN, async { while rotations.join_next().await.is_some() {} }).await;
     }
 
-    /// Logs that have grown too large.
-    async fn grown(&mut self) -> Vec<Log> {
-        let logs = self.written();
-        self.told.retain(|id| logs.iter().any(|log| log.id == *id));
-        let most = self.bounds.most_bytes;
-        let looked = tokio::task::spawn_blocking(move || {
-            let grown = |log: &Log| is_grown(&log.file, most).unwrap_or_default();
-            logs.into_iter().filter(grown).collect()
+    /// Logs that are too large.
+    async fn large_logs(&mut self) -> Vec<ContainerLog> {
+        let logs = self.current_logs();
+        self.logged.retain(|id| logs.iter().any(|log| log.id == *id));
+        let max = self.limits.max_bytes;
+        let checked = tokio::task::spawn_blocking(move || {
+            let is_large = |log: &ContainerLog| log_files::needs_rotation(&log.file, max).unwrap_or_default();
+            logs.into_iter().filter(is_large).collect()
         });
-        looked.await.unwrap_or_default()
+        checked.await.unwrap_or_default()
     }
 
-    /// Logs that are written to.
-    fn written(&self) -> Vec<Log> {
+    /// Logs that containers write to now.
+    fn current_logs(&self) -> Vec<ContainerLog> {
         let mut logs = Vec::new();
-        for report in self.shared.board.pods() {
-            let Some(entry) = self.shared.pleg.cache().get(&report.pod.id.uid) else {
+        for report in self.context.reports.pods() {
+            let Some(entry) = self.context.pleg.cache().get(&report.pod.id.uid) else {
                 continue;
             };
-            let directory = self.shared.hands.log_directory(&report.pod);
+            let directory = self.context.executor.log_directory(&report.pod);
             for container in &entry.status.containers {
                 if container.state == ContainerState::Running && report.pod.spec.container(&container.name).is_some() {
-                    logs.push(Log {
+                    logs.push(ContainerLog {
                         pod: Arc::clone(&report.pod),
                         name: Arc::clone(&container.name),
                         id: container.id.clone(),
@@ -134,147 +153,42 @@ impl Logs {
         logs
     }
 
-    fn rotated(&mut self, log: &Log, result: Result<(), String>) {
-        self.busy.remove(&log.id);
-        self.shared.metrics.rotation(result.is_ok());
-        let (pod, container) = (&log.pod.id, &log.name);
+    fn on_rotated(&mut self, log: &ContainerLog, result: Result<(), RotateError>) {
+        self.rotating.remove(&log.id);
+        self.context.metrics.rotation(result.is_ok());
+        let (pod, container, file) = (&log.pod.id, &log.name, log.file.display());
         match result {
             Ok(()) => {
-                self.told.remove(&log.id);
+                self.logged.remove(&log.id);
                 debug!(%pod, %container, "container log rotated");
             }
-            Err(why) if self.told.insert(log.id.clone()) => {
-                warn!(%pod, %container, file = %log.file.display(), "cannot rotate the container log, which keeps growing: {why}");
+            Err(error) if self.logged.insert(log.id.clone()) => {
+                let error = with_causes(&error);
+                warn!(%pod, %container, %file, "cannot rotate the container log, which keeps growing: {error}");
             }
             Err(_) => {}
         }
     }
 }
 
-/// Rotates a log, and makes the runtime reopen it.
-async fn rotate(shared: Shared, log: Log, bounds: LogBounds) -> (Log, Result<(), String>) {
-    let (file, now) = (log.file.clone(), shared.clock.now());
-    let put = tokio::task::spawn_blocking(move || put_aside(&file, bounds.most_files, now)).await;
-    let aside = match put {
-        Ok(Ok(aside)) => aside,
-        Ok(Err(error)) => return (log, Err(error.to_string())),
-        Err(error) => return (log, Err(error.to_string())),
-    };
-    let reopened = shared.hands.reopen_log(&log.pod, &log.name, &log.id).await;
-    if let (Err(_), Some(aside)) = (&reopened, aside) {
-        // Under its name again, unless the runtime has begun a new one all the same.
+/// Renames a log and makes the runtime reopen it.
+async fn rotate(context: &NodeContext, log: &ContainerLog, limits: LogLimits) -> Result<(), RotateError> {
+    let (file, now) = (log.file.clone(), context.clock.now());
+    let renamed = tokio::task::spawn_blocking(move || log_files::rotate(&file, limits.max_files, now)).await??;
+    let reopened = context.executor.reopen_log(&log.pod, &log.name, &log.id).await;
+    if let (Err(_), Some(renamed)) = (&reopened, renamed) {
+        // It gets its name back, unless the runtime has opened a new log all the same.
         let file = log.file.clone();
-        let back = tokio::task::spawn_blocking(move || if file.exists() { Ok(()) } else { fs::rename(aside, file) });
-        if let Ok(Err(error)) = back.await {
-            return (log, Err(error.to_string()));
+        let undone = move || {
+            if file.exists() {
+                Ok(())
+            } else {
+                fs::rename(renamed, file)
+            }
+        };
+        if let Ok(undone) = tokio::task::spawn_blocking(undone).await {
+            undone?;
         }
     }
-    (log, reopened)
-}
-
-/// Whether a log is too large; or missing, because it was renamed and not reopened.
-fn is_grown(file: &Path, most_bytes: u64) -> io::Result<bool> {
-    match fs::symlink_metadata(file) {
-        Ok(metadata) => Ok(metadata.is_file() && metadata.len() > most_bytes),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(!aside(file)?.is_empty()),
-        Err(error) => Err(error),
-    }
-}
-
-/// Renames a log, and removes the oldest rotated files. Returns the new name, if there is a log.
-fn put_aside(file: &Path, most_files: usize, now: Timestamp) -> io::Result<Option<PathBuf>> {
-    let name = named(file, &format!(".{}", now.strftime("%Y%m%d-%H%M%S")));
-    match fs::rename(file, &name) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        renamed => renamed?,
-    }
-    // The one that is begun counts too.
-    let room = most_files.saturating_sub(1);
-    for surplus in aside(file)?.iter().rev().skip(room) {
-        remove_file(surplus)?;
-    }
-    Ok(Some(name))
-}
-
-/// Removes a log and its rotated files. Blocking.
-pub(crate) fn remove(file: &Path) -> io::Result<()> {
-    for old in aside(file)? {
-        remove_file(&old)?;
-    }
-    remove_file(file)
-}
-
-/// The rotated files of a log, oldest first.
-fn aside(file: &Path) -> io::Result<Vec<PathBuf>> {
-    let (Some(directory), Some(prefix)) = (file.parent(), named(file, ".").file_name().map(OsString::from)) else {
-        return Ok(Vec::new());
-    };
-    let entries = match fs::read_dir(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
-    };
-    let prefix = prefix.as_encoded_bytes();
-    let mut found = Vec::new();
-    for entry in entries {
-        let entry = entry?;
-        if entry.file_name().as_encoded_bytes().starts_with(prefix) {
-            found.push(entry.path());
-        }
-    }
-    found.sort();
-    Ok(found)
-}
-
-fn named(file: &Path, suffix: &str) -> PathBuf {
-    let mut name = file.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
-}
-
-/// What is gone is gone.
-fn remove_file(file: &Path) -> io::Result<()> {
-    match fs::remove_file(file) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::at;
-
-    #[test]
-    fn the_oldest_go() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("0.log");
-        // Of another attempt.
-        fs::write(dir.path().join("10.log"), "x").unwrap();
-        for round in 0..6 {
-            fs::write(&file, round.to_string()).unwrap();
-            assert!(is_grown(&file, 0).unwrap());
-            assert!(!is_grown(&file, 1).unwrap());
-            let name = put_aside(&file, 3, at(round)).unwrap().unwrap();
-            assert_eq!(fs::read_to_string(name).unwrap(), round.to_string());
-            // It was put aside, and no new one was begun.
-            assert!(is_grown(&file, 1).unwrap());
-        }
-        let left: Vec<String> = aside(&file)
-            .unwrap()
-            .iter()
-            .map(|file| fs::read_to_string(file).unwrap())
-            .collect();
-        assert_eq!(left, ["4", "5"]);
-        assert_eq!(put_aside(&file, 3, at(9)).unwrap(), None);
-        fs::write(&file, "now").unwrap();
-        remove(&file).unwrap();
-        remove(&file).unwrap();
-        assert!(!is_grown(&file, 0).unwrap());
-        let names: Vec<_> = fs::read_dir(dir.path())
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name())
-            .collect();
-        assert_eq!(names, ["10.log"]);
-        assert!(!is_grown(&dir.path().join("no/such/0.log"), 0).unwrap());
-    }
+    Ok(reopened?)
 }

@@ -1,4 +1,4 @@
-//! The wall clock of this crate: tokio's time, counted from the wall clock's at the start. So it stands still where tests stop tokio's,
+//! The wall clock of this crate: the wall clock's time at the start plus tokio's time since. So it is paused where tests pause tokio's time,
 //! and never jumps while a pod waits.
 
 use std::time::{Duration, SystemTime};
@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime};
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use crate::reconcile::history::later;
+use crate::reconcile::backoff::later;
 
-/// Tells the time. Clones tell the same.
+/// The clock. Clones show the same time.
 #[derive(Debug, Clone)]
 pub(crate) struct Clock {
     wall: Timestamp,
@@ -26,16 +26,16 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// Now.
+    /// The time.
     pub(crate) fn now(&self) -> Timestamp {
         later(self.wall, self.since.elapsed())
     }
 
-    /// When tokio's clock will show this; now, if it is past.
+    /// A time as an instant of tokio's clock; now, if it is past.
     pub(crate) fn instant(&self, at: Timestamp) -> Instant {
         let ahead = Duration::try_from(at.duration_since(self.now())).unwrap_or_default();
         let now = Instant::now();
-        // A day is as good as never: whoever waits looks again then.
+        // A day is as good as never: callers check again then.
         now.checked_add(ahead).unwrap_or(now + Duration::from_hours(24))
     }
 }

@@ -1,24 +1,26 @@
-//! Facts about this machine, read when a node starts, except its address. Blocking, and without DNS queries.
+//! Facts about this machine: its name, memory and DNS, read when a node starts; its address and clock, read whenever needed. No state.
+//!
+//! In: `/proc`, `/etc/resolv.conf` and the kernel. Out: plain values. Blocking, and without DNS queries.
 
 pub(crate) mod clock;
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::Path;
 
-use crate::manifest::{DnsConfig, NodeName};
+use crate::manifest::{DnsConfig, InvalidNodeName, NodeName};
 
-/// Memory size if it is unknown: it only weighs pods against each other.
-const SOME_MEMORY: u64 = 1 << 30;
+/// The memory of the machine if it is unknown: it only weighs pods against each other.
+const DEFAULT_MEMORY: u64 = 1 << 30;
 /// A resolv.conf is a few lines.
-const LONGEST_FILE: usize = 64 << 10;
+const MAX_RESOLV_CONF: usize = 64 << 10;
 
-/// The name of this machine, as a node may have it.
-pub fn name() -> Result<NodeName, String> {
+/// The name of this machine, as a node name.
+pub fn name() -> Result<NodeName, InvalidNodeName> {
     let uname = rustix::system::uname();
     NodeName::new(&uname.nodename().to_string_lossy())
 }
 
-/// The address by which this machine reaches others, if it reaches any.
+/// The source address of outgoing connections, if there is a route.
 pub fn address() -> Option<IpAddr> {
     // Nothing is sent: the kernel only says which address it would send from. Documentation addresses (RFC 5737, RFC 3849) are not assigned.
     let by = |own: &str, other: &str| {
@@ -30,8 +32,7 @@ pub fn address() -> Option<IpAddr> {
     found.filter(|ip| !ip.is_unspecified())
 }
 
-/// An address of this machine, as it is now: `known` if it still is one, else that by which it reaches others, else one by which only it
-/// reaches itself.
+/// An address of this machine now: `known` if it still is one, else the source address of outgoing connections, else localhost.
 pub(crate) fn address_now(known: Option<IpAddr>) -> IpAddr {
     let is_ours = |ip: &IpAddr| UdpSocket::bind((*ip, 0)).is_ok();
     known
@@ -43,7 +44,7 @@ pub(crate) fn address_now(known: Option<IpAddr>) -> IpAddr {
 /// This machine's memory, in bytes.
 pub fn memory() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    total_memory(&text).unwrap_or(SOME_MEMORY)
+    total_memory(&text).unwrap_or(DEFAULT_MEMORY)
 }
 
 fn total_memory(meminfo: &str) -> Option<u64> {
@@ -52,7 +53,7 @@ fn total_memory(meminfo: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Where this machine looks up names.
+/// The DNS configuration of this machine.
 pub fn dns() -> DnsConfig {
     dns_of(Path::new("/etc/resolv.conf"))
 }
@@ -60,14 +61,14 @@ pub fn dns() -> DnsConfig {
 fn dns_of(path: &Path) -> DnsConfig {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let mut config = DnsConfig::default();
-    for line in text.get(..LONGEST_FILE.min(text.len())).unwrap_or_default().lines() {
+    for line in text.get(..MAX_RESOLV_CONF.min(text.len())).unwrap_or_default().lines() {
         let mut words = line.split_whitespace();
         match words.next() {
-            // An address may name its interface; a container has none of that name.
+            // An address with an interface is skipped: a container has no interface of that name.
             Some("nameserver") => config
                 .servers
                 .extend(words.next().and_then(|ip| ip.parse::<IpAddr>().ok())),
-            // Of several the last one counts.
+            // The last one counts.
             Some("search" | "domain") => config.searches = words.map(str::to_owned).collect(),
             Some("options") => config.options.extend(words.map(str::to_owned)),
             _ => {}
@@ -84,7 +85,7 @@ mod tests {
     fn an_address_is_one_that_is_there_now() {
         let local: IpAddr = "127.0.0.2".parse().unwrap();
         assert_eq!(address_now(Some(local)), local);
-        // Documentation's, which no machine has.
+        // A documentation address, which no machine has.
         let other = address_now(Some("192.0.2.1".parse().unwrap()));
         assert_eq!(other, address().unwrap_or("127.0.0.1".parse().unwrap()));
         assert_eq!(address_now(None), other);

@@ -1,4 +1,4 @@
-//! A container of a pod: what to run, with what, and how to tell that it is well.
+//! A container of a pod: what to run, with which resources, and how to probe it.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,25 +11,25 @@ use super::security::{self, ContainerSecurity};
 use super::tree::Tree;
 use super::volume::{self, Mount, Volume};
 
-/// What a container is in its pod.
+/// The role of a container in its pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// One of `initContainers`: runs to its end before the next begins.
+    /// One of `initContainers`: runs to completion before the next one starts.
     Init,
-    /// One of `initContainers` with `restartPolicy: Always`: started in its turn, runs beside the others, is stopped last.
+    /// One of `initContainers` with `restartPolicy: Always`: started in its turn, keeps running, is stopped last.
     Sidecar,
     /// One of `containers`.
     Main,
 }
 
-/// When an image is fetched.
+/// When an image is pulled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PullPolicy {
     /// Before each start.
     Always,
-    /// If it is not there.
+    /// If it is not present.
     IfNotPresent,
-    /// Not at all.
+    /// Never.
     Never,
 }
 
@@ -38,37 +38,37 @@ pub enum PullPolicy {
 pub struct Container {
     /// Its name in the pod.
     pub name: String,
-    /// What it is in its pod.
+    /// Its role in the pod.
     pub role: Role,
     /// Its image.
     pub image: String,
-    /// When the image is fetched.
+    /// When the image is pulled.
     pub pull_policy: PullPolicy,
-    /// Instead of the image's entry point, unless empty.
+    /// Replaces the image's entry point, unless empty.
     pub command: Vec<String>,
-    /// Instead of the image's arguments, unless empty.
+    /// Replaces the image's arguments, unless empty.
     pub args: Vec<String>,
-    /// Instead of the image's working directory, unless empty.
+    /// Replaces the image's working directory, unless empty.
     pub working_dir: String,
     /// The environment, in order: later ones may refer to earlier ones.
     pub env: Vec<EnvVar>,
     /// What it listens on.
     pub ports: Vec<Port>,
-    /// Volumes that it sees.
+    /// Where volumes are mounted.
     pub mounts: Vec<Mount>,
-    /// What it may use.
+    /// Its requests and limits.
     pub resources: Resources,
-    /// As whom it runs, and what it may do.
+    /// Its user and privileges.
     pub security: ContainerSecurity,
-    /// Has it come up?
+    /// Whether it has started.
     pub startup: Option<Probe>,
-    /// Is it alive?
+    /// Whether it is alive.
     pub liveness: Option<Probe>,
-    /// Can it serve?
+    /// Whether it can serve.
     pub readiness: Option<Probe>,
-    /// Done once it runs.
+    /// Run after its start.
     pub post_start: Option<Hook>,
-    /// Done before it is stopped.
+    /// Run before it is stopped.
     pub pre_stop: Option<Hook>,
 }
 
@@ -92,16 +92,16 @@ pub struct EnvVar {
     pub value: EnvValue,
 }
 
-/// Where the value of a variable comes from.
+/// The value of a variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EnvValue {
-    /// Written in the manifest; `$(NAME)` stands for an earlier variable.
+    /// A text; `$(NAME)` refers to an earlier variable.
     Text(String),
-    /// Something about the pod itself.
+    /// A field of the pod.
     Field(PodField),
 }
 
-/// What a container can be told about its pod.
+/// A field of the pod that a variable can have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PodField {
     /// `metadata.name`
@@ -136,28 +136,28 @@ pub enum Protocol {
 /// A port of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Port {
-    /// By which probes may mean it.
+    /// The name by which probes may refer to it.
     pub name: Option<String>,
     /// The port in the pod.
     pub container: u16,
-    /// The port of the host that leads there.
+    /// The port of the host that is mapped to it.
     pub host: Option<u16>,
-    /// The address of the host that it is on; all if none.
+    /// The address of the host; all if none.
     pub host_ip: Option<IpAddr>,
     /// The protocol.
     pub protocol: Protocol,
 }
 
-/// What a container may use, and what it is promised.
+/// Requests and limits of a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resources {
-    /// At most this much CPU.
+    /// Limit of CPU.
     pub cpu_limit: Option<Quantity>,
-    /// At most this much memory.
+    /// Limit of memory.
     pub memory_limit: Option<Quantity>,
-    /// A share of CPU by this weight.
+    /// Request of CPU: its weight.
     pub cpu_request: Option<Quantity>,
-    /// Memory that it is expected to need.
+    /// Request of memory.
     pub memory_request: Option<Quantity>,
 }
 
@@ -182,7 +182,10 @@ pub(super) fn read(field: &Field<'_>, init: bool, volumes: &BTreeMap<String, Vol
             .and_then(|f| security::read_container(&f))
             .unwrap_or_default();
         let ports = object.get("ports").map(|f| read_ports(&f)).unwrap_or_default();
-        let image = object.need("image").and_then(|f| f.checked(image)).unwrap_or_default();
+        let image = object
+            .need("image")
+            .and_then(|f| f.checked(names::image))
+            .unwrap_or_default();
         let pull = object.get("imagePullPolicy").and_then(|f| {
             f.one_of(&[
                 ("Always", PullPolicy::Always),
@@ -269,15 +272,7 @@ fn lifecycle(object: &mut Object<'_>, role: Role, ports: &BTreeMap<String, u16>)
     hooks.unwrap_or_default()
 }
 
-/// A reference that a runtime can resolve; the runtime knows the rest.
-fn image(text: &str) -> Result<(), String> {
-    if !text.is_empty() && text.len() <= 1024 && text.bytes().all(|c| c.is_ascii_graphic()) {
-        return Ok(());
-    }
-    Err(format!("{} is not an image reference", names::quoted(text)))
-}
-
-/// As Kubernetes has it: what may be another image tomorrow is fetched again.
+/// As in Kubernetes: a tag that may point to another image tomorrow is always pulled.
 fn default_pull_policy(image: &str) -> PullPolicy {
     let name = image.rsplit('/').next().unwrap_or(image);
     if name.contains('@') {
@@ -396,7 +391,7 @@ fn read_resources(field: &Field<'_>) -> Option<Resources> {
         Resources {
             cpu_limit,
             memory_limit,
-            // Who is limited and asks for nothing asks for all that it may have.
+            // Without a request, the limit is the request.
             cpu_request: cpu.or(cpu_limit),
             memory_request: memory.or(memory_limit),
         }
@@ -412,7 +407,7 @@ fn cpu_and_memory(field: &Field<'_>) -> Option<(Option<Quantity>, Option<Quantit
                 Tree::Float(n) => Quantity::parse(&n.to_string()),
                 _ => Quantity::parse(field.text()?),
             };
-            quantity.map_err(|what| field.refuse(what)).ok()
+            quantity.map_err(|error| field.refuse(error.to_string())).ok()
         };
         (quantity("cpu"), quantity("memory"))
     })

@@ -1,118 +1,167 @@
-//! What names and paths in a manifest may look like. Names become file names and parts of commands; these rules are why that is safe.
+//! What names, paths and other texts in a manifest may look like. Names become file names and parts of commands; these rules are why that
+//! is safe.
 
-/// The most that Kubernetes lets a pod's name have.
-pub(super) const LONGEST_NAME: usize = 253;
+/// The longest pod name that Kubernetes accepts.
+pub(super) const MAX_NAME: usize = 253;
+/// The longest path on Linux.
+const MAX_PATH: usize = 4096;
 
-/// A label of DNS: container, volume and namespace names.
-pub(super) fn label(text: &str) -> Result<(), String> {
-    let is = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
-    if text.is_empty() || text.len() > 63 || !text.bytes().all(is) || text.starts_with('-') || text.ends_with('-') {
-        return Err(format!(
-            "{} is not a valid name; expected 1 to 63 characters of a-z, 0-9 and -, not starting or ending with -",
-            quoted(text)
-        ));
-    }
-    Ok(())
+/// Why a text is not what its field expects.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum InvalidText {
+    #[error("{} is not a valid name; expected 1 to 63 characters of a-z, 0-9 and -, not starting or ending with -", quoted(.0))]
+    Label(String),
+    #[error("{} is not a valid name; expected 1 to {MAX_NAME} characters of a-z, 0-9, - and ., no part starting or ending with -", quoted(.0))]
+    Subdomain(String),
+    #[error("the key prefix {} is not a DNS name", quoted(.0))]
+    KeyPrefix(String),
+    #[error(
+        "the key must be 1 to 63 characters of A-Z, a-z, 0-9, -, _ and ., starting and ending with a letter or digit"
+    )]
+    Key,
+    #[error("{} is not valid; expected printable ASCII without =", quoted(.0))]
+    Variable(String),
+    #[error("{} is not a valid port name; expected 1 to 15 characters of a-z, 0-9 and single -, with at least one letter", quoted(.0))]
+    Port(String),
+    #[error("{} is not absolute; expected a path that starts with /", quoted(.0))]
+    NotAbsolute(String),
+    #[error("{} must not contain ..", quoted(.0))]
+    ParentDirectory(String),
+    #[error("is longer than {MAX_PATH} bytes, the limit for a path")]
+    PathTooLong,
+    #[error("{} must not contain a colon", quoted(.0))]
+    Colon(String),
+    #[error("must not be the root directory of the container")]
+    RootDirectory,
+    #[error("{} is not an image reference", quoted(.0))]
+    Image(String),
+    #[error("{} is not a capability; expected a name such as NET_ADMIN", quoted(.0))]
+    Capability(String),
+    #[error("{} is not valid; expected printable ASCII without spaces", quoted(.0))]
+    RequestTarget(String),
+    #[error("{} is not a valid header name", quoted(.0))]
+    HeaderName(String),
+    #[error("must be printable ASCII")]
+    HeaderValue,
+    #[error("{} must be a single word", quoted(.0))]
+    DnsOption(String),
 }
 
-/// A name of DNS, of labels with dots between: pods and nodes.
-pub(super) fn subdomain(text: &str) -> Result<(), String> {
-    let is = |part: &str| {
-        let of = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
-        !part.is_empty() && part.bytes().all(of) && !part.starts_with('-') && !part.ends_with('-')
-    };
-    if text.len() > LONGEST_NAME || !text.split('.').all(is) {
-        return Err(format!(
-            "{} is not a valid name; expected 1 to {LONGEST_NAME} characters of a-z, 0-9, - and ., no part starting or ending with -",
-            quoted(text)
-        ));
-    }
-    Ok(())
+fn require(valid: bool, error: impl FnOnce() -> InvalidText) -> Result<(), InvalidText> {
+    if valid { Ok(()) } else { Err(error()) }
+}
+
+fn is_label(text: &str) -> bool {
+    let is_valid = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
+    !text.is_empty() && text.bytes().all(is_valid) && !text.starts_with('-') && !text.ends_with('-')
+}
+
+/// A DNS label: container, volume and namespace names.
+pub(super) fn label(text: &str) -> Result<(), InvalidText> {
+    require(text.len() <= 63 && is_label(text), || {
+        InvalidText::Label(text.to_owned())
+    })
+}
+
+/// A DNS name: pods and nodes.
+pub(super) fn subdomain(text: &str) -> Result<(), InvalidText> {
+    let valid = text.len() <= MAX_NAME && text.split('.').all(is_label);
+    require(valid, || InvalidText::Subdomain(text.to_owned()))
 }
 
 /// The key of a label or an annotation: `name` or `example.com/name`.
-pub(super) fn qualified(text: &str) -> Result<(), String> {
+pub(super) fn qualified(text: &str) -> Result<(), InvalidText> {
     let name = match text.split_once('/') {
         Some((prefix, name)) => {
-            subdomain(prefix).map_err(|_| format!("the key prefix {} is not a DNS name", quoted(prefix)))?;
+            subdomain(prefix).map_err(|_| InvalidText::KeyPrefix(prefix.to_owned()))?;
             name
         }
         None => text,
     };
-    if name.is_empty() || !label_value(name) {
-        return Err(
-            "the key must be 1 to 63 characters of A-Z, a-z, 0-9, -, _ and ., starting and ending with a letter or digit".to_owned(),
-        );
-    }
-    Ok(())
+    require(!name.is_empty() && is_label_value(name), || InvalidText::Key)
 }
 
 /// The value of a label. May be empty.
-pub(super) fn label_value(text: &str) -> bool {
+pub(super) fn is_label_value(text: &str) -> bool {
     let bytes = text.as_bytes();
     let ends =
         bytes.first().is_none_or(u8::is_ascii_alphanumeric) && bytes.last().is_none_or(u8::is_ascii_alphanumeric);
-    let is = |&c: &u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.');
-    bytes.len() <= 63 && ends && bytes.iter().all(is)
+    let is_valid = |&c: &u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.');
+    bytes.len() <= 63 && ends && bytes.iter().all(is_valid)
 }
 
-/// An environment variable, as Kubernetes takes them since 1.32: anything printable but `=`.
-pub(super) fn variable(text: &str) -> Result<(), String> {
-    let is = |c: u8| (b' '..=b'~').contains(&c) && c != b'=';
-    if text.is_empty() || !text.bytes().all(is) {
-        return Err(format!(
-            "{} is not valid; expected printable ASCII without =",
-            quoted(text)
-        ));
-    }
-    Ok(())
+/// The name of an environment variable, as in Kubernetes since 1.32: anything printable but `=`.
+pub(super) fn variable(text: &str) -> Result<(), InvalidText> {
+    let is_valid = |c: u8| (b' '..=b'~').contains(&c) && c != b'=';
+    let valid = !text.is_empty() && text.bytes().all(is_valid);
+    require(valid, || InvalidText::Variable(text.to_owned()))
 }
 
-/// The name of a port, by which probes may mean it.
-pub(super) fn port(text: &str) -> Result<(), String> {
-    let letter = text.bytes().any(|c| c.is_ascii_lowercase());
-    if label(text).is_err() || text.len() > 15 || !letter || text.contains("--") {
-        return Err(format!(
-            "{} is not a valid port name; expected 1 to 15 characters of a-z, 0-9 and single -, with at least one letter",
-            quoted(text)
-        ));
-    }
-    Ok(())
+/// The name of a port, by which probes may refer to it.
+pub(super) fn port(text: &str) -> Result<(), InvalidText> {
+    let has_letter = text.bytes().any(|c| c.is_ascii_lowercase());
+    let valid = is_label(text) && text.len() <= 15 && has_letter && !text.contains("--");
+    require(valid, || InvalidText::Port(text.to_owned()))
 }
 
-/// A path that stays where it says: absolute, and no step up.
-pub(super) fn absolute_path(text: &str) -> Result<(), String> {
-    if !text.starts_with('/') {
-        return Err(format!(
-            "{} is not absolute; expected a path that starts with /",
-            quoted(text)
-        ));
-    }
-    if text.split('/').any(|part| part == "..") {
-        return Err(format!("{} must not contain ..", quoted(text)));
-    }
-    if text.len() > 4096 {
-        return Err("is longer than 4096 bytes, the limit for a path".to_owned());
-    }
-    Ok(())
+/// An absolute path without `..`, so that it stays where it says.
+pub(super) fn absolute_path(text: &str) -> Result<(), InvalidText> {
+    require(text.starts_with('/'), || InvalidText::NotAbsolute(text.to_owned()))?;
+    let has_parent = text.split('/').any(|part| part == "..");
+    require(!has_parent, || InvalidText::ParentDirectory(text.to_owned()))?;
+    require(text.len() <= MAX_PATH, || InvalidText::PathTooLong)
 }
 
 /// A path in a container: as above, and without the colon by which runtimes separate the parts of a mount.
-pub(super) fn mount_path(text: &str) -> Result<(), String> {
+pub(super) fn mount_path(text: &str) -> Result<(), InvalidText> {
     absolute_path(text)?;
-    if text.contains(':') {
-        return Err(format!("{} must not contain a colon", quoted(text)));
-    }
-    if text.split('/').all(|part| part.is_empty() || part == ".") {
-        return Err("must not be the root directory of the container".to_owned());
-    }
-    Ok(())
+    require(!text.contains(':'), || InvalidText::Colon(text.to_owned()))?;
+    let is_root = text.split('/').all(|part| part.is_empty() || part == ".");
+    require(!is_root, || InvalidText::RootDirectory)
 }
 
-/// A text of somebody else's, fit for a message.
+/// An image reference that a runtime can resolve; the runtime knows the rest.
+pub(super) fn image(text: &str) -> Result<(), InvalidText> {
+    let valid = !text.is_empty() && text.len() <= 1024 && text.bytes().all(|c| c.is_ascii_graphic());
+    require(valid, || InvalidText::Image(text.to_owned()))
+}
+
+/// A capability, with or without `CAP_`. The kernel knows which exist.
+pub(super) fn capability(text: &str) -> Result<(), InvalidText> {
+    let is_valid = |c: u8| c.is_ascii_uppercase() || c.is_ascii_digit() || c == b'_';
+    let valid = !text.is_empty() && text.len() < 64 && text.bytes().all(is_valid);
+    require(valid, || InvalidText::Capability(text.to_owned()))
+}
+
+/// The path of an HTTP request: a line break in it would start another request.
+pub(super) fn request_target(text: &str) -> Result<(), InvalidText> {
+    let valid = text.bytes().all(|c| c.is_ascii_graphic());
+    require(valid, || InvalidText::RequestTarget(text.to_owned()))
+}
+
+/// The name of an HTTP header.
+pub(super) fn header_name(text: &str) -> Result<(), InvalidText> {
+    let is_valid = |c: u8| c.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&c);
+    let valid = !text.is_empty() && text.bytes().all(is_valid);
+    require(valid, || InvalidText::HeaderName(text.to_owned()))
+}
+
+/// The value of an HTTP header.
+pub(super) fn header_value(text: &str) -> Result<(), InvalidText> {
+    let valid = text.bytes().all(|c| c == b'\t' || (b' '..=b'~').contains(&c));
+    require(valid, || InvalidText::HeaderValue)
+}
+
+/// An option of `resolv.conf`: a line break in it would be another line of the file.
+pub(super) fn dns_option(text: &str) -> Result<(), InvalidText> {
+    let valid = !text.is_empty() && text.bytes().all(|c| c.is_ascii_graphic());
+    require(valid, || InvalidText::DnsOption(text.to_owned()))
+}
+
+/// A text from a manifest, short and escaped for a message.
 pub(super) fn quoted(text: &str) -> String {
-    const MOST: usize = 80;
-    match text.char_indices().nth(MOST) {
+    const MAX: usize = 80;
+    match text.char_indices().nth(MAX) {
         Some((at, _)) => format!("{}…", pleg_cri::error::quoted(&text[..at])),
         None => pleg_cri::error::quoted(text),
     }
@@ -182,7 +231,7 @@ mod tests {
         for key in ["", "/", "a/", "/a", "A.com/x", "a/b/c", "-a", &"x".repeat(64)] {
             assert!(qualified(key).is_err(), "{key}");
         }
-        assert!(label_value("") && label_value("v1.2_3") && !label_value("-x") && !label_value("a b"));
+        assert!(is_label_value("") && is_label_value("v1.2_3") && !is_label_value("-x") && !is_label_value("a b"));
         assert!(
             variable("PATH").is_ok() && variable("a.b-c").is_ok() && variable("a=b").is_err() && variable("").is_err()
         );

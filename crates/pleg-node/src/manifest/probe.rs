@@ -1,4 +1,4 @@
-//! Probes and hooks: what is asked of a container while it runs, and what is done around its start and stop.
+//! Probes and lifecycle hooks of a container.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,54 +7,54 @@ use super::names;
 use super::read::{Field, Object};
 use super::tree::Tree;
 
-/// A question that is asked again and again.
+/// A probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
-    /// How it is asked.
+    /// What it does.
     pub handler: ProbeHandler,
-    /// Not before the container has run for this long.
+    /// Delay of the first probe after the start of the container.
     pub initial_delay: Duration,
-    /// How often.
+    /// How often it is run.
     pub period: Duration,
-    /// How long an answer may take.
+    /// Its timeout.
     pub timeout: Duration,
-    /// How many good answers in a row make it succeed.
+    /// How many successes in a row make it succeed.
     pub success_threshold: u32,
-    /// How many bad answers in a row make it fail.
+    /// How many failures in a row make it fail.
     pub failure_threshold: u32,
-    /// The grace period of a container that is killed for failing; none for the pod's own.
+    /// The grace period of a container that is killed because it failed; the pod's if none.
     pub termination_grace: Option<Duration>,
 }
 
-/// How a probe asks.
+/// What a probe does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProbeHandler {
-    /// Runs a command in the container; 0 is good.
+    /// Runs a command in the container; exit code 0 is a success.
     Exec(Vec<String>),
-    /// Gets a page; 200 to 399 is good.
+    /// Sends an HTTP GET request; 200 to 399 is a success.
     Http(HttpGet),
-    /// Opens a connection.
+    /// Opens a TCP connection.
     Tcp {
-        /// Where; the pod's address if none.
+        /// The host; the pod's address if none.
         host: Option<String>,
         /// The port, on the host or the pod.
         port: u16,
     },
-    /// Asks by gRPC's health protocol.
+    /// Sends a gRPC health check.
     Grpc {
         /// The port, on the pod.
         port: u16,
-        /// The service that is asked about; empty for the server as a whole.
+        /// The service to check; empty for the server as a whole.
         service: String,
     },
 }
 
-/// A page to get.
+/// An HTTP GET request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpGet {
-    /// By TLS, whoever answers.
+    /// Over TLS, without verifying the certificate.
     pub tls: bool,
-    /// Where; the pod's address if none.
+    /// The host; the pod's address if none.
     pub host: Option<String>,
     /// The port.
     pub port: u16,
@@ -64,21 +64,21 @@ pub struct HttpGet {
     pub headers: Vec<(String, String)>,
 }
 
-/// What is done once a container has started, or before it is stopped.
+/// A lifecycle hook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hook {
     /// Runs a command in the container.
     Exec(Vec<String>),
-    /// Gets a page; any answer is good.
+    /// Sends an HTTP GET request; any response is a success.
     Http(HttpGet),
     /// Waits.
     Sleep(Duration),
 }
 
-/// Which of the three a probe is.
+/// The kind of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ProbeKind {
-    /// Until it succeeds the others wait; if it fails the container is killed.
+    /// Until it succeeds the other probes wait; if it fails the container is killed.
     Startup,
     /// If it fails the container is killed.
     Liveness,
@@ -100,7 +100,7 @@ impl ProbeKind {
     }
 }
 
-/// Reads a probe. `ports` are the container's, by which it may mean one by name.
+/// Reads a probe. `ports` are those of the container, by name.
 pub(super) fn read(field: &Field<'_>, kind: ProbeKind, ports: &BTreeMap<String, u16>) -> Option<Probe> {
     field.object(&[], |probe| {
         let handler = handler(probe, ports);
@@ -142,7 +142,7 @@ pub(super) fn read(field: &Field<'_>, kind: ProbeKind, ports: &BTreeMap<String, 
     })
 }
 
-/// The one way of asking that a probe has.
+/// The handler of a probe: exactly one.
 fn handler(probe: &mut Object<'_>, ports: &BTreeMap<String, u16>) -> Option<ProbeHandler> {
     let mut ways = Vec::new();
     if let Some(exec) = probe.get("exec") {
@@ -219,7 +219,7 @@ fn command(field: &Field<'_>) -> Option<Vec<String>> {
 
 fn http_get(field: &Field<'_>, ports: &BTreeMap<String, u16>) -> Option<HttpGet> {
     field.object(&[], |get| {
-        let path = get.get("path").and_then(|f| f.checked(request_target));
+        let path = get.get("path").and_then(|f| f.checked(names::request_target));
         let tls = get
             .get("scheme")
             .and_then(|f| f.one_of(&[("HTTP", false), ("HTTPS", true)]));
@@ -243,39 +243,15 @@ fn http_get(field: &Field<'_>, ports: &BTreeMap<String, u16>) -> Option<HttpGet>
     })
 }
 
-/// What may stand in the first line of a request: a line break there would be another request.
-fn request_target(text: &str) -> Result<(), String> {
-    if text.bytes().all(|c| c.is_ascii_graphic()) {
-        return Ok(());
-    }
-    Err(format!(
-        "{} is not valid; expected printable ASCII without spaces",
-        names::quoted(text)
-    ))
-}
-
 fn header(field: &Field<'_>) -> Option<(String, String)> {
-    let token = |text: &str| {
-        let is = |c: u8| c.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&c);
-        if !text.is_empty() && text.bytes().all(is) {
-            return Ok(());
-        }
-        Err(format!("{} is not a valid header name", names::quoted(text)))
-    };
-    let value = |text: &str| {
-        if text.bytes().all(|c| c == b'\t' || (b' '..=b'~').contains(&c)) {
-            return Ok(());
-        }
-        Err("must be printable ASCII".to_owned())
-    };
     field.object(&[], |header| {
-        let name = header.need("name").and_then(|f| f.checked(token));
-        let value = header.get("value").and_then(|f| f.checked(value));
+        let name = header.need("name").and_then(|f| f.checked(names::header_name));
+        let value = header.get("value").and_then(|f| f.checked(names::header_value));
         (name.unwrap_or_default(), value.unwrap_or_default())
     })
 }
 
-/// An address or a name; not looked up here.
+/// An address or a name; it is not resolved here.
 fn host(object: &mut Object<'_>) -> Option<String> {
     let check = |text: &str| match text.parse::<std::net::IpAddr>() {
         Ok(_) => Ok(()),
@@ -285,7 +261,7 @@ fn host(object: &mut Object<'_>) -> Option<String> {
     host.filter(|host| !host.is_empty())
 }
 
-/// A port by its number, or by its name among the container's.
+/// A port, by number or by name.
 fn port(object: &mut Object<'_>, ports: &BTreeMap<String, u16>) -> u16 {
     let Some(field) = object.need("port") else {
         return 0;

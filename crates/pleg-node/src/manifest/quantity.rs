@@ -1,6 +1,19 @@
 //! Quantities as Kubernetes writes them: `500m`, `0.5`, `128Mi`, `1e3`.
 
-/// A quantity, in thousandths. Fits what a node has: up to 9 billion of cores, and 9 PB.
+use super::names::quoted;
+
+/// Why a text is not a quantity.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum QuantityError {
+    /// It is not written as one.
+    #[error("{} is not a quantity; expected a value such as 500m, 2, 128Mi or 1G", quoted(.0))]
+    Syntax(String),
+    /// It does not fit.
+    #[error("{} is too large: no node has that much", quoted(.0))]
+    TooLarge(String),
+}
+
+/// A quantity, in thousandths. Holds up to 9 billion cores, or 9 PB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Quantity {
     milli: i64,
@@ -23,19 +36,14 @@ impl Quantity {
         self.milli / 1000 + i64::from(self.milli % 1000 > 0)
     }
 
-    /// Reads one. Negative ones, which limit nothing, are refused.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let bad = || {
-            format!(
-                "{} is not a quantity; expected a value such as 500m, 2, 128Mi or 1G",
-                super::names::quoted(text)
-            )
-        };
+    /// Parses a quantity. Negative ones are refused.
+    pub fn parse(text: &str) -> Result<Self, QuantityError> {
+        let bad = || QuantityError::Syntax(text.to_owned());
         let end = text
             .find(|c: char| !c.is_ascii_digit() && c != '.')
             .unwrap_or(text.len());
         let (number, suffix) = text.split_at(end);
-        // Longer ones are zeros, or beyond all that is.
+        // Longer numbers are zeros, or larger than anything.
         if number.len() > 40 {
             return Err(bad());
         }
@@ -47,7 +55,7 @@ impl Quantity {
         let digits: i128 = format!("0{whole}{fraction}").parse().map_err(|_| bad())?;
         // A fraction is at most 40 digits, an exponent at most 18.
         let tens = scale.tens + 3 - i32::try_from(fraction.len()).map_err(|_| bad())?;
-        let too_large = || format!("{} is too large: no node has that much", super::names::quoted(text));
+        let too_large = || QuantityError::TooLarge(text.to_owned());
         let scaled = digits.checked_mul(scale.factor).ok_or_else(too_large)?;
         let power = 10_i128.checked_pow(tens.unsigned_abs());
         let milli = if tens >= 0 {
@@ -55,7 +63,7 @@ impl Quantity {
                 .and_then(|power| scaled.checked_mul(power))
                 .ok_or_else(too_large)?
         } else {
-            // Less than a thousandth is rounded up, as Kubernetes does: nothing is not asked for.
+            // Less than a thousandth is rounded up, as in Kubernetes.
             power.map_or(i128::from(scaled > 0), |power| {
                 scaled / power + i128::from(scaled % power > 0)
             })
@@ -66,7 +74,7 @@ impl Quantity {
     }
 }
 
-/// What a suffix multiplies with.
+/// The factor of a suffix.
 struct Scale {
     factor: i128,
     tens: i32,

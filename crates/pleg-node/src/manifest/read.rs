@@ -1,19 +1,18 @@
-//! Reading a [`Tree`] field by field: whatever is not asked for is refused, with its path.
+//! Reads a [`Tree`] field by field. Fields that are not read are refused, with their path.
 //!
-//! A reader names each field that it supports by reading it; what is left in the object afterwards is a problem. So no field can be
-//! accepted and then ignored. All problems of a document are collected, not only the first, and a document with a problem is refused:
-//! a reader that found one may go on with any value.
+//! Reading a field is what makes it supported, so no field can be accepted and then ignored. All problems of a document are collected, not
+//! only the first. A document with a problem is refused, so after a problem a reader may continue with any value.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use super::names;
+use super::names::{self, InvalidText};
 use super::tree::Tree;
 
-/// Problems of one document beyond this many are counted, not kept.
-const MOST_PROBLEMS: usize = 32;
+/// Most problems of one document that are listed; the others are counted.
+const MAX_PROBLEMS: usize = 32;
 
 /// What is wrong with a manifest, and where.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -42,7 +41,7 @@ pub(super) struct Problems {
 impl Problems {
     pub(super) fn add(&self, path: &str, what: impl Into<String>) {
         let (list, more) = &mut *self.found.borrow_mut();
-        if list.len() < MOST_PROBLEMS {
+        if list.len() < MAX_PROBLEMS {
             list.push(Problem {
                 path: path.to_owned(),
                 what: what.into(),
@@ -58,7 +57,7 @@ impl Problems {
     }
 }
 
-/// A value that is there.
+/// A value that is present.
 #[derive(Debug, Clone)]
 pub(super) struct Field<'a> {
     pub(super) path: String,
@@ -71,7 +70,7 @@ pub(super) struct Field<'a> {
 pub(super) struct Object<'a> {
     path: String,
     fields: &'a BTreeMap<String, Tree>,
-    /// The names that were asked for: those that are supported.
+    /// The names that were read: those that are supported.
     asked: Vec<&'static str>,
     problems: &'a Problems,
 }
@@ -85,7 +84,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Notes a problem with this value.
+    /// Adds a problem with this value.
     pub(super) fn refuse(&self, what: impl Into<String>) {
         self.problems.add(&self.path, what);
     }
@@ -101,7 +100,7 @@ impl<'a> Field<'a> {
 
     pub(super) fn text(&self) -> Option<&'a str> {
         match self.tree {
-            // C strings end there: what a runtime would see is another text than the one we checked.
+            // C strings end there: a runtime would see another text than the one we checked.
             Tree::Text(text) if text.contains('\0') => {
                 self.refuse("must not contain a NUL byte");
                 None
@@ -111,13 +110,13 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// A text that passes a check, which says what is wrong with those that do not.
-    pub(super) fn checked(&self, check: impl FnOnce(&str) -> Result<(), String>) -> Option<String> {
+    /// A text that passes a check.
+    pub(super) fn checked(&self, check: impl FnOnce(&str) -> Result<(), InvalidText>) -> Option<String> {
         let text = self.text()?;
         match check(text) {
             Ok(()) => Some(text.to_owned()),
-            Err(what) => {
-                self.refuse(what);
+            Err(error) => {
+                self.refuse(error.to_string());
                 None
             }
         }
@@ -161,7 +160,7 @@ impl<'a> Field<'a> {
         found.map(|(_, value)| *value)
     }
 
-    /// Every item of a list.
+    /// The items of a list.
     pub(super) fn list<T>(&self, mut each: impl FnMut(&Field<'a>) -> Option<T>) -> Vec<T> {
         let Tree::List(items) = self.tree else {
             self.wrong::<()>("a list");
@@ -183,7 +182,7 @@ impl<'a> Field<'a> {
         self.list(|item| item.text().map(str::to_owned))
     }
 
-    /// Keys and texts.
+    /// An object whose values are texts.
     pub(super) fn text_map(&self, mut check: impl FnMut(&Field<'a>, &str, &str)) -> BTreeMap<String, String> {
         let Tree::Map(map) = self.tree else {
             self.wrong::<()>("an object");
@@ -206,8 +205,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Reads an object. `unsupported` are the names that Kubernetes has here and we have not; whatever is neither asked for nor among
-    /// them does not exist at all.
+    /// Reads an object. `unsupported` are the fields of Kubernetes that we do not support; any other field that is not read is unknown.
     pub(super) fn object<T>(&self, unsupported: &[&str], read: impl FnOnce(&mut Object<'a>) -> T) -> Option<T> {
         let Tree::Map(fields) = self.tree else {
             return self.wrong("an object");
@@ -219,7 +217,7 @@ impl<'a> Field<'a> {
             problems: self.problems,
         };
         let value = read(&mut object);
-        object.refuse_the_rest(unsupported);
+        object.refuse_unread(unsupported);
         Some(value)
     }
 }
@@ -229,7 +227,7 @@ impl<'a> Object<'a> {
         &self.path
     }
 
-    /// A field, if it is there. To ask for it is to support it.
+    /// A field, if it is present. Reading it makes it supported.
     pub(super) fn get(&mut self, name: &'static str) -> Option<Field<'a>> {
         self.asked.push(name);
         self.fields.get(name).map(|tree| Field {
@@ -239,7 +237,7 @@ impl<'a> Object<'a> {
         })
     }
 
-    /// A field that has to be there.
+    /// A required field.
     pub(super) fn need(&mut self, name: &'static str) -> Option<Field<'a>> {
         let field = self.get(name);
         if field.is_none() {
@@ -248,22 +246,22 @@ impl<'a> Object<'a> {
         field
     }
 
-    /// Notes a problem with the object as a whole.
+    /// Adds a problem with the object as a whole.
     pub(super) fn refuse(&self, what: impl Into<String>) {
         self.problems.add(&self.path, what);
     }
 
-    /// Notes a problem with one of its fields.
+    /// Adds a problem with one of its fields.
     pub(super) fn refuse_field(&self, name: &str, what: impl Into<String>) {
         self.problems.add(&join(&self.path, name), what);
     }
 
-    /// Notes a problem with what is at a path.
+    /// Adds a problem with the value at a path.
     pub(super) fn refuse_at(&self, path: &str, what: impl Into<String>) {
         self.problems.add(path, what);
     }
 
-    /// A field by which people may ask for what we do in any case: any other value is refused.
+    /// A field that may only have the value that says what we do anyway; any other value is refused.
     pub(super) fn only(&mut self, name: &'static str, value: &Tree, why: &str) {
         if let Some(field) = self.get(name)
             && field.tree != value
@@ -272,7 +270,7 @@ impl<'a> Object<'a> {
         }
     }
 
-    fn refuse_the_rest(&self, unsupported: &[&str]) {
+    fn refuse_unread(&self, unsupported: &[&str]) {
         for name in self.fields.keys() {
             if self.asked.contains(&name.as_str()) {
                 continue;
@@ -289,9 +287,9 @@ impl<'a> Object<'a> {
     }
 }
 
-/// The path of a field of an object. Keys with dots (labels) are set apart.
+/// The path of a field of an object. Keys with dots, such as labels, are quoted.
 fn join(path: &str, name: &str) -> String {
-    // Keys are of any length and content; a path is for people.
+    // Keys may have any length and content; a path is for messages.
     let name: String = name.chars().take(128).flat_map(char::escape_debug).collect();
     match (path.is_empty(), name.contains(['.', '/', ' '])) {
         (true, false) => name,
@@ -309,31 +307,16 @@ fn either(words: &[&str]) -> String {
     }
 }
 
-/// The name that was probably meant: one of those supported that differs by a slip or two.
+/// The supported name that was probably meant: one that differs by one or two letters, or by case.
 fn nearest(name: &str, names: &[&'static str]) -> Option<&'static str> {
-    let of = |other: &&'static str| (distance(name, other), *other);
+    // No field name is similar to one of this length.
+    if name.len() > 64 {
+        return None;
+    }
+    let of = |other: &&'static str| (strsim::levenshtein(name, other), *other);
     let (distance, near) = names.iter().map(of).min()?;
     let slips = if name.len() < 5 { 1 } else { 2 };
     (distance <= slips || near.eq_ignore_ascii_case(name)).then_some(near)
-}
-
-/// How many letters have to be put in, left out or replaced.
-fn distance(a: &str, b: &str) -> usize {
-    // No field's name is near one of this length.
-    if a.len() > 64 {
-        return usize::MAX;
-    }
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.bytes().enumerate() {
-            let replaced = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]
@@ -408,7 +391,7 @@ mod tests {
     fn a_thousand_problems_are_bounded() {
         let keys: Vec<String> = (0..1000).map(|n| format!("k{n}: 1")).collect();
         let found = problems(&format!("{{{}}}", keys.join(", ")), |_| {});
-        assert_eq!(found.len(), MOST_PROBLEMS);
+        assert_eq!(found.len(), MAX_PROBLEMS);
         let found = problems(&format!("{{? \"{}\" : 1}}", "\\u001b".repeat(5000)), |_| {});
         assert!(found[0].len() < 1000 && !found[0].contains('\u{1b}'), "{found:?}");
     }

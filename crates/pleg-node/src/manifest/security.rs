@@ -1,5 +1,6 @@
 //! Security contexts, of a pod and of a container.
 
+use super::names;
 use super::read::{Field, Object};
 use super::tree::Tree;
 
@@ -9,43 +10,43 @@ pub enum Seccomp {
     /// Any.
     #[default]
     Unconfined,
-    /// Those of the runtime's own profile.
+    /// Those of the runtime's default profile.
     RuntimeDefault,
 }
 
-/// What a pod says for all its containers.
+/// The security context of a pod, for all its containers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodSecurity {
     /// The user.
     pub run_as_user: Option<i64>,
     /// The group.
     pub run_as_group: Option<i64>,
-    /// Root is not accepted.
+    /// Refuses to run as root.
     pub run_as_non_root: Option<bool>,
-    /// Groups beside the user's own.
+    /// Supplemental groups.
     pub supplemental_groups: Vec<i64>,
     /// System calls.
     pub seccomp: Option<Seccomp>,
 }
 
-/// What a container says; what it leaves open is the pod's word.
+/// The security context of a container. What it does not set is taken from the pod's.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ContainerSecurity {
     /// The user.
     pub run_as_user: Option<i64>,
     /// The group.
     pub run_as_group: Option<i64>,
-    /// Root is not accepted.
+    /// Refuses to run as root.
     pub run_as_non_root: Option<bool>,
-    /// As good as a process of the host.
+    /// Has the privileges of a process of the host.
     pub privileged: bool,
-    /// Set-user-id programs work; not said means yes.
+    /// Whether set-user-id programs work; yes if not set.
     pub allow_privilege_escalation: Option<bool>,
-    /// The image cannot be written to.
+    /// Its root file system is read-only.
     pub read_only_root: bool,
-    /// Capabilities beyond the runtime's default, without `CAP_`.
+    /// Capabilities to add, without `CAP_`.
     pub add_capabilities: Vec<String>,
-    /// Capabilities taken away, without `CAP_`; `ALL` for all.
+    /// Capabilities to drop, without `CAP_`; `ALL` for all.
     pub drop_capabilities: Vec<String>,
     /// System calls.
     pub seccomp: Option<Seccomp>,
@@ -63,7 +64,7 @@ const UNSUPPORTED_POD: &[&str] = &[
 ];
 const UNSUPPORTED_CONTAINER: &[&str] = &["appArmorProfile", "procMount", "seLinuxOptions", "windowsOptions"];
 
-/// Reads a pod's.
+/// Reads the security context of a pod.
 pub(super) fn read_pod(field: &Field<'_>) -> Option<PodSecurity> {
     field.object(UNSUPPORTED_POD, |security| PodSecurity {
         run_as_user: id(security, "runAsUser"),
@@ -77,7 +78,7 @@ pub(super) fn read_pod(field: &Field<'_>) -> Option<PodSecurity> {
     })
 }
 
-/// Reads a container's.
+/// Reads the security context of a container.
 pub(super) fn read_container(field: &Field<'_>) -> Option<ContainerSecurity> {
     field.object(UNSUPPORTED_CONTAINER, |security| {
         let (mut add_capabilities, mut drop_capabilities) = (Vec::new(), Vec::new());
@@ -116,23 +117,9 @@ fn id(object: &mut Object<'_>, name: &'static str) -> Option<i64> {
     object.get(name)?.int(0..=i64::from(i32::MAX))
 }
 
-/// A capability, with or without `CAP_`. Which there are is the kernel's business; what one can look like is ours.
+/// A capability, without `CAP_`.
 fn capability(field: &Field<'_>) -> Option<String> {
-    let check = |text: &str| {
-        if !text.is_empty()
-            && text.len() < 64
-            && text
-                .bytes()
-                .all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == b'_')
-        {
-            return Ok(());
-        }
-        Err(format!(
-            "{} is not a capability; expected a name such as NET_ADMIN",
-            super::names::quoted(text)
-        ))
-    };
-    let name = field.checked(check)?;
+    let name = field.checked(names::capability)?;
     Some(name.strip_prefix("CAP_").map(str::to_owned).unwrap_or(name))
 }
 

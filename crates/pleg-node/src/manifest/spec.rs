@@ -1,4 +1,4 @@
-//! The `spec` of a pod: what its containers share, and the containers.
+//! The `spec` of a pod: its containers, and what they share.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,39 +11,39 @@ use super::security::{self, PodSecurity};
 use super::tree::Tree;
 use super::volume::{self, Volume};
 
-/// What happens to containers that have ended.
+/// Which exited containers are restarted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RestartPolicy {
-    /// They are started again.
+    /// All.
     #[default]
     Always,
-    /// They are started again unless they ended with 0.
+    /// Those with an exit code other than 0.
     OnFailure,
-    /// They stay as they are.
+    /// None.
     Never,
 }
 
-/// Whose processes a container sees.
+/// Which processes a container sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Processes {
+pub enum PidNamespace {
     /// Its own.
     #[default]
     Container,
     /// Those of all containers of the pod: `shareProcessNamespace`.
     Pod,
-    /// All of the host: `hostPID`.
+    /// Those of the host: `hostPID`.
     Host,
 }
 
-/// Where names are looked up.
+/// The DNS configuration of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Dns {
-    /// Where the host looks them up.
+    /// The host's.
     #[default]
     Host,
-    /// As the manifest says, beside what the host has.
+    /// The host's, and that of the manifest.
     HostAnd(DnsConfig),
-    /// As the manifest says, and nowhere else.
+    /// That of the manifest alone.
     Own(DnsConfig),
 }
 
@@ -54,45 +54,45 @@ pub struct DnsConfig {
     pub servers: Vec<IpAddr>,
     /// Domains to search, at most 32.
     pub searches: Vec<String>,
-    /// Options, as they are written in the file: `ndots:2`.
+    /// Options, as in the file: `ndots:2`.
     pub options: Vec<String>,
 }
 
-/// What a pod is made of.
+/// What a pod runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
-    /// Run first, in this order.
+    /// Run first, one after another.
     pub init_containers: Vec<Container>,
-    /// Run then, all at once. At least one.
+    /// Run then, in parallel. At least one.
     pub containers: Vec<Container>,
-    /// What they share, by name.
+    /// Volumes, by name.
     pub volumes: BTreeMap<String, Volume>,
-    /// What happens when they end.
+    /// Which exited containers are restarted.
     pub restart_policy: RestartPolicy,
-    /// How long they may take to end.
+    /// The grace period of its termination.
     pub termination_grace: Duration,
     /// How long the pod may run.
     pub active_deadline: Option<Duration>,
-    /// The host's network.
+    /// Whether it uses the host's network.
     pub host_network: bool,
-    /// Whose processes containers see.
-    pub processes: Processes,
-    /// Names.
+    /// Which processes containers see.
+    pub processes: PidNamespace,
+    /// The DNS configuration.
     pub dns: Dns,
     /// The host name in the pod; the pod's name if none.
     pub hostname: Option<String>,
-    /// As whom containers run.
+    /// The user of containers.
     pub security: PodSecurity,
     /// `system-node-critical`: among the last to be killed for memory.
     pub node_critical: bool,
 }
 
-/// How long containers may take to end, where nothing is said.
+/// The default of `terminationGracePeriodSeconds`.
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 
 impl Spec {
-    /// Of a pod whose manifest is lost.
-    pub(super) fn forgotten() -> Self {
+    /// Of a pod whose manifest is not known.
+    pub(super) fn without_manifest() -> Self {
         Self {
             init_containers: Vec::new(),
             containers: Vec::new(),
@@ -101,7 +101,7 @@ impl Spec {
             termination_grace: DEFAULT_GRACE,
             active_deadline: None,
             host_network: false,
-            processes: Processes::default(),
+            processes: PidNamespace::default(),
             dns: Dns::default(),
             hostname: None,
             security: PodSecurity::default(),
@@ -173,13 +173,13 @@ pub(super) fn read(field: &Field<'_>) -> Option<Spec> {
         let mut flag = |name| spec.get(name).and_then(|f| f.bool()).unwrap_or_default();
         let host_network = flag("hostNetwork");
         let processes = match (flag("hostPID"), flag("shareProcessNamespace")) {
-            (false, false) => Processes::Container,
-            (false, true) => Processes::Pod,
+            (false, false) => PidNamespace::Container,
+            (false, true) => PidNamespace::Pod,
             (true, share) => {
                 if share {
                     spec.refuse_field("shareProcessNamespace", "must not be set together with hostPID");
                 }
-                Processes::Host
+                PidNamespace::Host
             }
         };
         let result = Spec {
@@ -204,7 +204,7 @@ pub(super) fn read(field: &Field<'_>) -> Option<Spec> {
     })
 }
 
-/// Fields that manifests often have, with the one value that says what we do in any case.
+/// Fields that are accepted only with the value that says what we do anyway.
 fn accept_only_defaults(spec: &mut Object<'_>) {
     let no = Tree::Bool(false);
     let none = "requires an API server; set it to false or remove it";
@@ -231,7 +231,7 @@ fn containers(field: Option<Field<'_>>, init: bool, volumes: &BTreeMap<String, V
         .unwrap_or_default()
 }
 
-/// What no field can tell by itself.
+/// Checks across fields.
 fn check_together(spec: &Spec, object: &Object<'_>) {
     let (mut names, mut host_ports) = (BTreeSet::new(), BTreeSet::new());
     for (list, containers) in [
@@ -312,7 +312,7 @@ fn dns_config(field: &Field<'_>) -> Option<DnsConfig> {
             field.refuse("at most 3 entries are allowed");
         }
         let searches = config.get("searches");
-        // A dot at the end says that the name is complete.
+        // A dot at the end makes the name absolute.
         let domain = |text: &str| names::subdomain(text.strip_suffix('.').unwrap_or(text));
         let domains = searches
             .as_ref()
@@ -330,16 +330,12 @@ fn dns_config(field: &Field<'_>) -> Option<DnsConfig> {
 }
 
 fn dns_option(field: &Field<'_>) -> Option<String> {
-    // A line break would be another line of resolv.conf.
-    let word = |text: &str| {
-        if !text.is_empty() && text.bytes().all(|c| c.is_ascii_graphic()) {
-            return Ok(());
-        }
-        Err(format!("{} must be a single word", names::quoted(text)))
-    };
     field.object(&[], |option| {
-        let name = option.need("name").and_then(|f| f.checked(word)).unwrap_or_default();
-        match option.get("value").and_then(|f| f.checked(word)) {
+        let name = option
+            .need("name")
+            .and_then(|f| f.checked(names::dns_option))
+            .unwrap_or_default();
+        match option.get("value").and_then(|f| f.checked(names::dns_option)) {
             Some(value) => format!("{name}:{value}"),
             None => name,
         }

@@ -1,4 +1,4 @@
-//! Manifests, as tables: what is read, what is refused and in which words.
+//! Manifests, as tables: what is read, and what is refused with which message.
 
 mod refusals;
 
@@ -141,7 +141,7 @@ fn every_supported_field_is_read() {
     assert_eq!(spec.active_deadline, Some(Duration::from_hours(1)));
     assert_eq!(
         (spec.host_network, spec.processes, spec.node_critical),
-        (true, Processes::Host, true)
+        (true, PidNamespace::Host, true)
     );
     assert_eq!(spec.hostname.as_deref(), Some("shop-1"));
     let dns = DnsConfig {
@@ -205,7 +205,7 @@ fn a_hook_may_get_a_page() {
     assert_eq!((get.path.as_str(), get.port, get.tls), ("/drain", 8080, false));
 }
 
-/// So that it can be shown which pod is refused.
+/// A refused pod can be shown by its name.
 #[test]
 fn a_pod_that_is_refused_has_its_names_if_those_are_good() {
     for (from, to, name) in [
@@ -311,7 +311,7 @@ fn lists_are_their_pods() {
     assert_eq!((found.pods.len(), found.refused.len()), (2, 1));
     let alone = one(&format!("{{apiVersion: v1, kind: Pod, {}", &item("a")[1..]));
     assert_eq!(found.pods[0].id, alone.id);
-    // In a list of anything each has to say what it is.
+    // In a List each item must have a kind.
     let found = read_text(&format!("{{apiVersion: v1, kind: List, items: [{}]}}", item("a")));
     assert_eq!((found.pods.len(), found.refused.len()), (0, 1));
     let found = read_text("{apiVersion: v2, kind: List, item: []}");
@@ -326,11 +326,14 @@ fn a_text_without_a_document_is_no_pod() {
     for text in ["", "\n", "# soon\n", "---\n---\n", "null"] {
         assert_eq!(
             read(text.as_bytes(), &node()).unwrap_err(),
-            Unreadable::Empty,
+            ManifestError::Empty,
             "{text:?}"
         );
     }
-    assert_eq!(read(&vec![b'#'; 10 << 20], &node()).unwrap_err(), Unreadable::TooLarge);
+    assert_eq!(
+        read(&vec![b'#'; 10 << 20], &node()).unwrap_err(),
+        ManifestError::TooLarge
+    );
 }
 
 #[test]
@@ -348,7 +351,7 @@ fn names_fit_into_the_log_directory() {
 }
 
 proptest::proptest! {
-    /// However a manifest is cut or bent, it is a pod or a refusal with a reason.
+    /// However a manifest is mutated, it is a pod or a refusal with a problem.
     #[test]
     fn no_bent_manifest_makes_it_panic(at in 0..FULL.len(), to in "[\\x00-\\x7f]{0,6}", cut in 0..40_usize) {
         let mut text = FULL.as_bytes().to_vec();

@@ -1,4 +1,4 @@
-//! A document as it was written: what YAML and JSON have in common, with limits against hostile files.
+//! A document as it is written: what YAML and JSON have in common, with limits against hostile files.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,17 +6,22 @@ use std::fmt;
 use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The largest text that is read as manifests: a file, or the answer of a URL.
+/// The largest text that is parsed: a file, or the answer of a URL.
 pub const MAX_BYTES: usize = 4 << 20;
-/// Nodes of all documents of one text, aliases replaced by what they stand for.
+/// Most nodes of all documents of one text, with aliases expanded.
 const MAX_NODES: usize = 200_000;
-/// Nodes that aliases may add: a manifest that needs more of them is a bomb.
+/// Most nodes that aliases may add: a text that needs more is a bomb.
 const MAX_ALIASED: usize = 20_000;
-/// Collections within collections. A pod needs a dozen.
+/// Deepest nesting. A pod needs a dozen.
 const MAX_DEPTH: usize = 48;
 
-/// A value of YAML or JSON. Equal documents are equal trees, in whatever order their keys were written; a key with nothing (`null`)
-/// is as good as absent, as Kubernetes has it.
+/// Why a text is neither YAML nor JSON, in the words of the parser.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct SyntaxError(String);
+
+/// A value of YAML or JSON. Equal documents are equal trees, in whatever order their keys were written; a key with `null` is the
+/// same as no key, as in Kubernetes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Tree {
     /// Nothing.
@@ -36,28 +41,28 @@ pub enum Tree {
 }
 
 impl Tree {
-    /// Reads all documents of a text. Empty ones are left out.
-    pub fn parse(bytes: &[u8]) -> Result<Vec<Self>, String> {
+    /// Parses all documents of a text. Empty ones are left out.
+    pub fn parse(bytes: &[u8]) -> Result<Vec<Self>, SyntaxError> {
         let mut options = serde_saphyr::options! {
             budget: serde_saphyr::budget! {
                 max_nodes: MAX_NODES,
                 max_depth: MAX_DEPTH,
                 max_total_scalar_bytes: 2 * MAX_BYTES,
             },
-            // What YAML 1.1 took for a bool is a text that looks odd, not a value to guess.
+            // `yes` and `no` are texts, not the bools of YAML 1.1.
             strict_booleans: true,
             with_snippet: false,
         };
         options.alias_limits.max_total_replayed_events = MAX_ALIASED;
         let documents: Vec<Self> = serde_saphyr::from_slice_multiple_with_options(bytes, options)
-            .map_err(|error| error.to_string().trim_end().to_owned())?;
+            .map_err(|error| SyntaxError(error.to_string().trim_end().to_owned()))?;
         Ok(documents
             .into_iter()
             .filter(|document| *document != Self::Null)
             .collect())
     }
 
-    /// What it is, in a word.
+    /// Its type, for messages.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Null => "nothing",
@@ -69,7 +74,7 @@ impl Tree {
         }
     }
 
-    /// The value of a key, if it is an object that has it.
+    /// The value of a key, if this is an object that has it.
     pub(crate) fn get(&self, key: &str) -> Option<&Self> {
         match self {
             Self::Map(map) => map.get(key),
@@ -77,7 +82,7 @@ impl Tree {
         }
     }
 
-    /// The text, if it is one.
+    /// The text, if this is one.
     pub(crate) fn as_text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
@@ -179,7 +184,7 @@ impl<'de> Visitor<'de> for TreeVisitor {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Vec<Tree>, String> {
+    fn parse(text: &str) -> Result<Vec<Tree>, SyntaxError> {
         Tree::parse(text.as_bytes())
     }
 
@@ -209,7 +214,7 @@ mod tests {
             ("a: b: c\n", "line 1"),
             ("a: 1\n\tb: 2\n", "found a tab"),
         ] {
-            let error = parse(text).unwrap_err();
+            let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(words), "{text:?}: {error}");
             assert!(error.len() < 300, "{text:?}: {error}");
         }

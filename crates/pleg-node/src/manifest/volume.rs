@@ -1,4 +1,4 @@
-//! Volumes of a pod, and where a container sees them.
+//! Volumes of a pod, and their mounts in containers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,13 +8,13 @@ use super::read::Field;
 /// A directory or file that containers share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Volume {
-    /// A directory of the pod's own, empty when the pod comes and gone when it goes.
+    /// A directory of the pod, empty at its start and removed with it.
     EmptyDir,
     /// A path of the host.
     HostPath {
-        /// Which.
+        /// The path.
         path: String,
-        /// What has to be there.
+        /// What has to be at the path.
         kind: HostPathKind,
     },
 }
@@ -22,13 +22,13 @@ pub enum Volume {
 /// What has to be at a path of the host before a container starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostPathKind {
-    /// Anything; not looked at.
+    /// Anything; not checked.
     Any,
-    /// A directory; made if it is absent.
+    /// A directory; created if it is missing.
     DirectoryOrCreate,
     /// A directory.
     Directory,
-    /// A file; made, empty, if it is absent.
+    /// A file; created, empty, if it is missing.
     FileOrCreate,
     /// A file.
     File,
@@ -40,32 +40,32 @@ pub enum HostPathKind {
     BlockDevice,
 }
 
-/// Whether mounts made on one side of a mount are seen on the other.
+/// Whether mounts below a mount are propagated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Propagation {
-    /// They are not.
+    /// Not at all.
     #[default]
     None,
-    /// The container sees the host's.
+    /// From the host to the container.
     HostToContainer,
-    /// Both see all.
+    /// In both directions.
     Bidirectional,
 }
 
-/// A volume in a container.
+/// A volume that is mounted in a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
     /// The volume's name.
     pub volume: String,
-    /// Where the container sees it.
+    /// Its path in the container.
     pub path: String,
-    /// It cannot write there.
+    /// Whether it is read-only.
     pub read_only: bool,
-    /// Mounts beneath it.
+    /// How mounts below it are propagated.
     pub propagation: Propagation,
 }
 
-/// All kinds of volumes that Kubernetes has and we have not.
+/// The kinds of volumes of Kubernetes that are not supported.
 const UNSUPPORTED_VOLUME: &[&str] = &[
     "awsElasticBlockStore",
     "azureDisk",
@@ -113,7 +113,7 @@ pub(super) fn read(field: &Field<'_>) -> BTreeMap<String, Volume> {
             if let Some(host) = volume.get("hostPath") {
                 found.push(read_host_path(&host));
             }
-            // A volume of a kind that is not supported has had its word already, if it is there at all.
+            // A kind that is not supported is refused as a field.
             if found.len() != 1 {
                 volume.refuse(
                     "exactly one of emptyDir and hostPath must be set (write emptyDir: {} for an empty directory)",

@@ -9,59 +9,67 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
+use super::NetError;
+use super::tls::{Tls, TlsSetupError};
 use crate::manifest::HttpGet;
-use crate::net::tls::Tls;
 
-static ANYBODY: LazyLock<Result<Tls, String>> = LazyLock::new(Tls::anybody);
+static UNVERIFIED: LazyLock<Result<Tls, TlsSetupError>> = LazyLock::new(Tls::unverified);
 
-/// Where to ask: a name, or the pod's address.
-pub(crate) fn place(host: Option<&str>, ip: Option<IpAddr>) -> Result<String, String> {
+/// The host to connect to: a name from the manifest, or the pod's address.
+pub(crate) fn host_or_pod_ip(host: Option<&str>, ip: Option<IpAddr>) -> Result<String, NetError> {
     match (host, ip) {
         (Some(host), _) => Ok(host.to_owned()),
         (None, Some(ip)) => Ok(ip.to_string()),
-        (None, None) => Err("the pod has no IP address".to_owned()),
+        (None, None) => Err(NetError::NoAddress),
     }
 }
 
-pub(crate) async fn connect(host: Option<&str>, port: u16, ip: Option<IpAddr>) -> Result<TcpStream, String> {
-    let host = place(host, ip)?;
-    let connected = TcpStream::connect((host.as_str(), port)).await;
-    connected.map_err(|error| format!("cannot connect to port {port} of {host}: {error}"))
+/// `host:port`, with brackets around an IPv6 address.
+pub(crate) fn authority(host: &str, port: u16) -> String {
+    if host.contains(':') {
+        format!("[{host}]:{port}")
+    } else {
+        format!("{host}:{port}")
+    }
 }
 
-/// Sends a GET request and returns the status of the response. The caller sets the timeout.
-pub(crate) async fn get(get: &HttpGet, ip: Option<IpAddr>) -> Result<http::StatusCode, String> {
+pub(crate) async fn connect(host: Option<&str>, port: u16, ip: Option<IpAddr>) -> Result<TcpStream, NetError> {
+    let host = host_or_pod_ip(host, ip)?;
+    let connected = TcpStream::connect((host.as_str(), port)).await;
+    connected.map_err(|source| NetError::Connect { host, port, source })
+}
+
+/// Sends a GET request and returns the status of the response. Callers set the timeout.
+pub(crate) async fn get(get: &HttpGet, ip: Option<IpAddr>) -> Result<http::StatusCode, NetError> {
+    let host = host_or_pod_ip(get.host.as_deref(), ip)?;
     let stream = connect(get.host.as_deref(), get.port, ip).await?;
     if get.tls {
-        let host = place(get.host.as_deref(), ip)?;
-        let stream = ANYBODY.clone()?.connect(&host, stream).await?;
-        return get_over(stream, get, ip).await;
+        let stream = UNVERIFIED.clone()?.connect(&host, stream).await?;
+        return get_over(stream, get, &host).await;
     }
-    get_over(stream, get, ip).await
+    get_over(stream, get, &host).await
 }
 
-async fn get_over<S>(stream: S, get: &HttpGet, ip: Option<IpAddr>) -> Result<http::StatusCode, String>
+async fn get_over<S>(stream: S, get: &HttpGet, host: &str) -> Result<http::StatusCode, NetError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (mut send, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-        .await
-        .map_err(|error| error.to_string())?;
+    let (mut send, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let connection = AbortOnDrop(tokio::spawn(async move { _ = connection.await }));
+    // The body does not matter, and may be endless.
+    let response = send.send_request(request(get, host)?).await?;
+    drop(connection);
+    Ok(response.status())
+}
+
+fn request(get: &HttpGet, host: &str) -> Result<http::Request<Empty<Bytes>>, http::Error> {
     let mut request = http::Request::get(&get.path);
     let is_set = |name: &http::HeaderName| {
-        get.headers
-            .iter()
-            .any(|(key, _)| key.eq_ignore_ascii_case(name.as_str()))
-    };
-    let host = place(get.host.as_deref(), ip)?;
-    let authority = if host.contains(':') {
-        format!("[{host}]:{}", get.port)
-    } else {
-        format!("{host}:{}", get.port)
+        let mut headers = get.headers.iter();
+        headers.any(|(key, _)| key.eq_ignore_ascii_case(name.as_str()))
     };
     for (name, value) in [
-        (http::header::HOST, authority),
+        (http::header::HOST, authority(host, get.port)),
         (
             http::header::USER_AGENT,
             concat!("pleg-probe/", env!("CARGO_PKG_VERSION")).to_owned(),
@@ -69,7 +77,7 @@ where
         (http::header::ACCEPT, "*/*".to_owned()),
         (http::header::CONNECTION, "close".to_owned()),
     ] {
-        // A manifest may ask for other ones, a virtual host say.
+        // A manifest may set others, such as the name of a virtual host.
         if !is_set(&name) {
             request = request.header(name, value);
         }
@@ -77,14 +85,10 @@ where
     for (name, value) in &get.headers {
         request = request.header(name, value);
     }
-    let request = request.body(Empty::<Bytes>::new()).map_err(|error| error.to_string())?;
-    // The body is of no interest, and may be endless.
-    let response = send.send_request(request).await.map_err(|error| error.to_string())?;
-    drop(connection);
-    Ok(response.status())
+    request.body(Empty::new())
 }
 
-/// A task that ends with the question.
+/// A task that ends with the request.
 struct AbortOnDrop(tokio::task::JoinHandle<()>);
 
 impl Drop for AbortOnDrop {

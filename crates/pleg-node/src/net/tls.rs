@@ -13,7 +13,23 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Makes connections safe. Clones share what they know.
+use super::NetError;
+
+/// Why TLS cannot be used at all.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum TlsSetupError {
+    /// There is no certificate to trust.
+    #[error("no trusted CA certificates are installed on this machine. {why}")]
+    NoRoots {
+        /// What was wrong with those that were found.
+        why: String,
+    },
+    /// The TLS library refuses the configuration.
+    #[error("invalid TLS configuration")]
+    Config(#[from] rustls::Error),
+}
+
+/// Makes TLS connections. Clones share sessions.
 #[derive(Clone)]
 pub(crate) struct Tls(TlsConnector);
 
@@ -25,55 +41,50 @@ impl std::fmt::Debug for Tls {
 
 impl Tls {
     /// Accepts every certificate.
-    pub(crate) fn anybody() -> Result<Self, String> {
+    pub(crate) fn unverified() -> Result<Self, TlsSetupError> {
         let provider = Arc::new(ring::default_provider());
-        let verifier = Arc::new(Anybody(Arc::clone(&provider)));
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?;
+        let verifier = Arc::new(AcceptAll(Arc::clone(&provider)));
+        let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
         let config = config.dangerous().with_custom_certificate_verifier(verifier);
         Ok(Self(TlsConnector::from(Arc::new(config.with_no_client_auth()))))
     }
 
     /// Accepts certificates that this machine trusts. Blocking: reads its CA certificates.
-    pub(crate) fn system() -> Result<Self, String> {
+    pub(crate) fn with_system_roots() -> Result<Self, TlsSetupError> {
         let found = rustls_native_certs::load_native_certs();
         if found.certs.is_empty() {
             let why: Vec<String> = found.errors.iter().map(ToString::to_string).collect();
-            return Err(format!(
-                "no trusted CA certificates are installed on this machine. {}",
-                why.join("; ")
-            ));
+            return Err(TlsSetupError::NoRoots { why: why.join("; ") });
         }
-        Self::only(found.certs)
+        Self::with_roots(found.certs)
     }
 
     /// Accepts certificates signed by one of these. Entries that are not certificates are skipped, as other programs do.
-    pub(crate) fn only(certificates: Vec<CertificateDer<'static>>) -> Result<Self, String> {
+    pub(crate) fn with_roots(certificates: Vec<CertificateDer<'static>>) -> Result<Self, TlsSetupError> {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(certificates);
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?;
+            .with_safe_default_protocol_versions()?;
         let config = config.with_root_certificates(roots).with_no_client_auth();
         Ok(Self(TlsConnector::from(Arc::new(config))))
     }
 
-    /// Makes a connection to `host` safe.
-    pub(crate) async fn connect(&self, host: &str, stream: TcpStream) -> Result<TlsStream<TcpStream>, String> {
-        let name = ServerName::try_from(host.to_owned()).map_err(|error| format!("{host}: {error}"))?;
-        self.0
-            .connect(name, stream)
-            .await
-            .map_err(|error| format!("TLS: {error}"))
+    /// Performs the handshake with `host`.
+    pub(crate) async fn connect(&self, host: &str, stream: TcpStream) -> Result<TlsStream<TcpStream>, NetError> {
+        let failed = |source| NetError::Handshake {
+            host: host.to_owned(),
+            source,
+        };
+        let name = ServerName::try_from(host.to_owned()).map_err(|error| failed(std::io::Error::other(error)))?;
+        self.0.connect(name, stream).await.map_err(failed)
     }
 }
 
-/// Accepts every server that has the key of its certificate.
+/// Accepts every certificate, if the server has its key.
 #[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
+struct AcceptAll(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AcceptAll {
     fn verify_server_cert(
         &self,
         _end_entity: &CertificateDer<'_>,
@@ -108,7 +119,7 @@ impl ServerCertVerifier for Anybody {
     }
 }
 
-/// A server that shows a certificate of nobody's.
+/// A server with a certificate that no machine trusts.
 #[cfg(test)]
 pub(crate) mod testing {
     use rustls::ServerConfig;
@@ -118,7 +129,7 @@ pub(crate) mod testing {
 
     use super::*;
 
-    /// For localhost and 127.0.0.1, made for these tests and good for nothing else.
+    /// For localhost and 127.0.0.1, made for these tests.
     const CERTIFICATE: &str = include_str!("tls/test-certificate.pem");
     const KEY: &str = include_str!("tls/test-key.pem");
 

@@ -1,168 +1,164 @@
-//! The registry of pod workers: starts and ends them, makes a pod wait for its name, and restarts panicked workers.
+//! Pod workers: one task per pod that makes it what its manifest says.
+//!
+//! In: pods to run or terminate (from the node loop), hints that something changed. Out: CRI calls through the executor, and a report per
+//! pod. Each worker owns the history of its pod; [`PodWorkers`] owns the registry: which pod has a worker, and which pod waits for its name.
+//!
+//! | module | job |
+//! |---|---|
+//! | this one | the registry: starts, wakes and terminates workers, and restarts panicked ones |
+//! | `orphans` | pods of an earlier run of `pleg node`: adopted if desired, else terminated |
+//! | `worker` | the task of one pod: wait for a fresh status, decide, act, report |
+//! | `context` | what all workers share |
+//! | `host_ports` | which pod has which host port |
 
-pub(crate) mod ports;
+pub(crate) mod context;
+pub(crate) mod host_ports;
 pub(crate) mod worker;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+mod orphans;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use pleg::{PodEntry, PodRef, PodUid, SandboxState};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info};
+use tracing::error;
 
+use self::context::NodeContext;
+use self::worker::{PodWorker, PodWorkerHandle, WorkerExit};
 use crate::manifest::Pod;
-use crate::pod_workers::worker::{Ended, Handle, Shared, Worker};
+use crate::reconcile::backoff::doubling;
 use crate::reconcile::decide::Goal;
 use crate::reconcile::history::PodHistory;
 use crate::sources::DesiredPod;
 
-/// Delay before a panicked pod worker is restarted; doubles with each panic.
-const RISE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+/// Delay before a panicked pod worker is restarted, and its maximum; doubles with each panic.
+const PANIC_BACK_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 
 /// The pod workers of a node.
 #[derive(Debug)]
 pub(crate) struct PodWorkers {
-    pub(crate) shared: Shared,
-    members: BTreeMap<PodUid, PodWorker>,
+    pub(crate) context: NodeContext,
+    workers: BTreeMap<PodUid, WorkerEntry>,
     /// By `namespace/name`: pods that start when the name is free.
     waiting: BTreeMap<Arc<str>, DesiredPod>,
-    running: JoinSet<Ended>,
+    running: JoinSet<WorkerExit>,
     /// The pod of each task: all that is known about a task that panicked.
     tasks: HashMap<Id, PodUid>,
-    /// The history of pods that have no worker yet.
-    remembered: BTreeMap<PodUid, PodHistory>,
-    /// Manifests of pods of an earlier run of `pleg node`, of which something may be left.
-    kept: BTreeMap<PodUid, Arc<Pod>>,
+    /// The stored history of pods that have no worker yet.
+    histories: BTreeMap<PodUid, PodHistory>,
+    /// The stored manifests of pods of an earlier run that have no worker, and of which something may be left.
+    stored_pods: BTreeMap<PodUid, Arc<Pod>>,
     /// Our pods that existed before this run and have no worker, while they may still be desired.
-    found: Vec<PodRef>,
+    preexisting: Vec<PodRef>,
     shutdown: CancellationToken,
 }
 
 #[derive(Debug)]
-struct PodWorker {
-    handle: Handle,
-    /// Its worker's.
+struct WorkerEntry {
+    handle: PodWorkerHandle,
     task: Id,
-    /// How often its worker panicked.
-    falls: u32,
+    /// How often the worker of this pod panicked.
+    panics: u32,
 }
 
 impl PodWorkers {
-    pub(crate) fn new(shared: Shared) -> Self {
+    pub(crate) fn new(context: NodeContext) -> Self {
         Self {
-            shared,
-            members: BTreeMap::new(),
+            context,
+            workers: BTreeMap::new(),
             waiting: BTreeMap::new(),
             running: JoinSet::new(),
             tasks: HashMap::new(),
-            remembered: BTreeMap::new(),
-            kept: BTreeMap::new(),
-            found: Vec::new(),
+            histories: BTreeMap::new(),
+            stored_pods: BTreeMap::new(),
+            preexisting: Vec::new(),
             shutdown: CancellationToken::new(),
         }
     }
 
-    /// The history from an earlier run of `pleg node`.
-    pub(crate) fn remember(&mut self, remembered: BTreeMap<PodUid, PodHistory>, kept: Vec<DesiredPod>) {
-        self.remembered = remembered;
-        self.kept = kept
-            .into_iter()
-            .map(|offer| (offer.pod.id.uid.clone(), offer.pod))
-            .collect();
-    }
-
-    /// These pods of ours existed before this run.
-    pub(crate) fn found(&mut self, found: Vec<PodRef>) {
-        self.found = found;
-    }
-
-    /// Workers end with this.
-    pub(crate) fn ends_with(&mut self, shutdown: CancellationToken) {
+    /// Workers that are started from now on stop with this token.
+    pub(crate) fn stop_with(&mut self, shutdown: CancellationToken) {
         self.shutdown = shutdown;
     }
 
     /// Wakes the worker of a pod, or all workers: something may have changed.
-    pub(crate) fn tell(&self, pod: Option<&PodRef>) {
+    pub(crate) fn wake(&self, pod: Option<&PodRef>) {
         match pod {
             Some(pod) => {
-                if let Some(member) = self.members.get(&pod.uid) {
-                    member.handle.news.notify_one();
+                if let Some(worker) = self.workers.get(&pod.uid) {
+                    worker.handle.wake.notify_one();
                 }
             }
-            None => self.members.values().for_each(|member| member.handle.news.notify_one()),
+            None => self.workers.values().for_each(|worker| worker.handle.wake.notify_one()),
         }
     }
 
     /// Starts a pod, or makes it wait until its name is free. Another pod of that name terminates first, also if it existed before this
-    /// run: its manifest was edited meanwhile. While not all sources have `spoken`, one of them may desire that other pod.
-    pub(crate) fn begin(&mut self, offer: DesiredPod, spoken: bool) {
-        let pod = &offer.pod;
-        let name = pod.id.full_name();
+    /// run: its manifest was edited in between. Until `all_reported`, a source that is still missing may desire that other pod.
+    pub(crate) fn start_pod(&mut self, desired: DesiredPod, all_reported: bool) {
+        let name = desired.pod.id.full_name();
         self.waiting.remove(&name);
-        // A pod with several sandboxes was found several times.
-        let before = |other: &&PodRef| {
-            other.full_name() == name && other.uid != pod.id.uid && !self.members.contains_key(&other.uid)
-        };
-        let before = self.found.iter().filter(before);
-        let before: BTreeMap<PodUid, PodRef> = before.map(|other| (other.uid.clone(), other.clone())).collect();
-        if !before.is_empty() && !spoken {
-            self.waiting.insert(name, offer);
+        let replaced = self.preexisting_of_name(&name, &desired.pod.id.uid);
+        if !replaced.is_empty() && !all_reported {
+            self.waiting.insert(name, desired);
             return;
         }
-        for old in before.into_values() {
-            self.end_unwanted(old, "its manifest changed while pleg node was not running");
+        for old in replaced {
+            self.terminate_orphan(old, "its manifest changed while pleg node was not running");
         }
-        let taken = |member: &PodWorker| member.handle.pod.id.full_name() == name;
-        if self.members.values().any(taken) {
-            self.waiting.insert(name, offer);
+        let has_name = |worker: &WorkerEntry| worker.handle.pod.id.full_name() == name;
+        if self.workers.values().any(has_name) {
+            self.waiting.insert(name, desired);
         } else {
-            self.keep(&offer);
-            self.spawn(offer.pod, Goal::Run);
+            self.save_manifest(&desired);
+            self.spawn(desired.pod, Goal::Run);
         }
     }
 
-    /// Starts the pods whose names are free.
-    pub(crate) fn begin_waiting(&mut self, spoken: bool) {
-        for offer in std::mem::take(&mut self.waiting).into_values() {
-            self.begin(offer, spoken);
+    /// Starts the waiting pods whose names are free.
+    pub(crate) fn start_waiting(&mut self, all_reported: bool) {
+        for desired in std::mem::take(&mut self.waiting).into_values() {
+            self.start_pod(desired, all_reported);
         }
     }
 
-    /// The same pod comes from another place.
-    pub(crate) fn reconcile(&self, offer: &DesiredPod) {
-        if self.members.contains_key(&offer.pod.id.uid) {
-            self.keep(offer);
+    /// The same pod, from another origin.
+    pub(crate) fn reconcile(&self, desired: &DesiredPod) {
+        if self.workers.contains_key(&desired.pod.id.uid) {
+            self.save_manifest(desired);
         }
-        self.tell(Some(&offer.pod.id));
+        self.wake(Some(&desired.pod.id));
     }
 
-    /// Writes down where a pod comes from and how it is wanted. Not before it begins: an earlier one of the same content that ends
-    /// would take that with it.
-    fn keep(&self, offer: &DesiredPod) {
-        if let Some(keeper) = &self.shared.keeper {
-            keeper.keep_manifest(offer);
+    /// Stores the manifest of a pod that starts. Not earlier: if a pod of the same content is terminating, it deletes the entry.
+    fn save_manifest(&self, desired: &DesiredPod) {
+        if let Some(store) = &self.context.store {
+            store.save_manifest(desired);
         }
     }
 
     /// This pod is no longer desired.
     pub(crate) fn remove(&mut self, pod: &Pod) {
         self.waiting.remove(&pod.id.full_name());
-        self.end(&pod.id.uid);
-        if let (Some(keeper), false) = (&self.shared.keeper, self.members.contains_key(&pod.id.uid)) {
-            keeper.forget(&pod.id.uid);
+        self.terminate(&pod.id.uid);
+        if let (Some(store), false) = (&self.context.store, self.workers.contains_key(&pod.id.uid)) {
+            store.delete(&pod.id.uid);
         }
     }
 
-    /// Ends a pod, if it has a worker.
-    pub(crate) fn end(&mut self, uid: &PodUid) {
-        let Some(member) = self.members.get(uid) else { return };
-        let (since, grace) = (self.shared.clock.now(), member.handle.pod.spec.termination_grace);
-        member.handle.goal.send_if_modified(|goal| {
+    /// Terminates a pod, if it has a worker.
+    pub(crate) fn terminate(&mut self, uid: &PodUid) {
+        let Some(worker) = self.workers.get(uid) else { return };
+        let (since, grace) = (self.context.clock.now(), worker.handle.pod.spec.termination_grace);
+        worker.handle.goal.send_if_modified(|goal| {
             let runs = *goal == Goal::Run;
             if runs {
-                *goal = Goal::End { since, grace };
+                *goal = Goal::Terminate { since, grace };
             }
             runs
         });
@@ -170,131 +166,94 @@ impl PodWorkers {
 
     fn spawn(&mut self, pod: Arc<Pod>, goal: Goal) {
         let uid = &pod.id.uid;
-        let memory = self.remembered.remove(uid).unwrap_or_default();
-        self.kept.remove(uid);
-        // A pod with a worker is not orphaned.
-        self.found.retain(|other| other.uid != *uid);
-        self.spawn_after(Duration::ZERO, pod, goal, memory, 0);
+        let history = self.histories.remove(uid).unwrap_or_default();
+        self.stored_pods.remove(uid);
+        self.preexisting.retain(|other| other.uid != *uid);
+        self.spawn_after(Duration::ZERO, pod, goal, history, 0);
     }
 
-    fn spawn_after(&mut self, pause: Duration, pod: Arc<Pod>, goal: Goal, memory: PodHistory, falls: u32) {
+    fn spawn_after(&mut self, delay: Duration, pod: Arc<Pod>, goal: Goal, history: PodHistory, panics: u32) {
         let uid = pod.id.uid.clone();
-        // A running pod gets its ports before others can claim them.
-        let seen = self.shared.pleg.cache().get(&uid);
-        let ready = |entry: &PodEntry| {
-            entry
-                .status
-                .sandboxes
-                .iter()
-                .any(|sandbox| sandbox.state == SandboxState::Ready)
+        let is_ready = |entry: &PodEntry| {
+            let mut sandboxes = entry.status.sandboxes.iter();
+            sandboxes.any(|sandbox| sandbox.state == SandboxState::Ready)
         };
-        if seen.is_some_and(|entry| ready(&entry)) {
-            // It already uses the port, so it is not refused.
-            let _ = self.shared.ports.take(&pod, true);
+        if self
+            .context
+            .pleg
+            .cache()
+            .get(&uid)
+            .is_some_and(|entry| is_ready(&entry))
+        {
+            // A running pod already uses its ports: it gets them before others can claim them.
+            self.context.host_ports.adopt(&pod);
         }
-        let (worker, handle) = Worker::new(pod, goal, memory, self.shared.clone());
+        let (worker, handle) = PodWorker::new(pod, goal, history, self.context.clone());
         let shutdown = self.shutdown.clone();
         let task = self.running.spawn(async move {
-            if !pause.is_zero() {
-                let paused = tokio::time::sleep(pause);
-                if shutdown.run_until_cancelled(paused).await.is_none() {
-                    return Ended::Early;
+            if !delay.is_zero() {
+                let delay = tokio::time::sleep(delay);
+                if shutdown.run_until_cancelled(delay).await.is_none() {
+                    return WorkerExit::ShutDown;
                 }
             }
             worker.run(shutdown).await
         });
         let task = task.id();
         self.tasks.insert(task, uid.clone());
-        self.members.insert(uid, PodWorker { handle, task, falls });
-        self.shared.metrics.active(self.members.len());
+        self.workers.insert(uid, WorkerEntry { handle, task, panics });
+        self.context.metrics.active(self.workers.len());
     }
 
-    /// Waits until a worker ends. None if there is none. Cancel-safe.
-    pub(crate) async fn next_end(&mut self) -> Option<(Id, Result<Ended, JoinError>)> {
-        let ended = self.running.join_next_with_id().await?;
-        Some(match ended {
-            Ok((id, ended)) => (id, Ok(ended)),
+    /// Waits until a worker exits. None if there is none. Cancel-safe.
+    pub(crate) async fn next_exit(&mut self) -> Option<(Id, Result<WorkerExit, JoinError>)> {
+        let exited = self.running.join_next_with_id().await?;
+        Some(match exited {
+            Ok((id, exit)) => (id, Ok(exit)),
             Err(error) => (error.id(), Err(error)),
         })
     }
 
-    /// A worker has ended: its pod is gone, we shut down, or it panicked.
-    pub(crate) fn ended(&mut self, id: Id, ended: Result<Ended, JoinError>) {
+    /// A worker has exited: its pod has terminated, we shut down, or it panicked.
+    pub(crate) fn on_exit(&mut self, id: Id, exit: Result<WorkerExit, JoinError>) {
         let Some(uid) = self.tasks.remove(&id) else { return };
-        if self.members.get(&uid).is_none_or(|member| member.task != id) {
+        if self.workers.get(&uid).is_none_or(|worker| worker.task != id) {
             return;
         }
-        let Some(member) = self.members.remove(&uid) else {
+        let Some(worker) = self.workers.remove(&uid) else {
             return;
         };
-        self.shared.metrics.active(self.members.len());
-        let pod = member.handle.pod;
-        match ended {
-            Err(fell) => {
-                let pause = RISE.0.saturating_mul(1 << member.falls.min(8)).min(RISE.1);
-                error!(
-                    pod = %pod.id,
-                    error = %fell,
-                    "pod worker panicked (a bug in pleg); restarting it in {} s",
-                    pause.as_secs()
-                );
-                let (goal, memory) = (*member.handle.goal.borrow(), member.handle.memory.lock().clone());
-                self.shared.metrics.fall();
-                self.spawn_after(pause, pod, goal, memory, member.falls.saturating_add(1));
-                return;
-            }
-            Ok(Ended::Unclean) => _ = self.kept.insert(uid, Arc::clone(&pod)),
-            Ok(Ended::Gone | Ended::Early) => {}
+        self.context.metrics.active(self.workers.len());
+        let pod = Arc::clone(&worker.handle.pod);
+        match exit {
+            Err(panic) => return self.restart_panicked(worker, &panic),
+            // Its directories are retried with the orphaned pods.
+            Ok(WorkerExit::DirectoriesLeft) => _ = self.stored_pods.insert(uid, Arc::clone(&pod)),
+            Ok(WorkerExit::Terminated | WorkerExit::ShutDown) => {}
         }
-        // Another one with that name may be ending still.
+        // If yet another pod of that name is still terminating, this one waits again.
         if let Some(next) = self.waiting.remove(&pod.id.full_name()) {
-            self.begin(next, true);
+            self.start_pod(next, true);
         }
     }
 
-    /// Terminates orphaned pods: their manifests were removed while we were not running. Their label identifies them as ours, so pods of
-    /// other owners are not touched. Pods known only from an earlier run are checked too, because their directories may be left. Pods with
-    /// names in `spared` are kept: their manifests exist, but are broken.
-    pub(crate) fn end_orphans(&mut self, ours: Vec<PodRef>, wanted: &BTreeSet<PodUid>, spared: &BTreeSet<Arc<str>>) {
-        self.found.retain(|pod| spared.contains(&pod.full_name()));
-        let kept: Vec<PodRef> = self.kept.values().map(|pod| pod.id.clone()).collect();
-        let mut stay = wanted.clone();
-        for id in ours.into_iter().chain(kept) {
-            if spared.contains(&id.full_name()) {
-                stay.insert(id.uid);
-            } else if !wanted.contains(&id.uid) && !self.members.contains_key(&id.uid) {
-                self.end_unwanted(id, "no manifest defines it");
-            }
-        }
-        // The history of other pods is no longer needed.
-        self.remembered.retain(|uid, _| {
-            let stays = stay.contains(uid);
-            if let (Some(keeper), false) = (&self.shared.keeper, stays) {
-                keeper.forget(uid);
-            }
-            stays
-        });
+    fn restart_panicked(&mut self, worker: WorkerEntry, panic: &JoinError) {
+        let WorkerEntry { handle, panics, .. } = worker;
+        let delay = doubling(PANIC_BACK_OFF.0, PANIC_BACK_OFF.1, panics);
+        error!(
+            pod = %handle.pod.id,
+            error = %panic,
+            "pod worker panicked (a bug in pleg); restarting it in {} s",
+            delay.as_secs()
+        );
+        self.context.metrics.worker_panic();
+        let (goal, history) = (*handle.goal.borrow(), handle.history.lock().clone());
+        self.spawn_after(delay, handle.pod, goal, history, panics.saturating_add(1));
     }
 
-    fn end_unwanted(&mut self, id: PodRef, why: &str) {
-        // As its manifest has it, if that is known: with its grace period and hooks.
-        let kept = self.kept.get(&id.uid).cloned();
-        let pod = kept.unwrap_or_else(|| Arc::new(Pod::forgotten(id)));
-        info!(pod = %pod.id, "terminating pod: {why}");
-        self.shared.metrics.orphan();
-        let goal = Goal::End {
-            since: self.shared.clock.now(),
-            grace: pod.spec.termination_grace,
-        };
-        self.spawn(pod, goal);
-    }
-
-    /// Ends all workers; pods keep running.
+    /// Stops all workers; pods keep running.
     pub(crate) async fn shut_down(&mut self) {
         self.shutdown.cancel();
         while self.running.join_next().await.is_some() {}
     }
 }
-
-#[cfg(test)]
-mod tests;

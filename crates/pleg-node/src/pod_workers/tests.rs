@@ -1,4 +1,4 @@
-//! Workers that fall, on a simulated runtime.
+//! Workers that panic, on a simulated runtime.
 
 use pleg::{CriRuntime, Endpoint, Generator, Metrics};
 use pleg_cri::Client;
@@ -9,17 +9,17 @@ use super::*;
 use crate::PodReports;
 use crate::testing::{node, pod};
 
-/// A workers on a machine of its own.
-struct Stage {
+/// The pod workers of a simulated machine.
+struct Machine {
     workers: PodWorkers,
-    board: PodReports,
+    reports: PodReports,
     sim: Sim,
-    // What it stands on.
+    // Kept alive.
     _stale: watch::Sender<Option<Arc<crate::status::Stale>>>,
     _dir: tempfile::TempDir,
 }
 
-impl Stage {
+impl Machine {
     async fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let listen = Endpoint::unix(dir.path().join("cri.sock"));
@@ -31,85 +31,85 @@ impl Stage {
         let pleg = generator.handle();
         tokio::spawn(generator.run(CancellationToken::new()));
         let (stale, is_stale) = watch::channel(None);
-        let shared = Shared::new(client, pleg, node(dir.path()), "sim", is_stale).unwrap();
+        let context = NodeContext::new(client, pleg, node(dir.path()), "sim", is_stale).unwrap();
         Self {
-            board: shared.board.clone(),
-            workers: PodWorkers::new(shared),
+            reports: context.reports.clone(),
+            workers: PodWorkers::new(context),
             sim,
             _stale: stale,
             _dir: dir,
         }
     }
 
-    /// Looks after the workers until the board shows what is asked for.
+    /// Runs the registry until the reports are as asked for.
     async fn until(&mut self, is: impl Fn(&PodReports) -> bool) {
-        let board = self.board.clone();
-        let mut shown = std::pin::pin!(board.wait_for(is));
+        let reports = self.reports.clone();
+        let mut shown = std::pin::pin!(reports.wait_for(is));
         let waited = tokio::time::timeout(Duration::from_mins(10), async {
             loop {
                 tokio::select! {
                     () = &mut shown => return,
-                    Some((id, ended)) = self.workers.next_end() => self.workers.ended(id, ended),
+                    Some((id, exit)) = self.workers.next_exit() => self.workers.on_exit(id, exit),
                 }
             }
         });
         assert!(waited.await.is_ok(), "not within ten minutes");
     }
 
-    /// As a panic does it: the task of the worker is over, and nothing of it is left.
-    async fn fell(&mut self, uid: &PodUid) {
+    /// Has the same effect as a panic: the task of the worker is over, and nothing of it is left.
+    async fn panic(&mut self, uid: &PodUid) {
         self.workers.running.abort_all();
-        let (id, ended) = self.workers.next_end().await.unwrap();
-        assert!(ended.is_err());
+        let (id, exit) = self.workers.next_exit().await.unwrap();
+        assert!(exit.is_err());
         assert_eq!(self.workers.tasks.get(&id), Some(uid));
-        self.workers.ended(id, ended);
-        assert_eq!(self.workers.tasks.len(), 1, "another one has taken over");
+        self.workers.on_exit(id, exit);
+        assert_eq!(self.workers.tasks.len(), 1, "another worker has taken over");
     }
 }
 
-fn restarts(board: &PodReports, uid: &PodUid) -> Option<u32> {
-    let status = board.get(uid)?.status;
+fn restarts(reports: &PodReports, uid: &PodUid) -> Option<u32> {
+    let status = reports.get(uid)?.status;
     let container = &status.container_statuses[0];
     container.ready.then_some(container.restart_count)
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_fell_is_put_up_again() {
-    let mut stage = Stage::start().await;
+    let mut machine = Machine::start().await;
     let pod = pod("containers: [{name: app, image: img}]");
     let uid = pod.id.uid.clone();
-    let offer = DesiredPod {
+    let desired = DesiredPod {
         origin: "test".into(),
         pod: Arc::clone(&pod),
     };
-    stage.workers.begin(offer, true);
-    stage.until(|board| restarts(board, &uid) == Some(0)).await;
-    let end = |stage: &Stage| {
+    machine.workers.start_pod(desired, true);
+    machine.until(|reports| restarts(reports, &uid) == Some(0)).await;
+    let end = |machine: &Machine| {
         let pod = pod.id.full_name().parse().unwrap();
-        stage
+        machine
             .sim
             .world()
             .exit(&pod, Some("app"), pleg_sim::Ending::Exit(3))
             .unwrap();
     };
-    end(&stage);
-    stage.until(|board| restarts(board, &uid) == Some(1)).await;
+    end(&machine);
+    machine.until(|reports| restarts(reports, &uid) == Some(1)).await;
 
-    // The next one attends to the pod, and goes on with what the first one knew.
-    stage.fell(&uid).await;
-    end(&stage);
+    // The next worker takes over the pod, with its history.
+    machine.panic(&uid).await;
+    end(&machine);
     let began = tokio::time::Instant::now();
-    stage.until(|board| restarts(board, &uid) == Some(2)).await;
+    machine.until(|reports| restarts(reports, &uid) == Some(2)).await;
     assert!(
         began.elapsed() >= Duration::from_secs(9),
-        "the back-off is not forgotten: {:?}",
+        "the back-off is kept: {:?}",
         began.elapsed()
     );
-    assert_eq!(stage.sim.truth().sandboxes.len(), 1);
+    assert_eq!(machine.sim.truth().sandboxes.len(), 1);
 
-    // What was wanted of it is not forgotten either.
-    stage.workers.end(&uid);
-    stage.fell(&uid).await;
-    stage.until(|board| board.pods().is_empty()).await;
-    assert_eq!(stage.sim.truth().sandboxes.len(), 0);
+    // Its goal is kept as well.
+    machine.workers.terminate(&uid);
+    machine.panic(&uid).await;
+    machine.until(|reports| reports.pods().is_empty()).await;
+    assert_eq!(machine.sim.truth().sandboxes.len(), 0);
 }

@@ -1,10 +1,11 @@
-//! The pod worker: waits for changes, decides, acts, and waits for a fresh status before it decides again.
+//! The pod worker: waits for a fresh status, decides, acts, and reports.
 //!
 //! Decisions are made one after another, each on a status newer than the last completed action. So nothing is started twice, even if a call
-//! failed and took effect anyway. Actions of one decision run in parallel, and later decisions ignore their objects until they are done: a
-//! container that uses its grace period delays no other.
+//! failed and took effect anyway. Actions of one decision run in parallel, and later decisions leave their objects alone until they are
+//! done: a container that uses its grace period delays no other.
 
 mod actions;
+mod report;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,472 +15,344 @@ use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
-use pleg::{ContainerState, ContainerStatus, Pleg, PodEntry, PodStatus, Token, WaitError};
-use pleg_cri::Client;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use pleg::{PodEntry, PodStatus, Token, WaitError};
+use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::executor::requests::Node;
-use crate::executor::{Done, Failed, RuntimeExecutor};
-use crate::host::clock::Clock;
+use super::context::NodeContext;
+use crate::error::with_causes;
+use crate::executor::ActionOutcome;
 use crate::manifest::Pod;
-use crate::metrics::{NodeMetrics, Operation, Skip};
-use crate::pod_workers::ports::Ports;
-use crate::probes::{Prober, Results, Subject};
-use crate::reconcile::decide::{Action, Busy, Decision, Goal, Situation, Stage, decide};
+use crate::metrics::Operation;
+use crate::probes::PodProber;
+use crate::reconcile::action::{Action, InFlight};
+use crate::reconcile::decide::{Decision, DecisionInput, Goal, Stage, decide};
 use crate::reconcile::history::{PodFailure, PodHistory};
-use crate::status::reports::{PodReports, Report};
-use crate::status::{self, Stale, Status};
-use crate::store::Keeper;
+use crate::status::{ApiPodStatus, Stale};
 
-/// Decides again after this long, whatever happens.
+/// Longest time between two decisions.
 const RESYNC: Duration = Duration::from_mins(1);
-/// A pod in quarantine is asked for again after this long.
-const UNSEEN_RETRY: Duration = Duration::from_secs(2);
-/// A pod that is refused may be accepted after this long.
-const REFUSED_RETRY: Duration = Duration::from_secs(1);
-/// At shutdown, how long calls in flight may take to end.
+/// When a pod that was not admitted is tried again.
+const ADMISSION_RETRY: Duration = Duration::from_secs(1);
+/// At shutdown, how long calls in flight may take.
 pub(crate) const DRAIN: Duration = Duration::from_secs(5);
-/// How many pods start at once. A runtime on two cores is no faster with more than four, and one of ours is usually being inspected.
-const STARTS: usize = 5;
 
-/// What all workers of a node share.
-#[derive(Debug, Clone)]
-pub(crate) struct Shared {
-    pub(crate) pleg: Pleg,
-    pub(crate) hands: RuntimeExecutor,
-    pub(crate) clock: Clock,
-    pub(crate) board: PodReports,
-    pub(crate) probes: Arc<Mutex<Results>>,
-    pub(crate) node: Arc<status::Node>,
-    /// Pods that come up. In the order in which they asked, so that the first ones run soon.
-    pub(crate) starts: Arc<Semaphore>,
-    /// Who writes down what has to survive us.
-    pub(crate) keeper: Option<Keeper>,
-    pub(crate) ports: Ports,
-    pub(crate) metrics: NodeMetrics,
-    /// Set while the runtime cannot be observed.
-    pub(crate) stale: watch::Receiver<Option<Arc<Stale>>>,
-}
-
-impl Shared {
-    pub(crate) fn new(
-        client: Client,
-        pleg: Pleg,
-        node: Node,
-        runtime: &str,
-        stale: watch::Receiver<Option<Arc<Stale>>>,
-    ) -> prometheus::Result<Self> {
-        let about = status::Node {
-            ips: node.ips.clone(),
-            runtime: runtime.to_owned(),
-        };
-        let metrics = NodeMetrics::new(pleg.metrics().registry())?;
-        Ok(Self {
-            hands: RuntimeExecutor::new(client, pleg.clone(), Arc::new(node)),
-            ports: Ports::default(),
-            metrics,
-            pleg,
-            clock: Clock::default(),
-            board: PodReports::default(),
-            probes: Arc::default(),
-            node: Arc::new(about),
-            starts: Arc::new(Semaphore::new(STARTS)),
-            keeper: None,
-            stale,
-        })
-    }
-}
-
-/// What others hold of a worker.
+/// What the registry holds of a worker.
 #[derive(Debug)]
-pub(crate) struct Handle {
+pub(crate) struct PodWorkerHandle {
     pub(crate) pod: Arc<Pod>,
     pub(crate) goal: watch::Sender<Goal>,
     /// Something about the pod may have changed.
-    pub(crate) news: Arc<Notify>,
-    /// The history of the pod, in case the worker panics.
-    pub(crate) memory: Arc<Mutex<PodHistory>>,
+    pub(crate) wake: Arc<Notify>,
+    /// The history of the pod, for the next worker if this one panics.
+    pub(crate) history: Arc<Mutex<PodHistory>>,
 }
 
 /// The worker of one pod.
-pub(crate) struct Worker {
+pub(crate) struct PodWorker {
     pod: Arc<Pod>,
-    shared: Shared,
+    context: NodeContext,
     goal: watch::Receiver<Goal>,
-    news: Arc<Notify>,
-    memory: PodHistory,
-    /// What was handed over to be kept.
-    kept: Arc<Mutex<PodHistory>>,
-    busy: Busy,
-    /// Actions about the sandbox that are under way.
-    at_sandbox: usize,
-    /// By id, what could not be ended or removed: how often in a row, and until when it is left alone. Others go on.
-    pauses: BTreeMap<String, (u32, Instant)>,
-    /// Cancelled when the pod terminates: nothing waits for starts any more.
-    ending: CancellationToken,
-    slot: Option<Slot>,
-    prober: Prober,
+    wake: Arc<Notify>,
+    history: PodHistory,
+    /// The history as it was last saved.
+    saved: Arc<Mutex<PodHistory>>,
+    in_flight: InFlight,
+    /// Number of actions on the sandbox that are in flight.
+    sandbox_actions: usize,
+    /// By id: objects that could not be stopped or removed, how often in a row, and when that is retried.
+    retries: BTreeMap<String, (u32, Instant)>,
+    /// Cancelled when the pod terminates: no start waits for an image or a hook any more.
+    terminating: CancellationToken,
+    start_slot: Option<StartSlot>,
+    prober: PodProber,
+    /// The last status, and the decision that was made on it.
     last: Option<(Arc<PodStatus>, Decision)>,
-    /// Set while only this pod cannot be observed.
-    unseen: Option<Stale>,
-    /// Why it is not started.
-    refusal: Option<PodFailure>,
-    /// Since when it starts; none once it runs, or if it ran before this run.
-    coming: Option<Instant>,
-    /// What it is at, since when.
-    working: Option<(Operation, Instant)>,
-    said: Option<Arc<Status>>,
+    /// Set while this pod cannot be observed.
+    quarantined: Option<Stale>,
+    /// Why the pod is not started.
+    not_admitted: Option<PodFailure>,
+    /// Since when the pod starts; none once it runs, or if it existed before this run.
+    starting_since: Option<Instant>,
+    /// What the actions in flight are part of, and since when.
+    operation: Option<(Operation, Instant)>,
+    last_published: Option<Arc<ApiPodStatus>>,
 }
 
-/// A place among those that come up, and until when it is kept.
-type Slot = (OwnedSemaphorePermit, Instant);
-/// What an action leaves: how it went, and its place if it still has one.
-type Acted = (Done, Option<Slot>);
-type Acting = FuturesUnordered<BoxFuture<'static, Acted>>;
+/// A permit to start a pod, and when it is given up.
+type StartSlot = (OwnedSemaphorePermit, Instant);
+/// The outcome of an action, and its start slot if it still has one.
+type Done = (ActionOutcome, Option<StartSlot>);
+/// Actions in flight.
+type Running = FuturesUnordered<BoxFuture<'static, Done>>;
 
-impl Worker {
-    pub(crate) fn new(pod: Arc<Pod>, goal: Goal, memory: PodHistory, shared: Shared) -> (Self, Handle) {
+impl PodWorker {
+    pub(crate) fn new(pod: Arc<Pod>, goal: Goal, history: PodHistory, context: NodeContext) -> (Self, PodWorkerHandle) {
         let (sender, goal) = watch::channel(goal);
-        let news = Arc::new(Notify::new());
-        let kept = Arc::new(Mutex::new(memory.clone()));
-        let handle = Handle {
+        let wake = Arc::new(Notify::new());
+        let saved = Arc::new(Mutex::new(history.clone()));
+        let handle = PodWorkerHandle {
             pod: Arc::clone(&pod),
             goal: sender,
-            news: Arc::clone(&news),
-            memory: Arc::clone(&kept),
+            wake: Arc::clone(&wake),
+            history: Arc::clone(&saved),
         };
-        let prober = Prober::new(
-            shared.hands.clone(),
-            Arc::clone(&shared.probes),
-            shared.metrics.clone(),
-            Arc::clone(&news),
+        let prober = PodProber::new(
+            context.executor.clone(),
+            Arc::clone(&context.probes),
+            context.metrics.clone(),
+            Arc::clone(&wake),
         );
         let worker = Self {
             prober,
             pod,
-            shared,
+            context,
             goal,
-            news,
-            kept,
-            memory,
-            busy: Busy::default(),
-            at_sandbox: 0,
-            pauses: BTreeMap::new(),
-            ending: CancellationToken::new(),
-            slot: None,
+            wake,
+            saved,
+            history,
+            in_flight: InFlight::default(),
+            sandbox_actions: 0,
+            retries: BTreeMap::new(),
+            terminating: CancellationToken::new(),
+            start_slot: None,
             last: None,
-            unseen: None,
-            refusal: None,
-            coming: Some(Instant::now()),
-            working: None,
-            said: None,
+            quarantined: None,
+            not_admitted: None,
+            starting_since: Some(Instant::now()),
+            operation: None,
+            last_published: None,
         };
         (worker, handle)
     }
 
-    /// Runs until the pod is gone, or until shutdown: then containers keep running.
-    pub(crate) async fn run(mut self, shutdown: CancellationToken) -> Ended {
-        let mut ended = Ended::Early;
+    /// Runs until the pod has terminated, or until shutdown: then its containers keep running.
+    pub(crate) async fn run(mut self, shutdown: CancellationToken) -> WorkerExit {
         let uid = self.pod.id.uid.clone();
-        let cache = self.shared.pleg.cache().clone();
-        let mut acting = Acting::new();
+        let cache = self.context.pleg.cache().clone();
+        let mut running = Running::new();
         // Statuses observed before this worker started do not count.
-        let mut token = self.shared.pleg.request_relist(&uid);
-        let (mut look, mut wake) = (true, Wake::far());
-        loop {
-            let slot_ends = self.slot.as_ref().map(|(_, ends)| *ends);
+        let mut token = self.context.pleg.request_relist(&uid);
+        let (mut sync_due, mut next) = (true, Wake::never());
+        let exit = loop {
+            let slot_ends = self.start_slot.as_ref().map(|(_, ends)| *ends);
             tokio::select! {
                 biased;
-                () = shutdown.cancelled() => break,
-                Some(acted) = acting.next(), if !acting.is_empty() => {
-                    self.acted(acted);
-                    if let (Some((operation, since)), true) = (self.working, acting.is_empty()) {
-                        self.working = None;
-                        self.shared.metrics.worked(operation, since.elapsed());
-                    }
-                    self.keep();
-                    token = self.shared.pleg.request_relist(&uid);
-                    look = true;
+                () = shutdown.cancelled() => break WorkerExit::ShutDown,
+                Some(done) = running.next(), if !running.is_empty() => {
+                    self.on_done(done, running.is_empty());
+                    token = self.context.pleg.request_relist(&uid);
+                    sync_due = true;
                 }
                 changed = self.goal.changed() => {
                     if changed.is_err() {
-                        break;
+                        break WorkerExit::ShutDown;
                     }
                     if *self.goal.borrow() != Goal::Run {
-                        self.ending.cancel();
+                        self.terminating.cancel();
                     }
-                    look = true;
+                    sync_due = true;
                 }
-                () = self.news.notified() => look = true,
-                Ok(()) = self.shared.stale.changed() => self.publish_status(),
-                () = sleep_until(slot_ends.unwrap_or_else(far)), if slot_ends.is_some() => self.slot = None,
-                () = sleep_until(wake.at) => {
-                    if wake.due {
-                        token = self.shared.pleg.request_relist(&uid);
+                () = self.wake.notified() => sync_due = true,
+                Ok(()) = self.context.stale.changed() => self.publish_status(),
+                () = sleep_until(slot_ends.unwrap_or_else(far)), if slot_ends.is_some() => self.start_slot = None,
+                () = sleep_until(next.at) => {
+                    if next.relist {
+                        token = self.context.pleg.request_relist(&uid);
                     }
-                    wake = Wake::far();
-                    look = true;
+                    next = Wake::never();
+                    sync_due = true;
                 }
-                seen = cache.newer_than(&uid, token, Duration::MAX), if look => {
-                    look = false;
-                    match seen {
-                        Ok(entry) => {
-                            let Some(next) = self.step(&entry, token, &mut acting) else {
-                                ended = self.leave().await;
-                                break;
-                            };
-                            wake = next;
-                        }
-                        Err(WaitError::Quarantined { error, last }) => {
-                            self.shared.metrics.skip(Skip::Quarantined);
-                            self.unseen(&last, &error.message);
-                            wake = Wake { at: Instant::now() + UNSEEN_RETRY, due: true };
-                        }
+                fresh = cache.newer_than(&uid, token, Duration::MAX), if sync_due => {
+                    sync_due = false;
+                    match fresh {
+                        Ok(entry) => match self.sync(&entry, token, &mut running) {
+                            Some(wake) => next = wake,
+                            None => break self.clean_up().await,
+                        },
+                        Err(WaitError::Quarantined { error, last }) => next = self.on_quarantine(&last, &error.message),
                         // It waits without a deadline, so only the end of the generator is left.
-                        Err(_) => break,
+                        Err(_) => break WorkerExit::ShutDown,
                     }
                 }
             }
-        }
-        // A call that is cut off may leave half of what it did.
-        let _ = tokio::time::timeout(DRAIN, async { while acting.next().await.is_some() {} }).await;
-        ended
+        };
+        // A call that is cut off may leave half of its effect.
+        let _ = tokio::time::timeout(DRAIN, async { while running.next().await.is_some() {} }).await;
+        exit
     }
 
-    /// Decides on a fresh status. Returns when to do so again; none when the pod is gone.
-    fn step(&mut self, entry: &PodEntry, token: Token, acting: &mut Acting) -> Option<Wake> {
-        debug_assert!(entry.observed >= token, "acted on something old");
-        let now = self.shared.clock.now();
-        if self.last.is_none() && !entry.status.sandboxes.is_empty() {
-            self.coming = None;
-        }
-        if self.memory.started_at.is_none() {
-            // A pod that was here before us was taken on by an earlier one of us.
-            let oldest = entry
-                .status
-                .sandboxes
-                .iter()
-                .filter_map(|sandbox| sandbox.created_at)
-                .min();
-            self.memory.started_at = Some(oldest.unwrap_or(now).min(now));
-        }
-        self.memory.learn(&entry.status, now);
+    /// Decides on a fresh status and acts. Returns when to do so again; none once the pod has terminated.
+    fn sync(&mut self, entry: &PodEntry, token: Token, running: &mut Running) -> Option<Wake> {
+        debug_assert!(entry.observed >= token, "acted on a status that is not fresh");
+        let status = &entry.status;
+        self.observe(status);
         let goal = *self.goal.borrow_and_update();
-        self.probe(&entry.status, goal);
-        self.busy.sandbox = self.at_sandbox > 0;
-        let decision = decide(&Situation {
-            pod: &self.pod,
-            goal,
-            status: &entry.status,
-            memory: &self.memory,
-            probes: &self.shared.probes.lock(),
-            busy: &self.busy,
-            now,
-        });
-        if let Some(failed) = &decision.failed {
-            warn!(pod = %self.pod.id, reason = failed.reason, "{}", failed.message);
-            self.memory.failed = Some(failed.clone());
-        }
-        self.forget_pauses(&entry.status);
-        let mut due = decision.until.map(|until| self.shared.clock.instant(until));
-        let mut refusal = None;
-        for action in &decision.actions {
-            if let Some(until) = self.paused(action) {
-                due = Some(due.map_or(until, |due| due.min(until)));
-                continue;
-            }
-            if matches!(action, Action::RunSandbox { .. })
-                && let Err(taken) = self.shared.ports.take(&self.pod, false)
-            {
-                refusal = Some(taken);
-                continue;
-            }
-            self.begin(action.clone(), &entry.status, acting);
-        }
-        self.refused(refusal);
+        self.probe(status, goal);
+        let decision = self.decide(status, goal);
+        let retry_at = self.carry_out(&decision, status, running);
         if decision.stage == Stage::Finished && decision.actions.is_empty() {
-            self.shared.ports.release(&self.pod.id.uid);
+            self.context.host_ports.release(&self.pod.id.uid);
         }
-        self.measure(&entry.status, goal, acting);
-        self.keep();
-        if acting.is_empty() {
-            // Up, or waiting for something that takes its time: the next one may begin.
-            self.slot = None;
+        self.measure(status, goal, running);
+        self.save_history();
+        if running.is_empty() {
+            // The pod runs, or waits for something slow: the next pod may start.
+            self.start_slot = None;
         }
-        let gone = decision.stage == Stage::Gone && acting.is_empty();
-        self.last = Some((Arc::clone(&entry.status), decision));
-        self.unseen = None;
-        if gone {
+        let decide_at = decision.next_at.map(|at| self.context.clock.instant(at));
+        let terminated = decision.stage == Stage::Terminated && running.is_empty();
+        self.last = Some((Arc::clone(status), decision));
+        self.quarantined = None;
+        if terminated {
             return None;
         }
         self.publish_status();
-        let resync = Instant::now() + if self.refusal.is_some() { REFUSED_RETRY } else { RESYNC };
-        Some(match due {
-            Some(at) if at < resync => Wake { at, due: true },
-            _ => Wake { at: resync, due: false },
-        })
+        Some(self.next_wake(decide_at.into_iter().chain(retry_at).min()))
     }
 
-    /// Notes why the pod is not begun; says so once.
-    fn refused(&mut self, refusal: Option<PodFailure>) {
-        if let Some(refusal) = refusal.as_ref().filter(|_| refusal != self.refusal) {
-            warn!(reason = refusal.reason, "{}", refusal.message);
+    /// Records a fresh status in the history.
+    fn observe(&mut self, status: &PodStatus) {
+        let now = self.context.clock.now();
+        if self.last.is_none() && !status.sandboxes.is_empty() {
+            self.starting_since = None;
         }
-        self.refusal = refusal;
+        if self.history.started_at.is_none() {
+            // A pod that exists already was accepted by an earlier run of `pleg node`.
+            let created = status.sandboxes.iter().filter_map(|sandbox| sandbox.created_at);
+            self.history.started_at = Some(created.min().unwrap_or(now).min(now));
+        }
+        self.history.observe(status, now);
     }
 
-    /// Notes what it is at, and that it is up.
-    fn measure(&mut self, status: &PodStatus, goal: Goal, acting: &Acting) {
-        if self.working.is_none() && !acting.is_empty() {
-            let operation = match (goal, self.coming) {
-                (Goal::End { .. }, _) => Operation::Terminate,
-                (Goal::Run, Some(_)) => Operation::Create,
-                (Goal::Run, None) => Operation::Sync,
-            };
-            self.working = Some((operation, Instant::now()));
+    fn decide(&mut self, status: &PodStatus, goal: Goal) -> Decision {
+        self.in_flight.sandbox = self.sandbox_actions > 0;
+        let decision = decide(&DecisionInput {
+            pod: &self.pod,
+            goal,
+            status,
+            history: &self.history,
+            probes: &self.context.probes.lock(),
+            in_flight: &self.in_flight,
+            now: self.context.clock.now(),
+        });
+        if let Some(failed) = &decision.failed {
+            warn!(pod = %self.pod.id, reason = failed.reason, "{}", failed.message);
+            self.history.failed = Some(failed.clone());
         }
-        let runs = |name: &str| {
-            let mut all = status.containers.iter();
-            all.any(|container| *container.name == *name && container.state == ContainerState::Running)
-        };
-        if let Some(since) = self.coming
-            && self.pod.spec.containers.iter().all(|container| runs(&container.name))
-        {
-            self.coming = None;
-            self.shared.metrics.pod_started(since.elapsed());
-        }
+        decision
     }
 
-    /// Probes running containers, unless they are about to be stopped anyway.
-    fn probe(&mut self, status: &PodStatus, goal: Goal) {
-        let runs = |container: &&ContainerStatus| container.state == ContainerState::Running && goal == Goal::Run;
-        let ip = status.ips.first().copied();
-        // One that was there before us ran for as long as the runtime says. One that we see begin does so now: the runtime's clock may
-        // have been set since ours was read.
-        let adopted = self.last.is_none();
-        let subject = |container: &ContainerStatus| {
-            let ran = container
-                .started_at
-                .filter(|_| adopted)
-                .map(|started| self.shared.clock.now().duration_since(started));
-            let ran = ran.and_then(|ran| Duration::try_from(ran).ok()).unwrap_or_default();
-            let now = Instant::now();
-            Subject {
-                pod: Arc::clone(&self.pod),
-                name: container.name.to_string(),
-                id: container.id.clone(),
-                ip,
-                since: now.checked_sub(ran).unwrap_or(now),
+    /// Starts the actions of a decision, except those that failed a moment ago. Returns when the first of these is retried.
+    fn carry_out(&mut self, decision: &Decision, status: &PodStatus, running: &mut Running) -> Option<Instant> {
+        self.forget_retries(status);
+        let (mut retry_at, mut not_admitted) = (None::<Instant>, None);
+        for action in &decision.actions {
+            if let Some(until) = self.retry_at(action) {
+                retry_at = Some(retry_at.map_or(until, |at| at.min(until)));
+                continue;
             }
-        };
-        self.prober
-            .keep(status.containers.iter().filter(runs).map(subject).collect());
+            if matches!(action, Action::RunSandbox { .. })
+                && let Err(conflict) = self.context.host_ports.claim(&self.pod)
+            {
+                not_admitted = Some(conflict);
+                continue;
+            }
+            self.start_action(action.clone(), status, running);
+        }
+        if let Some(failure) = not_admitted.as_ref().filter(|_| not_admitted != self.not_admitted) {
+            warn!(reason = failure.reason, "{}", failure.message);
+        }
+        self.not_admitted = not_admitted;
+        retry_at
     }
 
-    /// Has written down what is remembered, if that changed.
-    fn keep(&mut self) {
-        if *self.kept.lock() == self.memory {
+    /// The next decision: at `due` with a fresh status, or at the resync.
+    fn next_wake(&self, due: Option<Instant>) -> Wake {
+        let resync = if self.not_admitted.is_some() {
+            ADMISSION_RETRY
+        } else {
+            RESYNC
+        };
+        let resync = Instant::now() + resync;
+        match due {
+            Some(at) if at < resync => Wake { at, relist: true },
+            _ => Wake {
+                at: resync,
+                relist: false,
+            },
+        }
+    }
+
+    /// Saves the history, if it changed.
+    fn save_history(&mut self) {
+        if *self.saved.lock() == self.history {
             return;
         }
-        if let Some(keeper) = &self.shared.keeper {
-            keeper.keep(&self.pod.id.uid, &self.memory);
+        if let Some(store) = &self.context.store {
+            store.save_history(&self.pod.id.uid, &self.history);
         }
-        self.kept.lock().clone_from(&self.memory);
+        self.saved.lock().clone_from(&self.history);
     }
 
-    /// Nothing of the pod is left in the runtime: its directories go too.
-    async fn leave(&self) -> Ended {
-        let cleaned = self.shared.hands.clean(&self.pod).await;
-        self.shared.board.remove(&self.pod.id.uid);
-        if let Err(Failed { message, .. }) = cleaned {
-            // It stays in the store as well, so that another one of us tries again too.
-            warn!(pod = %self.pod.id, "cannot remove the directories of the pod; retrying every minute: {message}");
-            return Ended::Unclean;
+    /// Nothing of the pod is left in the runtime: removes its directories.
+    async fn clean_up(&self) -> WorkerExit {
+        let removed = self.context.executor.clean_up(&self.pod).await;
+        self.context.reports.remove(&self.pod.id.uid);
+        if let Err(error) = removed {
+            // It stays in the store, so that another run of `pleg node` retries too.
+            warn!(
+                pod = %self.pod.id,
+                "cannot remove the directories of the pod; retrying every minute: {}",
+                with_causes(&error)
+            );
+            return WorkerExit::DirectoriesLeft;
         }
-        if let Some(keeper) = &self.shared.keeper {
-            keeper.forget(&self.pod.id.uid);
+        if let Some(store) = &self.context.store {
+            store.delete(&self.pod.id.uid);
         }
-        Ended::Gone
-    }
-
-    /// The runtime does not tell about this pod.
-    fn unseen(&mut self, last: &PodEntry, why: &str) {
-        let stale = Stale {
-            as_of: last.inspected_at,
-            why: why.to_owned(),
-        };
-        let decision = self.last.take().map(|(_, decision)| decision).unwrap_or_default();
-        self.last = Some((Arc::clone(&last.status), decision));
-        self.unseen = Some(stale);
-        self.publish_status();
-    }
-
-    /// Puts the status on the board.
-    fn publish_status(&mut self) {
-        let node_stale = self.shared.stale.borrow_and_update().clone();
-        let stale = self.unseen.clone().or_else(|| node_stale.as_deref().cloned());
-        let Some((seen, decision)) = &self.last else { return };
-        let status = Arc::new(status::compute(&status::Sources {
-            pod: &self.pod,
-            status: seen,
-            memory: &self.memory,
-            probes: &self.shared.probes.lock(),
-            held: &decision.held,
-            busy: &self.busy.containers,
-            refusal: self.refusal.as_ref(),
-            stale: stale.as_ref(),
-            before: self.said.as_deref(),
-            node: &self.shared.node,
-            now: self.shared.clock.now(),
-        }));
-        let stage = decision.stage.clone();
-        self.said = Some(Arc::clone(&status));
-        self.shared.board.set(Report {
-            pod: Arc::clone(&self.pod),
-            status,
-            stage,
-            goal: *self.goal.borrow(),
-            stale,
-        });
+        WorkerExit::Terminated
     }
 }
 
-impl Drop for Worker {
+impl Drop for PodWorker {
     /// Also after a panic: the next worker claims them again.
     fn drop(&mut self) {
-        self.shared.ports.release(&self.pod.id.uid);
+        self.context.host_ports.release(&self.pod.id.uid);
     }
 }
 
-/// How a worker ended.
+/// How a worker exited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub(crate) enum WorkerExit {
     /// Nothing of the pod is left.
-    Gone,
-    /// Nothing of it is left in the runtime, but on the disk.
-    Unclean,
-    /// The pod is as it was: we are shut down.
-    Early,
+    Terminated,
+    /// Nothing of the pod is left in the runtime, but its directories could not be removed.
+    DirectoriesLeft,
+    /// We shut down; the pod keeps running.
+    ShutDown,
 }
 
 /// When to decide again.
 #[derive(Debug, Clone, Copy)]
 struct Wake {
     at: Instant,
-    /// Something is to be done then, so a relist is worth its cost.
-    due: bool,
+    /// Something has to be done then, so a relist is worth its cost.
+    relist: bool,
 }
 
 impl Wake {
-    fn far() -> Self {
-        Self { at: far(), due: false }
+    fn never() -> Self {
+        Self {
+            at: far(),
+            relist: false,
+        }
     }
 }
 
-/// A moment that does not come while anybody waits.
+/// Later than anything waits.
 fn far() -> Instant {
     Instant::now() + Duration::from_hours(24 * 365)
 }

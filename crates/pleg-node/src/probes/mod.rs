@@ -1,8 +1,9 @@
 //! Probes containers.
 //!
-//! One task for each running container that has probes: first the startup probe until it has succeeded, then liveness and readiness
-//! beside each other. A pod's worker begins the task when it sees the container run and ends it when it does not; what is found goes
-//! into one table, and the worker is told when a result has settled, which is after as many answers in a row as its threshold says.
+//! In: the running containers of a pod, from its worker. Out: settled results in one table for the node, and a wake-up of the worker when a
+//! result changes. A result settles after as many equal answers in a row as its threshold says. Each [`PodProber`] owns its tasks.
+//!
+//! One task for each running container with probes: first the startup probe until it succeeds, then liveness and readiness in parallel.
 //!
 //! | probe | before it settles | when it fails |
 //! |---|---|---|
@@ -10,7 +11,7 @@
 //! | liveness | alive | the container is killed |
 //! | readiness | not ready | not ready |
 
-mod ask;
+mod run_probe;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -23,169 +24,178 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
+use self::run_probe::{ProbeError, run_probe};
+use crate::error::with_causes;
 use crate::executor::RuntimeExecutor;
 use crate::manifest::{Container, Pod, Probe, ProbeKind};
 use crate::metrics::NodeMetrics;
 
-/// What probes found: for each container and probe its last settled result.
+/// The last settled result of each probe of each container.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Results {
+pub struct ProbeResults {
     results: BTreeMap<(ContainerId, ProbeKind), bool>,
 }
 
-impl Results {
-    /// Whether it succeeded; none before it has settled.
+impl ProbeResults {
+    /// Whether the probe succeeded; none before it has settled.
     pub fn get(&self, container: &ContainerId, kind: ProbeKind) -> Option<bool> {
         // The key is two words and an Arc: cheaper than a second map.
         self.results.get(&(container.clone(), kind)).copied()
     }
 
-    /// Notes a result. Returns whether it is another one than before.
+    /// Records a result. Returns whether it changed.
     pub fn set(&mut self, container: &ContainerId, kind: ProbeKind, success: bool) -> bool {
         self.results.insert((container.clone(), kind), success) != Some(success)
     }
 
-    /// Forgets a container.
-    pub fn forget(&mut self, container: &ContainerId) {
+    /// Removes the results of a container.
+    pub fn remove(&mut self, container: &ContainerId) {
         self.results.retain(|(id, _), _| id != container);
     }
 }
 
-/// A container that is to be asked.
+/// A running container that is probed.
 #[derive(Debug, Clone)]
-pub(crate) struct Subject {
+pub(crate) struct ProbedContainer {
     pub(crate) pod: Arc<Pod>,
     pub(crate) name: String,
     pub(crate) id: ContainerId,
-    /// Its pod's address, if it has one of its own.
+    /// The address of its pod, if it has its own.
     pub(crate) ip: Option<IpAddr>,
-    /// When it began to run, by tokio's clock.
+    /// When it started, by tokio's clock.
     pub(crate) since: Instant,
 }
 
-/// The probes of one pod. Dropping it ends them.
+/// The probes of one pod. Dropping it stops them.
 #[derive(Debug)]
-pub(crate) struct Prober {
-    hands: RuntimeExecutor,
-    results: Arc<Mutex<Results>>,
+pub(crate) struct PodProber {
+    executor: RuntimeExecutor,
+    results: Arc<Mutex<ProbeResults>>,
     metrics: NodeMetrics,
-    news: Arc<Notify>,
+    /// Wakes the pod worker.
+    wake: Arc<Notify>,
     tasks: BTreeMap<ContainerId, JoinHandle<()>>,
 }
 
-impl Prober {
+impl PodProber {
     pub(crate) fn new(
-        hands: RuntimeExecutor,
-        results: Arc<Mutex<Results>>,
+        executor: RuntimeExecutor,
+        results: Arc<Mutex<ProbeResults>>,
         metrics: NodeMetrics,
-        news: Arc<Notify>,
+        wake: Arc<Notify>,
     ) -> Self {
         Self {
-            hands,
+            executor,
             results,
             metrics,
-            news,
+            wake,
             tasks: BTreeMap::new(),
         }
     }
 
-    /// These run now: whoever is new is asked from now on, whoever is gone is not asked any more.
-    pub(crate) fn keep(&mut self, running: Vec<Subject>) {
+    /// Probes these containers and no others: starts and stops tasks accordingly.
+    pub(crate) fn probe_only(&mut self, running: Vec<ProbedContainer>) {
         let results = &self.results;
         self.tasks.retain(|id, task| {
-            let stays = running.iter().any(|subject| subject.id == *id);
+            let stays = running.iter().any(|probed| probed.id == *id);
             if !stays {
                 task.abort();
-                results.lock().forget(id);
+                results.lock().remove(id);
             }
             stays
         });
-        for subject in running {
-            let Some(container) = subject.pod.spec.container(&subject.name) else {
+        for probed in running {
+            let Some(container) = probed.pod.spec.container(&probed.name) else {
                 continue;
             };
-            let probed = ProbeKind::ALL.into_iter().any(|kind| container.probe(kind).is_some());
-            if !probed || self.tasks.contains_key(&subject.id) {
+            let has_probes = ProbeKind::ALL.into_iter().any(|kind| container.probe(kind).is_some());
+            if !has_probes || self.tasks.contains_key(&probed.id) {
                 continue;
             }
-            let asking = Asking {
+            let prober = ContainerProber {
                 container: container.clone(),
-                hands: self.hands.clone(),
+                executor: self.executor.clone(),
                 results: Arc::clone(&self.results),
                 metrics: self.metrics.clone(),
-                news: Arc::clone(&self.news),
-                subject,
+                wake: Arc::clone(&self.wake),
+                probed,
             };
-            let id = asking.subject.id.clone();
-            self.tasks.insert(id, tokio::spawn(asking.run()));
+            let id = prober.probed.id.clone();
+            self.tasks.insert(id, tokio::spawn(prober.run()));
         }
     }
 }
 
-impl Drop for Prober {
+impl Drop for PodProber {
     fn drop(&mut self) {
-        self.keep(Vec::new());
+        self.probe_only(Vec::new());
     }
 }
 
-/// One container that is asked.
-struct Asking {
-    subject: Subject,
+/// The probes of one container.
+struct ContainerProber {
+    probed: ProbedContainer,
     container: Container,
-    hands: RuntimeExecutor,
-    results: Arc<Mutex<Results>>,
+    executor: RuntimeExecutor,
+    results: Arc<Mutex<ProbeResults>>,
     metrics: NodeMetrics,
-    news: Arc<Notify>,
+    wake: Arc<Notify>,
 }
 
-impl Asking {
+impl ContainerProber {
     async fn run(self) {
-        if self.container.startup.is_some() && !self.settle(ProbeKind::Startup).await {
+        if self.container.startup.is_some() && !self.probe_until_final(ProbeKind::Startup).await {
             return;
         }
-        tokio::join!(self.settle(ProbeKind::Liveness), self.settle(ProbeKind::Readiness));
+        tokio::join!(
+            self.probe_until_final(ProbeKind::Liveness),
+            self.probe_until_final(ProbeKind::Readiness)
+        );
     }
 
-    /// Asks until there is no more to ask: a startup probe that settled, a liveness probe that failed. Returns whether it succeeded.
-    async fn settle(&self, kind: ProbeKind) -> bool {
+    /// Probes until a result is final: a startup probe that settled, or a liveness probe that failed. Returns whether it succeeded.
+    async fn probe_until_final(&self, kind: ProbeKind) -> bool {
         let Some(probe) = self.container.probe(kind) else {
             return true;
         };
-        tokio::time::sleep_until(self.subject.since + probe.initial_delay).await;
-        // Answers of the last kind, in a row.
-        let (mut row, mut last) = (0_u32, None);
+        tokio::time::sleep_until(self.probed.since + probe.initial_delay).await;
+        // How often in a row the last answer came.
+        let (mut in_a_row, mut last) = (0_u32, None);
         loop {
-            let asked = Instant::now();
-            let answer = ask::ask(&self.hands, &self.subject, probe).await;
+            let began = Instant::now();
+            let answer = run_probe(&self.executor, &self.probed, probe).await;
             let success = answer.is_ok();
             self.metrics.probe(kind, success);
-            row = if last == Some(success) {
-                row.saturating_add(1)
+            in_a_row = if last == Some(success) {
+                in_a_row.saturating_add(1)
             } else {
                 1
             };
             last = Some(success);
-            if row >= threshold(probe, success) {
-                self.found(kind, probe, answer);
+            if in_a_row >= threshold(probe, success) {
+                self.settle(kind, probe, answer);
                 if kind == ProbeKind::Startup || (kind == ProbeKind::Liveness && !success) {
                     return success;
                 }
             }
-            tokio::time::sleep_until(asked + probe.period).await;
+            tokio::time::sleep_until(began + probe.period).await;
         }
     }
 
-    fn found(&self, kind: ProbeKind, probe: &Probe, answer: Result<(), String>) {
-        let success = answer.is_ok();
-        if !self.results.lock().set(&self.subject.id, kind, success) {
+    /// Records a settled result and wakes the pod worker, if the result changed.
+    fn settle(&self, kind: ProbeKind, probe: &Probe, answer: Result<(), ProbeError>) {
+        if !self.results.lock().set(&self.probed.id, kind, answer.is_ok()) {
             return;
         }
-        let (pod, container) = (&self.subject.pod.id, &self.subject.name);
+        let (pod, container) = (&self.probed.pod.id, &self.probed.name);
         match answer {
             Ok(()) => debug!(%pod, container, "{} probe succeeded", kind.name()),
-            Err(why) => warn!(%pod, container, times = probe.failure_threshold, "{} probe failed: {why}", kind.name()),
+            Err(error) => {
+                let (times, error) = (probe.failure_threshold, with_causes(&error));
+                warn!(%pod, container, times, "{} probe failed: {error}", kind.name());
+            }
         }
-        self.news.notify_one();
+        self.wake.notify_one();
     }
 }
 

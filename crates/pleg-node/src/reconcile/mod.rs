@@ -1,8 +1,25 @@
 //! What to do about one pod: pure decisions, without clock, I/O or tasks.
 //!
-//! In come the pod's manifest, its entry in the cache ([`observed`]) and what is remembered of it ([`history`]); out come the next
-//! actions and the moment of the next decision ([`decide`]). The pod worker owns the state and carries out the actions.
+//! In: the manifest, the pod's entry in the cache, its history, probe results, and what is in flight. Out: the actions that can be taken
+//! now, and the time of the next decision. The pod worker owns the history and carries out the actions.
+//!
+//! | question | answered in |
+//! |---|---|
+//! | what to do next | [`decide`] |
+//! | is a container restarted? (restart policy, probes) | `restart` |
+//! | when is it restarted? (back-off) | [`backoff`] |
+//! | which init container or sidecar is next | `init_containers` |
+//! | in which order a pod terminates | `terminate` |
+//! | what state a container is in | `observed` |
+//! | what happened before, and survives a restart of `pleg node` | [`history`] |
+//! | what can be done at all | [`action`] |
 
+pub mod action;
+pub mod backoff;
 pub mod decide;
 pub mod history;
 pub(crate) mod observed;
+pub(crate) mod restart;
+
+mod init_containers;
+mod terminate;

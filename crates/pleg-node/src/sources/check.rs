@@ -7,12 +7,12 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
-use super::directory::{SUBDIRECTORY, read_once};
-use super::scan::{Found, SETTLE, look, scan};
-use super::{Desired, DesiredPod, Origin, Snapshot};
+use super::files::{SUBDIRECTORY, read_once};
+use super::scan::{SETTLE, ScannedFile, scan, scan_file};
+use super::{DesiredPod, DesiredState, Origin, Snapshot};
 use crate::manifest::{NodeName, Pod};
 
-/// What was found in one file.
+/// The result for one file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Checked {
     /// The file.
@@ -26,7 +26,7 @@ pub struct Checked {
 
 /// Reads files and directories of manifests, as the source of a directory would, and merges their pods. Blocking.
 pub fn check(paths: &[PathBuf], node: &NodeName) -> Vec<Checked> {
-    let (mut checked, mut offers) = (Vec::new(), Vec::new());
+    let (mut checked, mut desired) = (Vec::new(), Vec::new());
     for path in paths {
         for (path, found) in find(path) {
             let origin: Origin = path.display().to_string().into();
@@ -37,7 +37,7 @@ pub fn check(paths: &[PathBuf], node: &NodeName) -> Vec<Checked> {
                 pods: names.collect(),
                 problems: problem.into_iter().collect(),
             });
-            offers.extend(pods.into_iter().map(|pod| DesiredPod {
+            desired.extend(pods.into_iter().map(|pod| DesiredPod {
                 origin: origin.clone(),
                 pod,
             }));
@@ -45,12 +45,12 @@ pub fn check(paths: &[PathBuf], node: &NodeName) -> Vec<Checked> {
     }
     let snapshot = Snapshot {
         source: "check".into(),
-        offers,
-        complaints: Vec::new(),
+        pods: desired,
+        problems: Vec::new(),
         refused: Vec::new(),
         complete: true,
     };
-    for conflict in Desired::default().apply(snapshot, |_| false).new_conflicts {
+    for conflict in DesiredState::default().apply(snapshot, |_| false).new_conflicts {
         let file = checked.iter_mut().find(|file| file.origin == conflict.origin);
         if let Some(file) = file {
             file.problems.push(conflict.what);
@@ -59,30 +59,32 @@ pub fn check(paths: &[PathBuf], node: &NodeName) -> Vec<Checked> {
     checked
 }
 
-/// What is at a path: a file, or the files of a directory. Whoever asks has written them, so none is taken for half written.
-fn find(path: &Path) -> Vec<(PathBuf, Found)> {
+/// What is at a path: a file, or the files of a directory. The caller has finished writing, so no file is taken for half written.
+fn find(path: &Path) -> Vec<(PathBuf, ScannedFile)> {
     let now = SystemTime::now() + SETTLE;
-    match look(path, None, true, now) {
-        Found::Directory => match scan(path, &BTreeMap::new(), &BTreeSet::new(), now) {
+    match scan_file(path, None, true, now) {
+        ScannedFile::Directory => match scan(path, &BTreeMap::new(), &BTreeSet::new(), now) {
             Ok(found) => found
                 .into_iter()
                 .map(|(name, found)| (path.join(name), found))
                 .collect(),
             Err(error) => vec![(
                 path.to_owned(),
-                Found::Unusable(None, format!("cannot be listed: {error}")),
+                ScannedFile::Unusable(None, format!("cannot be listed: {error}")),
             )],
         },
         found => vec![(path.to_owned(), found)],
     }
 }
 
-fn read(found: Found, node: &NodeName, origin: &Origin) -> (Vec<Arc<Pod>>, Option<String>) {
+fn read(found: ScannedFile, node: &NodeName, origin: &Origin) -> (Vec<Arc<Pod>>, Option<String>) {
     match found {
-        Found::Text(_, text) => read_once(&text, node, origin),
-        Found::Directory => (Vec::new(), Some(SUBDIRECTORY.to_owned())),
-        Found::Unusable(_, what) => (Vec::new(), Some(what)),
-        Found::Same | Found::Unsettled => (Vec::new(), Some("is being written: check it again later".to_owned())),
+        ScannedFile::Text(_, text) => read_once(&text, node, origin),
+        ScannedFile::Directory => (Vec::new(), Some(SUBDIRECTORY.to_owned())),
+        ScannedFile::Unusable(_, what) => (Vec::new(), Some(what)),
+        ScannedFile::Same | ScannedFile::Unsettled => {
+            (Vec::new(), Some("is being written: check it again later".to_owned()))
+        }
     }
 }
 
@@ -128,7 +130,7 @@ mod tests {
             checked[2].problems[0].contains("already defines a pod of this name"),
             "{checked:?}"
         );
-        // A file is read whatever its name ends with: it may get another one when it goes live.
+        // A file that is named is read whatever its extension.
         let checked = check(&[dir.path().join("d.txt"), dir.path().join("none.yaml")], &node);
         assert_eq!(
             checked.iter().map(|file| file.problems.len()).collect::<Vec<_>>(),

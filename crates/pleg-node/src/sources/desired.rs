@@ -1,11 +1,11 @@
-//! The desired state: the pods of all sources, and what changed with the last snapshot.
+//! The desired state: the pods of all sources merged, and what the last snapshot changed. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pleg::PodUid;
 
-use super::{Complaint, DesiredPod, Origin, RefusedPod, Snapshot};
+use super::{DesiredPod, Origin, RefusedPod, Snapshot, SourceProblem};
 use crate::manifest::Pod;
 
 /// What changed.
@@ -22,38 +22,46 @@ pub enum Change {
     },
     /// This pod is no longer desired.
     Remove(Arc<Pod>),
-    /// The same pod, from another place: no action is needed.
+    /// The same pod, from another origin: no action is needed.
     Reconcile(DesiredPod),
+}
+
+impl Change {
+    /// What changed from `before` to `now`, which have the same name.
+    fn between(before: Option<&DesiredPod>, now: &DesiredPod) -> Option<Self> {
+        match before {
+            None => Some(Self::Add(now.clone())),
+            Some(before) if before.pod.id.uid != now.pod.id.uid => Some(Self::Update {
+                old: before.pod.id.uid.clone(),
+                new: now.clone(),
+            }),
+            Some(before) if before.origin != now.origin => Some(Self::Reconcile(now.clone())),
+            Some(_) => None,
+        }
+    }
 }
 
 /// What a snapshot changed.
 #[derive(Debug, Default, PartialEq)]
 pub struct Merged {
-    /// In the order of pods' names.
+    /// In the order of pod names.
     pub changes: Vec<Change>,
-    /// Complaints that were not there before. The sources have told theirs already; these are the merge's own.
-    pub new_conflicts: Vec<Complaint>,
+    /// Problems of the merge itself that are new. The sources log their own.
+    pub new_conflicts: Vec<SourceProblem>,
 }
 
-#[derive(Debug)]
-struct Source {
-    offers: Vec<DesiredPod>,
-    complaints: Vec<Complaint>,
-    refused: Vec<RefusedPod>,
-    complete: bool,
-}
-
-/// What all sources together want: for each name one pod.
+/// What all sources together desire: for each name one pod.
 #[derive(Debug, Default)]
-pub struct Desired {
-    sources: BTreeMap<Origin, Option<Source>>,
+pub struct DesiredState {
+    /// The last snapshot of each source; none before its first.
+    sources: BTreeMap<Origin, Option<Snapshot>>,
     /// By `namespace/name`: the pod that has the name.
     pods: BTreeMap<Arc<str>, DesiredPod>,
-    conflicts: Vec<Complaint>,
+    conflicts: Vec<SourceProblem>,
 }
 
-impl Desired {
-    /// Nothing is desired yet; these sources will speak.
+impl DesiredState {
+    /// Nothing is desired yet; these sources will send snapshots.
     pub fn new(sources: impl IntoIterator<Item = Origin>) -> Self {
         Self {
             sources: sources.into_iter().map(|source| (source, None)).collect(),
@@ -61,65 +69,40 @@ impl Desired {
         }
     }
 
-    /// Takes in what a source has. Of several pods with one name the one that has the name keeps it, else the one that `runs`, else the
-    /// first by its origin; so two files never take a pod from each other again and again. Until all sources have spoken, the one that
-    /// runs has the name.
+    /// Merges a snapshot. Of several pods with one name, the one that has the name keeps it, else the one that `runs`, else the first by
+    /// origin; so two files never take a pod from each other again and again. Until all sources have sent a snapshot, the one that runs
+    /// has the name.
     pub fn apply(&mut self, snapshot: Snapshot, runs: impl Fn(&PodUid) -> bool) -> Merged {
-        let source = Source {
-            offers: snapshot.offers,
-            complaints: snapshot.complaints,
-            refused: snapshot.refused,
-            complete: snapshot.complete,
-        };
-        let settled = self.all_have_spoken();
-        self.sources.insert(snapshot.source, Some(source));
+        let settled = self.all_reported();
+        self.sources.insert(snapshot.source.clone(), Some(snapshot));
 
-        let mut wanted: BTreeMap<Arc<str>, Vec<&DesiredPod>> = BTreeMap::new();
-        for offer in self.sources.values().flatten().flat_map(|source| &source.offers) {
-            wanted.entry(offer.pod.id.full_name()).or_default().push(offer);
+        let mut by_name: BTreeMap<Arc<str>, Vec<&DesiredPod>> = BTreeMap::new();
+        for desired in self.sources.values().flatten().flat_map(|source| &source.pods) {
+            by_name.entry(desired.pod.id.full_name()).or_default().push(desired);
         }
         let mut merged = Merged::default();
         let (mut pods, mut conflicts) = (BTreeMap::new(), Vec::new());
-        for (name, offers) in wanted {
+        for (name, candidates) in by_name {
             let before = self.pods.get(&name);
-            let rank = |offer: &&&DesiredPod| {
-                let has = before.is_some_and(|before| before.origin == offer.origin);
-                let same = before.is_some_and(|before| before.pod.id.uid == offer.pod.id.uid);
-                let runs = runs(&offer.pod.id.uid);
-                // While not all have spoken, who spoke first has no name yet.
-                (!settled && !runs, !has, !same, !runs, offer.origin.clone())
+            let rank = |candidate: &&&DesiredPod| {
+                let has_name = before.is_some_and(|before| before.origin == candidate.origin);
+                let same = before.is_some_and(|before| before.pod.id.uid == candidate.pod.id.uid);
+                let runs = runs(&candidate.pod.id.uid);
+                // The first source to send a snapshot has no advantage over those that are still missing.
+                (!settled && !runs, !has_name, !same, !runs, candidate.origin.clone())
             };
-            let Some(chosen) = offers.iter().min_by_key(rank).copied() else {
+            let Some(chosen) = candidates.iter().min_by_key(rank).copied() else {
                 continue;
             };
-            for other in offers.iter().filter(|other| other.origin != chosen.origin) {
-                conflicts.push(Complaint {
-                    origin: other.origin.clone(),
-                    what: format!(
-                        "pod {name} is refused: {} already defines a pod of this name. Rename or remove one of them",
-                        chosen.origin
-                    ),
-                });
-            }
-            match before {
-                None => merged.changes.push(Change::Add(chosen.clone())),
-                Some(before) if before.pod.id.uid != chosen.pod.id.uid => merged.changes.push(Change::Update {
-                    old: before.pod.id.uid.clone(),
-                    new: chosen.clone(),
-                }),
-                Some(before) if before.origin != chosen.origin => {
-                    merged.changes.push(Change::Reconcile(chosen.clone()));
-                }
-                Some(_) => {}
-            }
+            conflicts.extend(conflicts_of(&name, chosen, &candidates));
+            merged.changes.extend(Change::between(before, chosen));
             pods.insert(name, chosen.clone());
         }
-        let gone = self.pods.iter().filter(|(name, _)| !pods.contains_key(*name));
-        merged
-            .changes
-            .extend(gone.map(|(_, offer)| Change::Remove(Arc::clone(&offer.pod))));
+        let removed = self.pods.iter().filter(|(name, _)| !pods.contains_key(*name));
+        let removed = removed.map(|(_, removed)| Change::Remove(Arc::clone(&removed.pod)));
+        merged.changes.extend(removed);
         conflicts.sort();
-        let is_new = |conflict: &&Complaint| !self.conflicts.contains(conflict);
+        let is_new = |conflict: &&SourceProblem| !self.conflicts.contains(conflict);
         merged.new_conflicts = conflicts.iter().filter(is_new).cloned().collect();
         (self.pods, self.conflicts) = (pods, conflicts);
         merged
@@ -130,15 +113,15 @@ impl Desired {
         self.pods.values()
     }
 
-    /// All problems that a person has to fix.
-    pub fn complaints(&self) -> Vec<Complaint> {
+    /// All problems that an operator has to fix.
+    pub fn problems(&self) -> Vec<SourceProblem> {
         let sources = self.sources.values().flatten();
-        let mut all: Vec<Complaint> = sources.flat_map(|source| source.complaints.iter().cloned()).collect();
+        let mut all: Vec<SourceProblem> = sources.flat_map(|source| source.problems.iter().cloned()).collect();
         all.extend(self.conflicts.iter().cloned());
         all
     }
 
-    /// Pods that cannot be run, unless there is one of that name that can.
+    /// Refused pods, except those with the name of a pod that is not refused.
     pub fn refused(&self) -> Vec<RefusedPod> {
         let sources = self.sources.values().flatten();
         let all = sources.flat_map(|source| &source.refused);
@@ -146,17 +129,30 @@ impl Desired {
         all.filter(free).cloned().collect()
     }
 
-    /// All sources have said something, if only that they cannot be read.
-    pub fn all_have_spoken(&self) -> bool {
+    /// All sources have sent a snapshot, if only that they cannot be read.
+    pub fn all_reported(&self) -> bool {
         self.sources.values().all(Option::is_some)
     }
 
-    /// All sources have said all they have: who is not desired now is not wanted.
+    /// All sources know all their pods: a pod that is not desired now is orphaned.
     pub fn is_complete(&self) -> bool {
         self.sources
             .values()
             .all(|source| source.as_ref().is_some_and(|source| source.complete))
     }
+}
+
+/// The problems of pods that another pod of their name keeps from running.
+fn conflicts_of(name: &str, chosen: &DesiredPod, candidates: &[&DesiredPod]) -> Vec<SourceProblem> {
+    let others = candidates.iter().filter(|other| other.origin != chosen.origin);
+    let conflict = |other: &&DesiredPod| SourceProblem {
+        origin: other.origin.clone(),
+        what: format!(
+            "pod {name} is refused: {} already defines a pod of this name. Rename or remove one of them",
+            chosen.origin
+        ),
+    };
+    others.map(conflict).collect()
 }
 
 #[cfg(test)]
@@ -172,15 +168,15 @@ mod tests {
         found.pods.remove(0)
     }
 
-    fn snapshot(source: &str, offers: &[(&str, &str, &str)]) -> Snapshot {
-        let offer = |(origin, name, image): &(&str, &str, &str)| DesiredPod {
+    fn snapshot(source: &str, pods: &[(&str, &str, &str)]) -> Snapshot {
+        let desired = |(origin, name, image): &(&str, &str, &str)| DesiredPod {
             origin: (*origin).into(),
             pod: pod(name, image),
         };
         Snapshot {
             source: source.into(),
-            offers: offers.iter().map(offer).collect(),
-            complaints: Vec::new(),
+            pods: pods.iter().map(desired).collect(),
+            problems: Vec::new(),
             refused: Vec::new(),
             complete: true,
         }
@@ -196,23 +192,23 @@ mod tests {
             )
         };
         let word = |change: &Change| match change {
-            Change::Add(offer) => format!("+{}", text(&offer.pod)),
+            Change::Add(desired) => format!("+{}", text(&desired.pod)),
             Change::Update { new, .. } => format!("~{}", text(&new.pod)),
             Change::Remove(pod) => format!("-{}", text(pod)),
-            Change::Reconcile(offer) => format!("={}", text(&offer.pod)),
+            Change::Reconcile(desired) => format!("={}", text(&desired.pod)),
         };
         merged.changes.iter().map(word).collect()
     }
 
     #[test]
     fn a_history() {
-        let mut desired = Desired::new(["dir".into()]);
+        let mut desired = DesiredState::new(["dir".into()]);
         assert!(!desired.is_complete());
-        let mut step = |offers: &[(&str, &str, &str)]| words(&desired.apply(snapshot("dir", offers), |_| false));
+        let mut step = |pods: &[(&str, &str, &str)]| words(&desired.apply(snapshot("dir", pods), |_| false));
         assert_eq!(step(&[("a", "web", "1"), ("b", "db", "1")]), ["+db:1", "+web:1"]);
         assert_eq!(step(&[("a", "web", "1"), ("b", "db", "1")]), [""; 0]);
         assert_eq!(step(&[("a", "web", "2"), ("b", "db", "1")]), ["~web:2"]);
-        // A file that was renamed changes nothing about its pod.
+        // Renaming a file does not change its pod.
         assert_eq!(step(&[("z", "web", "2"), ("b", "db", "1")]), ["=web:2"]);
         assert_eq!(step(&[("z", "web", "2")]), ["-db:1"]);
         assert_eq!(step(&[]), ["-web:2"]);
@@ -220,8 +216,8 @@ mod tests {
     }
 
     #[test]
-    fn an_update_names_who_has_to_end() {
-        let mut desired = Desired::default();
+    fn an_update_names_the_pod_to_terminate() {
+        let mut desired = DesiredState::default();
         desired.apply(snapshot("dir", &[("a", "web", "1")]), |_| false);
         let merged = desired.apply(snapshot("dir", &[("a", "web", "2")]), |_| false);
         let old = pod("web", "1").id.uid.clone();
@@ -237,10 +233,10 @@ mod tests {
         );
     }
 
-    /// Two files with one pod made a kubelet flap: the good pod was down 34 of 40 s, with no error.
+    /// Two files with one pod make a kubelet flap: the good pod was down for 34 of 40 s, without an error.
     #[test]
     fn who_has_a_name_keeps_it() {
-        let mut desired = Desired::default();
+        let mut desired = DesiredState::default();
         desired.apply(snapshot("dir", &[("b", "web", "1")]), |_| false);
         let both = [("a", "web", "2"), ("b", "web", "1")];
         let merged = desired.apply(snapshot("dir", &both), |_| false);
@@ -249,26 +245,26 @@ mod tests {
             merged.new_conflicts[0].to_string(),
             "a: pod default/web-n is refused: b already defines a pod of this name. Rename or remove one of them"
         );
-        // Said once.
+        // It is reported as new only once.
         let merged = desired.apply(snapshot("dir", &both), |_| false);
         assert_eq!(merged, Merged::default());
-        assert_eq!(desired.complaints().len(), 1);
-        // An edit of the one that has it is an update; the other still waits, and takes over when its time comes.
+        assert_eq!(desired.problems().len(), 1);
+        // An edit of the pod that has the name is an update. The other one takes over when the name is free.
         let merged = desired.apply(snapshot("dir", &[("a", "web", "2"), ("b", "web", "3")]), |_| false);
         assert_eq!(words(&merged), ["~web:3"]);
         let merged = desired.apply(snapshot("dir", &[("a", "web", "2")]), |_| false);
         assert_eq!(
-            (words(&merged), desired.complaints().len()),
+            (words(&merged), desired.problems().len()),
             (vec!["~web:2".to_owned()], 0)
         );
     }
 
     #[test]
-    fn who_is_refused_is_shown_unless_the_name_is_taken() {
-        let mut desired = Desired::default();
+    fn refused_pods_are_shown_unless_the_name_is_taken() {
+        let mut desired = DesiredState::default();
         let refused = |name: &str| RefusedPod {
             id: pod(name, "1").id.clone(),
-            complaint: Complaint {
+            problem: SourceProblem {
                 origin: "a".into(),
                 what: "no".to_owned(),
             },
@@ -285,18 +281,18 @@ mod tests {
     fn at_the_start_the_running_one_has_the_name() {
         let running = pod("web", "2").id.uid.clone();
         let both = [("a", "web", "1"), ("b", "web", "2")];
-        let mut desired = Desired::default();
+        let mut desired = DesiredState::default();
         let merged = desired.apply(snapshot("dir", &both), |uid| *uid == running);
         assert_eq!(words(&merged), ["+web:2"]);
-        let mut desired = Desired::default();
+        let mut desired = DesiredState::default();
         assert_eq!(words(&desired.apply(snapshot("dir", &both), |_| false)), ["+web:1"]);
     }
 
     #[test]
     fn sources_do_not_touch_each_others_pods() {
-        let mut desired = Desired::new(["dir".into(), "url".into()]);
+        let mut desired = DesiredState::new(["dir".into(), "url".into()]);
         desired.apply(snapshot("dir", &[("a", "web", "1")]), |_| false);
-        assert!(!desired.is_complete(), "the other has not spoken");
+        assert!(!desired.is_complete(), "the other source has sent nothing");
         let merged = desired.apply(snapshot("url", &[("u", "web", "9"), ("u", "job", "1")]), |_| false);
         assert_eq!(
             (words(&merged), merged.new_conflicts.len()),

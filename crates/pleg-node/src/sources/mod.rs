@@ -1,23 +1,28 @@
-//! Sources of manifests, and how they are merged into one desired state.
+//! Sources of manifests, merged into one desired state.
 //!
-//! A source is a task that sends a [`Snapshot`] of all its pods whenever they change; the sync loop knows nothing else about it, so an API
-//! server can be a source too. [`Desired`] merges snapshots and returns what changed: pure.
+//! In: files of a directory, or the answers of a server. Out: a [`Snapshot`] of all pods of a source whenever they change, by a channel to
+//! the node loop. Each source is a task that owns what it has read; [`DesiredState`] owns the merge. The loop knows nothing else about a
+//! source, so an API server can be one too.
 //!
 //! Pods that a source can no longer read are kept: a pod is removed by removing its manifest, never by a broken manifest, a missing disk or
 //! a server that is down. (A kubelet drops the pods of a file that it cannot parse.)
 //!
 //! | module | job |
 //! |---|---|
-//! | `check` | checks manifests without a node |
-//! | `desired` | the merge |
+//! | `desired` | the merge: pure |
 //! | `directory` | the source of a directory: a task |
-//! | `scan` | what is in a directory now, read with care |
+//! | `files` | what is known of the files of a directory: pure |
+//! | `scan` | what is in a directory now, read with care: blocking |
 //! | `watch` | inotify on a directory |
 //! | `url` | the source of a URL: a task |
+//! | `fetch` | one answer of a URL |
+//! | `check` | checks manifests without a node |
 
 mod check;
 mod desired;
 mod directory;
+mod fetch;
+mod files;
 mod scan;
 mod url;
 mod watch;
@@ -27,16 +32,17 @@ use std::sync::Arc;
 
 use pleg::PodRef;
 use serde::Serialize;
-use tokio::sync::mpsc;
 
-use crate::manifest::{Pod, Refused};
+use crate::manifest::{Pod, RefusedDocument};
 
 pub use check::{Checked, check};
-pub use desired::{Change, Desired, Merged};
+pub use desired::{Change, DesiredState, Merged};
 pub use directory::DirectorySource;
 pub use url::{UrlError, UrlSource};
 
-/// Where exactly a pod comes from: a file, or a URL. Ordered by its text.
+pub use crate::net::tls::TlsSetupError;
+
+/// Where a pod comes from: a file, or a URL. Ordered by its text.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct Origin(Arc<str>);
 
@@ -58,78 +64,75 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A pod that a source wants.
+/// A pod that a source desires.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DesiredPod {
-    /// Where it is written.
+    /// Where its manifest is.
     pub origin: Origin,
     /// The pod.
     pub pod: Arc<Pod>,
 }
 
-/// A problem of an origin that a person has to fix.
+/// A problem with the manifests of an origin that an operator has to fix.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Complaint {
+pub struct SourceProblem {
     /// Where.
     pub origin: Origin,
-    /// What, and what that means for the pods of it.
+    /// What is wrong, and what that means for its pods.
     pub what: String,
 }
 
-impl fmt::Display for Complaint {
+impl fmt::Display for SourceProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.origin, self.what)
     }
 }
 
-/// Pods of one text that are shown as refused. There may be more in a text that is all wrong; the complaint about it has them.
-const MOST_REFUSED: usize = 64;
+/// Most pods of one text that are shown as refused. The problem of the text names the others.
+const MAX_REFUSED: usize = 64;
 
-/// A pod that a source would want, if its manifest were one that can be run.
+/// A pod whose manifest is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefusedPod {
     /// Its names.
     pub id: PodRef,
-    /// Where it is written, and what is wrong with it.
-    pub complaint: Complaint,
+    /// Where its manifest is, and what is wrong with it.
+    pub problem: SourceProblem,
 }
 
-/// Whether all pods are known that a text may be about, if only by their names.
-fn all_known(refused: &[Refused]) -> bool {
-    refused.len() <= MOST_REFUSED && !refused.iter().any(Refused::may_be_any)
+/// Whether all pods that a text may define are known, if only by name.
+fn all_known(refused: &[RefusedDocument]) -> bool {
+    refused.len() <= MAX_REFUSED && !refused.iter().any(RefusedDocument::may_be_any)
 }
 
 impl RefusedPod {
-    /// Those of a text's documents whose names are good.
-    fn of(refused: &[Refused], origin: &Origin) -> Vec<Self> {
+    /// The refused pods of a text whose names are valid.
+    fn of(refused: &[RefusedDocument], origin: &Origin) -> Vec<Self> {
         let named = refused.iter().filter_map(|refused| {
             Some(Self {
                 id: refused.id.clone()?,
-                complaint: Complaint {
+                problem: SourceProblem {
                     origin: origin.clone(),
                     what: refused.to_string(),
                 },
             })
         });
-        named.take(MOST_REFUSED).collect()
+        named.take(MAX_REFUSED).collect()
     }
 }
 
-/// All that a source has.
+/// Everything that a source has.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     /// Which source: its directory or URL.
     pub source: Origin,
-    /// The pods it wants.
-    pub offers: Vec<DesiredPod>,
-    /// What it cannot use.
-    pub complaints: Vec<Complaint>,
-    /// The pods among that.
+    /// The pods it desires.
+    pub pods: Vec<DesiredPod>,
+    /// What is wrong with its manifests.
+    pub problems: Vec<SourceProblem>,
+    /// The pods that are refused for it.
     pub refused: Vec<RefusedPod>,
-    /// It has read everything at least once. While it has not, it may want pods that it neither offers nor refuses, so no pod may be
+    /// It has read everything at least once. While it has not, it may want pods that it neither pods nor refuses, so no pod may be
     /// called unwanted.
     pub complete: bool,
 }
-
-/// Where a source sends its snapshots.
-pub type Outlet = mpsc::Sender<Snapshot>;

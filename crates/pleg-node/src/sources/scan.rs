@@ -8,20 +8,20 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use crate::manifest::{MAX_BYTES, Unreadable};
+use crate::manifest::{MAX_BYTES, ManifestError};
 
-/// A file that was not closed as far as we know counts as complete once it was unchanged for this long.
+/// A file that was not reported as closed counts as complete once it is unchanged for this long.
 pub(super) const SETTLE: Duration = Duration::from_secs(1);
-/// Files that are read.
-const MOST_FILES: usize = 1024;
-/// What is read at once, of all files together.
-const MOST_BYTES: usize = 64 << 20;
-/// Names that are looked at; a directory with more is something else.
-const MOST_NAMES: usize = 16 * 1024;
-/// What a manifest's name ends with. Anything else (editors leave such things) is left alone.
-const ENDINGS: [&str; 4] = ["yaml", "yml", "json", "manifest"];
+/// Most files that are read.
+const MAX_FILES: usize = 1024;
+/// Most bytes that one scan reads, of all files together.
+const MAX_SCAN_BYTES: usize = 64 << 20;
+/// Most directory entries that are read; a directory with more is not one of manifests.
+const MAX_NAMES: usize = 16 * 1024;
+/// Extensions of manifests. Other files, such as those that editors leave, are ignored.
+const EXTENSIONS: [&str; 4] = ["yaml", "yml", "json", "manifest"];
 
-/// What tells that a file is not the one that was read.
+/// Tells whether a file has changed since it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fingerprint {
     device: u64,
@@ -43,61 +43,64 @@ impl Fingerprint {
     }
 }
 
-/// What is at a name.
+/// What a scan found under one name.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
-    /// What was read before.
+pub(super) enum ScannedFile {
+    /// The content that was read before.
     Same,
-    /// Something new.
+    /// New content.
     Text(Fingerprint, Vec<u8>),
-    /// Something new that may still be written.
+    /// New content that may still be written.
     Unsettled,
     /// A directory, which is not read.
     Directory,
-    /// Something that cannot be read.
+    /// It cannot be read, and why.
     Unusable(Option<Fingerprint>, String),
 }
 
-/// Looks at the directory. `known` are the fingerprints of what was read; `done` are the files whose writers are.
+/// Scans the directory. `known` are the fingerprints of what was read; `closed` are files whose writers are done.
 pub(super) fn scan(
     directory: &Path,
     known: &BTreeMap<OsString, Fingerprint>,
-    done: &BTreeSet<OsString>,
+    closed: &BTreeSet<OsString>,
     now: SystemTime,
-) -> io::Result<BTreeMap<OsString, Found>> {
+) -> io::Result<BTreeMap<OsString, ScannedFile>> {
     let mut names = BTreeSet::new();
-    for entry in std::fs::read_dir(directory)?.take(MOST_NAMES) {
+    for entry in std::fs::read_dir(directory)?.take(MAX_NAMES) {
         let entry = entry?;
-        // What is none by its name is left alone, but a directory is worth a word: somebody may think that we read what is in it.
+        // Other files are ignored, but a directory is reported: its owner may think that we read what is in it.
         let name = entry.file_name();
         if is_manifest(&name) || (!is_hidden(&name) && entry.path().is_dir()) {
             names.insert(name);
         }
     }
-    let mut room = MOST_BYTES;
-    let look = |(n, name): (usize, OsString)| {
-        let found = if n >= MOST_FILES {
-            Found::Unusable(
+    let mut room = MAX_SCAN_BYTES;
+    let scan_one = |(n, name): (usize, OsString)| {
+        let found = if n >= MAX_FILES {
+            ScannedFile::Unusable(
                 None,
                 format!(
-                    "is skipped: {} has more than {MOST_FILES} manifests",
+                    "is skipped: {} has more than {MAX_FILES} manifests",
                     directory.display()
                 ),
             )
         } else if room == 0 {
-            Found::Unusable(
+            ScannedFile::Unusable(
                 None,
-                format!("is skipped: the manifests before it add up to {} MiB", MOST_BYTES >> 20),
+                format!(
+                    "is skipped: the manifests before it add up to {} MiB",
+                    MAX_SCAN_BYTES >> 20
+                ),
             )
         } else {
-            look(&directory.join(&name), known.get(&name), done.contains(&name), now)
+            scan_file(&directory.join(&name), known.get(&name), closed.contains(&name), now)
         };
-        if let Found::Text(_, text) = &found {
+        if let ScannedFile::Text(_, text) = &found {
             room = room.saturating_sub(text.len());
         }
         (name, found)
     };
-    Ok(names.into_iter().enumerate().map(look).collect())
+    Ok(names.into_iter().enumerate().map(scan_one).collect())
 }
 
 fn is_hidden(name: &OsStr) -> bool {
@@ -106,37 +109,37 @@ fn is_hidden(name: &OsStr) -> bool {
 
 fn is_manifest(name: &OsStr) -> bool {
     let ending = Path::new(name).extension().and_then(OsStr::to_str);
-    !is_hidden(name) && ending.is_some_and(|ending| ENDINGS.contains(&ending))
+    !is_hidden(name) && ending.is_some_and(|ending| EXTENSIONS.contains(&ending))
 }
 
-/// What is at `path`.
-pub(super) fn look(path: &Path, known: Option<&Fingerprint>, done: bool, now: SystemTime) -> Found {
+/// Scans one file. `closed` if its writer is done.
+pub(super) fn scan_file(path: &Path, known: Option<&Fingerprint>, closed: bool, now: SystemTime) -> ScannedFile {
     let metadata = match std::fs::metadata(path) {
         Ok(metadata) => metadata,
-        Err(error) => return Found::Unusable(None, unreadable(&error)),
+        Err(error) => return ScannedFile::Unusable(None, unreadable(&error)),
     };
     let fingerprint = Fingerprint::of(&metadata);
     if known == Some(&fingerprint) {
-        return Found::Same;
+        return ScannedFile::Same;
     }
     if metadata.is_dir() {
-        return Found::Directory;
+        return ScannedFile::Directory;
     }
-    // A time in the future says nothing; one that is long past says that nobody writes.
+    // A timestamp in the future says nothing; one that is long past says that nothing writes to it.
     let age = metadata
         .modified()
         .ok()
         .and_then(|modified| now.duration_since(modified).ok());
-    if !done && age.is_some_and(|age| age < SETTLE) {
-        return Found::Unsettled;
+    if !closed && age.is_some_and(|age| age < SETTLE) {
+        return ScannedFile::Unsettled;
     }
     if metadata.is_file() && metadata.len() > MAX_BYTES as u64 {
-        return Found::Unusable(Some(fingerprint), Unreadable::TooLarge.to_string());
+        return ScannedFile::Unusable(Some(fingerprint), ManifestError::TooLarge.to_string());
     }
     match read(path) {
-        Ok((before, text, after)) if before == after => Found::Text(after, text),
-        Ok(_) => Found::Unsettled,
-        Err(error) => Found::Unusable(Some(fingerprint), unreadable(&error)),
+        Ok((before, text, after)) if before == after => ScannedFile::Text(after, text),
+        Ok(_) => ScannedFile::Unsettled,
+        Err(error) => ScannedFile::Unusable(Some(fingerprint), unreadable(&error)),
     }
 }
 
@@ -150,7 +153,7 @@ fn read(path: &Path) -> io::Result<(Fingerprint, Vec<u8>, Fingerprint)> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
     }
     let mut text = Vec::new();
-    // It may grow while we read. One byte more than is accepted: whoever reads the text says that it is too large.
+    // It may grow while we read. One byte more than is accepted, so that the parser reports that it is too large.
     let most = u64::try_from(MAX_BYTES).unwrap_or(u64::MAX).saturating_add(1);
     (&mut file).take(most).read_to_end(&mut text)?;
     Ok((Fingerprint::of(&metadata), text, Fingerprint::of(&file.metadata()?)))
@@ -170,12 +173,16 @@ mod tests {
 
     use super::*;
 
-    fn now(directory: &Path, known: &BTreeMap<OsString, Fingerprint>, done: &[&str]) -> BTreeMap<OsString, Found> {
-        let done = done.iter().map(OsString::from).collect();
-        scan(directory, known, &done, SystemTime::now()).unwrap()
+    fn now(
+        directory: &Path,
+        known: &BTreeMap<OsString, Fingerprint>,
+        closed: &[&str],
+    ) -> BTreeMap<OsString, ScannedFile> {
+        let closed = closed.iter().map(OsString::from).collect();
+        scan(directory, known, &closed, SystemTime::now()).unwrap()
     }
 
-    fn later(directory: &Path) -> BTreeMap<OsString, Found> {
+    fn later(directory: &Path) -> BTreeMap<OsString, ScannedFile> {
         scan(
             directory,
             &BTreeMap::new(),
@@ -190,21 +197,22 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("a.yaml"), "x").unwrap();
         let name = OsString::from("a.yaml");
-        assert_eq!(now(dir.path(), &BTreeMap::new(), &[])[&name], Found::Unsettled);
-        let Found::Text(fingerprint, text) = now(dir.path(), &BTreeMap::new(), &["a.yaml"]).remove(&name).unwrap()
+        assert_eq!(now(dir.path(), &BTreeMap::new(), &[])[&name], ScannedFile::Unsettled);
+        let ScannedFile::Text(fingerprint, text) =
+            now(dir.path(), &BTreeMap::new(), &["a.yaml"]).remove(&name).unwrap()
         else {
             panic!("not read");
         };
         assert_eq!(text, b"x");
         let known = BTreeMap::from([(name.clone(), fingerprint)]);
-        assert_eq!(now(dir.path(), &known, &["a.yaml"])[&name], Found::Same);
-        assert!(matches!(later(dir.path())[&name], Found::Text(..)));
+        assert_eq!(now(dir.path(), &known, &["a.yaml"])[&name], ScannedFile::Same);
+        assert!(matches!(later(dir.path())[&name], ScannedFile::Text(..)));
         std::fs::write(dir.path().join("a.yaml"), "y").unwrap();
-        assert_eq!(now(dir.path(), &known, &[])[&name], Found::Unsettled);
+        assert_eq!(now(dir.path(), &known, &[])[&name], ScannedFile::Unsettled);
     }
 
     #[test]
-    fn what_is_no_manifest_is_left_alone_and_directories_are_told() {
+    fn other_files_are_ignored_and_directories_are_reported() {
         let dir = tempfile::tempdir().unwrap();
         for name in [
             "a.yaml",
@@ -239,18 +247,18 @@ mod tests {
                 "more"
             ]
         );
-        let told = |name: &str| match &found[OsStr::new(name)] {
-            Found::Unusable(_, what) => what.clone(),
+        let problem = |name: &str| match &found[OsStr::new(name)] {
+            ScannedFile::Unusable(_, what) => what.clone(),
             other => panic!("{name}: {other:?}"),
         };
-        assert_eq!(found[OsStr::new("more")], Found::Directory);
-        assert_eq!(found[OsStr::new("loop.yaml")], Found::Directory);
-        assert!(told("gone.yaml").contains("a broken symbolic link?"));
-        assert!(matches!(&found[OsStr::new("link.yaml")], Found::Text(_, text) if text == b"x"));
+        assert_eq!(found[OsStr::new("more")], ScannedFile::Directory);
+        assert_eq!(found[OsStr::new("loop.yaml")], ScannedFile::Directory);
+        assert!(problem("gone.yaml").contains("a broken symbolic link?"));
+        assert!(matches!(&found[OsStr::new("link.yaml")], ScannedFile::Text(_, text) if text == b"x"));
     }
 
     #[test]
-    fn pipes_and_giants_hold_up_nobody() {
+    fn pipes_and_huge_files_do_not_block() {
         let dir = tempfile::tempdir().unwrap();
         let pipe = dir.path().join("pipe.yaml");
         rustix::fs::mknodat(
@@ -266,27 +274,27 @@ mod tests {
             .set_len(1 << 40)
             .unwrap();
         let found = later(dir.path());
-        let Found::Unusable(_, what) = &found[OsStr::new("pipe.yaml")] else {
+        let ScannedFile::Unusable(_, what) = &found[OsStr::new("pipe.yaml")] else {
             panic!("{found:?}");
         };
         assert_eq!(what, "cannot be read: it is not a regular file");
-        let Found::Unusable(_, what) = &found[OsStr::new("giant.yaml")] else {
+        let ScannedFile::Unusable(_, what) = &found[OsStr::new("giant.yaml")] else {
             panic!("{found:?}");
         };
         assert_eq!(what, "is larger than 4 MiB, the limit for a manifest");
     }
 
     #[test]
-    fn too_many_files_are_told() {
+    fn too_many_files_are_reported() {
         let dir = tempfile::tempdir().unwrap();
-        for n in 0..MOST_FILES + 2 {
+        for n in 0..MAX_FILES + 2 {
             std::fs::write(dir.path().join(format!("{n:05}.yaml")), "x").unwrap();
         }
         let found = later(dir.path());
-        let left_out = found
+        let skipped = found
             .values()
-            .filter(|found| matches!(found, Found::Unusable(..)))
+            .filter(|found| matches!(found, ScannedFile::Unusable(..)))
             .count();
-        assert_eq!((found.len(), left_out), (MOST_FILES + 2, 2));
+        assert_eq!((found.len(), skipped), (MAX_FILES + 2, 2));
     }
 }

@@ -1,44 +1,44 @@
-//! The source of a URL: a Pod or a list of Pods that a server has, asked for every 20 s.
+//! The source of a URL: a server is asked for a Pod or a list of Pods every 20 s.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::body::Bytes;
-use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::{Complaint, DesiredPod, Origin, Outlet, RefusedPod, Snapshot, all_known};
-use crate::manifest::{self, MAX_BYTES, NodeName, Pod};
-use crate::net::tls::Tls;
+use super::fetch::{FetchError, fetch};
+use super::{DesiredPod, Origin, RefusedPod, Snapshot, SourceProblem, all_known};
+use crate::error::with_causes;
+use crate::manifest::{self, NodeName, Pod};
+use crate::net::tls::{Tls, TlsSetupError};
 
 /// How often the server is asked.
 const PERIOD: Duration = Duration::from_secs(20);
-/// How long all of an answer may take.
+/// How long a complete answer may take.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Why a URL cannot be a source.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum UrlError {
-    /// It is none.
+    /// It is not a URL.
     #[error("{} is not a URL; expected for example http://example.com/pods.yaml", pleg_cri::error::quoted(.0))]
     Invalid(String),
-    /// It is of another kind than HTTP.
+    /// Its scheme is neither http nor https.
     #[error("{} has an unsupported scheme; use http or https", pleg_cri::error::quoted(.0))]
     Scheme(String),
-    /// There is a password in it, which would be in every log.
+    /// It contains a password, which would be in every log.
     #[error("the URL must not contain a user name or password: it would appear in logs")]
     Credentials,
-    /// TLS cannot be had.
-    #[error("cannot set up TLS for {}: {why}", pleg_cri::error::quoted(.url))]
+    /// TLS cannot be set up.
+    #[error("cannot set up TLS for {}", pleg_cri::error::quoted(.url))]
     Tls {
         /// The URL.
         url: String,
         /// Why.
-        why: String,
+        #[source]
+        source: TlsSetupError,
     },
 }
 
@@ -50,20 +50,22 @@ pub struct UrlSource {
     tls: Option<Tls>,
     origin: Origin,
     node: NodeName,
-    /// The last good answer.
+    /// The pods of the last valid answer.
     pods: Vec<Arc<Pod>>,
-    /// All of an answer was good once, or all pods of it are known by name.
+    /// All its pods are known: all of an answer was valid once, or at least all names were.
     whole: bool,
-    complaint: Option<String>,
-    /// Pods of the last answer that cannot be run.
+    problem: Option<String>,
+    /// Refused pods of the last answer.
     refused: Vec<RefusedPod>,
-    /// The last answer, good or bad.
+    /// The last answer, valid or not.
     body: Option<Bytes>,
+    /// There was no answer since.
+    out_of_reach: bool,
 }
 
 impl UrlSource {
-    /// For the manifests at `url`. Does nothing before [`UrlSource::run`], but that for https the certificates of this machine are
-    /// read: blocking.
+    /// For the manifests at `url`. Does nothing before [`UrlSource::run`], except that for https it reads the CA certificates of this
+    /// machine: blocking.
     pub fn new(url: &str, node: NodeName) -> Result<Self, UrlError> {
         let uri: http::Uri = url.parse().map_err(|_| UrlError::Invalid(url.to_owned()))?;
         if uri.host().is_none_or(str::is_empty) {
@@ -77,9 +79,9 @@ impl UrlSource {
         }
         let tls = match uri.scheme_str() {
             Some("http") => None,
-            Some("https") => Some(Tls::system().map_err(|why| UrlError::Tls {
+            Some("https") => Some(Tls::with_system_roots().map_err(|source| UrlError::Tls {
                 url: url.to_owned(),
-                why,
+                source,
             })?),
             _ => return Err(UrlError::Scheme(url.to_owned())),
         };
@@ -90,83 +92,77 @@ impl UrlSource {
             node,
             pods: Vec::new(),
             whole: false,
-            complaint: None,
+            problem: None,
             refused: Vec::new(),
             body: None,
+            out_of_reach: false,
         })
     }
 
     /// What an earlier run of `pleg node` had read there: it is kept until the server answers.
     #[must_use]
-    pub fn with_known(mut self, offers: &[DesiredPod]) -> Self {
-        let own = offers.iter().filter(|offer| offer.origin == self.origin);
-        self.pods = own.map(|offer| Arc::clone(&offer.pod)).collect();
+    pub fn with_known(mut self, pods: &[DesiredPod]) -> Self {
+        let own = pods.iter().filter(|desired| desired.origin == self.origin);
+        self.pods = own.map(|desired| Arc::clone(&desired.pod)).collect();
         self.whole = !self.pods.is_empty();
         self
     }
 
-    /// How this source is called: its URL.
+    /// The name of this source: its URL.
     pub fn origin(&self) -> Origin {
         self.origin.clone()
     }
 
     /// Sends a snapshot after the first answer, or failure, and after each change, until shutdown or until the receiver is dropped.
-    pub async fn run(mut self, outlet: Outlet, shutdown: CancellationToken) {
-        shutdown
-            .run_until_cancelled(async {
-                let mut first = true;
-                loop {
-                    let answer = match tokio::time::timeout(DEADLINE, fetch(&self.uri, self.tls.as_ref())).await {
-                        Ok(answer) => answer,
-                        Err(_) => Err(format!("no complete answer within {} s", DEADLINE.as_secs())),
-                    };
-                    let news = self.take(answer) || first;
-                    first = false;
-                    if news && outlet.send(self.snapshot()).await.is_err() {
-                        return;
-                    }
-                    tokio::time::sleep(PERIOD).await;
+    pub async fn run(mut self, snapshots: mpsc::Sender<Snapshot>, shutdown: CancellationToken) {
+        let send_changes = async {
+            let mut first = true;
+            loop {
+                let answer = tokio::time::timeout(DEADLINE, fetch(&self.uri, self.tls.as_ref())).await;
+                let answer = answer.unwrap_or(Err(FetchError::Timeout(DEADLINE)));
+                let changed = self.apply(answer);
+                if (changed || first) && snapshots.send(self.snapshot()).await.is_err() {
+                    return;
                 }
-            })
-            .await;
-    }
-
-    /// Takes in an answer; whether it is news.
-    fn take(&mut self, answer: Result<Bytes, String>) -> bool {
-        let (complaint, read) = match answer {
-            // What was bad stays bad; what was good may have been out of reach since.
-            Ok(body) if self.body.as_ref() == Some(&body) && !self.is_out_of_reach() => return false,
-            Ok(body) => {
-                let complaint = self.read(&body);
-                self.body = Some(body);
-                (complaint, true)
-            }
-            Err(what) => {
-                let complaint = format!("cannot be fetched: {what}{}", self.stay());
-                (Some(complaint), false)
+                first = false;
+                tokio::time::sleep(PERIOD).await;
             }
         };
-        if complaint.is_some() && complaint == self.complaint {
-            // Said already; but beside what is wrong something may be new.
+        shutdown.run_until_cancelled(send_changes).await;
+    }
+
+    /// Applies an answer. Returns whether the snapshot may have changed.
+    fn apply(&mut self, answer: Result<Bytes, FetchError>) -> bool {
+        let (problem, read) = match answer {
+            // The same answer has the same problems; but it may have been out of reach since.
+            Ok(body) if self.body.as_ref() == Some(&body) && !self.out_of_reach => return false,
+            Ok(body) => {
+                let problem = self.read(&body);
+                self.body = Some(body);
+                self.out_of_reach = false;
+                (problem, true)
+            }
+            Err(error) => {
+                self.out_of_reach = true;
+                let problem = format!("cannot be fetched: {}{}", with_causes(&error), self.kept());
+                (Some(problem), false)
+            }
+        };
+        if problem.is_some() && problem == self.problem {
+            // Already logged; but the pods beside the problem may have changed.
             return read;
         }
-        if let Some(complaint) = &complaint {
-            warn!(url = %self.origin, "{complaint}");
+        if let Some(problem) = &problem {
+            warn!(url = %self.origin, "{problem}");
         } else {
             info!(url = %self.origin, pods = self.pods.len(), "manifests read");
         }
-        self.complaint = complaint;
+        self.problem = problem;
         true
     }
 
-    fn is_out_of_reach(&self) -> bool {
-        self.complaint
-            .as_ref()
-            .is_some_and(|what| what.starts_with("cannot be fetched"))
-    }
-
-    /// What becomes of the pods that are known.
-    fn stay(&self) -> String {
+    /// The end of a problem: what it means for the known pods.
+    fn kept(&self) -> String {
         match self.pods.len() {
             0 => String::new(),
             1 => ". Its pod is kept as it was".to_owned(),
@@ -174,12 +170,13 @@ impl UrlSource {
         }
     }
 
+    /// Reads an answer. Its valid pods are desired from now on; returns what is wrong with the rest.
     fn read(&mut self, body: &[u8]) -> Option<String> {
         let found = manifest::read(body, &self.node);
         let refused = found.as_ref().map(|found| found.refused.as_slice());
         self.refused = RefusedPod::of(refused.unwrap_or_default(), &self.origin);
         match found {
-            Err(unreadable) => Some(format!("{unreadable}{}", self.stay())),
+            Err(error) => Some(format!("{error}{}", self.kept())),
             Ok(found) if found.refused.is_empty() => {
                 (self.pods, self.whole) = (found.pods, true);
                 None
@@ -197,68 +194,22 @@ impl UrlSource {
     }
 
     fn snapshot(&self) -> Snapshot {
-        let offer = |pod: &Arc<Pod>| DesiredPod {
+        let desired = |pod: &Arc<Pod>| DesiredPod {
             origin: self.origin.clone(),
             pod: Arc::clone(pod),
         };
-        let complaint = |what: &String| Complaint {
+        let problem = |what: &String| SourceProblem {
             origin: self.origin.clone(),
             what: what.clone(),
         };
         Snapshot {
             source: self.origin.clone(),
-            offers: self.pods.iter().map(offer).collect(),
-            complaints: self.complaint.iter().map(complaint).collect(),
+            pods: self.pods.iter().map(desired).collect(),
+            problems: self.problem.iter().map(problem).collect(),
             refused: self.refused.clone(),
             complete: self.whole,
         }
     }
-}
-
-async fn fetch(uri: &http::Uri, tls: Option<&Tls>) -> Result<Bytes, String> {
-    // Brackets are for the eye: a resolver takes an address of IPv6 without them.
-    let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
-    let usual = if tls.is_some() { 443 } else { 80 };
-    let stream = TcpStream::connect((host, uri.port_u16().unwrap_or(usual)))
-        .await
-        .map_err(|error| format!("cannot connect: {error}"))?;
-    match tls {
-        Some(tls) => fetch_over(tls.connect(host, stream).await?, uri).await,
-        None => fetch_over(stream, uri).await,
-    }
-}
-
-async fn fetch_over<S>(stream: S, uri: &http::Uri) -> Result<Bytes, String>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let authority = uri.authority().map(http::uri::Authority::as_str).unwrap_or_default();
-    let (mut send, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-        .await
-        .map_err(|error| error.to_string())?;
-    // Ends when `send` and the body are dropped.
-    let connection = tokio::spawn(connection);
-    let answer = async {
-        let target = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-        let request = http::Request::get(target)
-            .header(http::header::HOST, authority)
-            .header(
-                http::header::USER_AGENT,
-                concat!("pleg-node/", env!("CARGO_PKG_VERSION")),
-            )
-            .body(Empty::<Bytes>::new())
-            .map_err(|error| error.to_string())?;
-        let response = send.send_request(request).await.map_err(|error| error.to_string())?;
-        if response.status() != http::StatusCode::OK {
-            return Err(format!("the server returned {}", response.status()));
-        }
-        let body = Limited::new(response.into_body(), MAX_BYTES).collect().await;
-        body.map(http_body_util::Collected::to_bytes)
-            .map_err(|error| error.to_string())
-    };
-    let answer = answer.await;
-    connection.abort();
-    answer
 }
 
 #[cfg(test)]

@@ -11,15 +11,15 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Names that are remembered between two scans; beyond that the scan reads every file instead.
-const MOST_NAMES: usize = 4096;
+/// Most names that are kept between two scans. Files beyond that are read once they have settled.
+const MAX_NAMES: usize = 4096;
 
-/// What was heard.
+/// What the kernel reported.
 #[derive(Debug, Default)]
-pub(super) struct Heard {
-    /// Files that were written and closed, or moved here: whoever wrote them is done.
-    pub(super) done: BTreeSet<OsString>,
-    /// The directory itself went, or moved: nothing more will be heard.
+pub(super) struct WatchEvents {
+    /// Files that were written and closed, or moved here: their writers are done.
+    pub(super) closed: BTreeSet<OsString>,
+    /// The directory itself was removed or moved: nothing more will be reported.
     pub(super) lost: bool,
 }
 
@@ -43,45 +43,45 @@ impl Watch {
             | WatchFlags::MOVE_SELF
             | WatchFlags::ONLYDIR;
         inotify::add_watch(&fd, directory, what)?;
-        // What is deprecated there is to hand over something that may close or change its descriptor; an OwnedFd does neither.
-        #[expect(deprecated, reason = "its successor is unsafe, and we have no unsafe code")]
+        // It is deprecated because a type may close or change its descriptor; an OwnedFd does neither.
+        #[expect(deprecated, reason = "its successor is unsafe, and this crate has no unsafe code")]
         let events = AsyncFd::with_interest(fd, Interest::READABLE)?;
         Ok(Self { events })
     }
 
-    /// Waits until something is heard, and returns all of it. Cancel-safe: what was read is returned, what was not is still there.
-    pub(super) async fn heard(&self) -> io::Result<Heard> {
+    /// Waits for events, and returns all of them. Cancel-safe: an event is either returned or still in the queue.
+    pub(super) async fn next_events(&self) -> io::Result<WatchEvents> {
         loop {
             let mut ready = self.events.readable().await?;
             match ready.try_io(|fd| drain(fd.get_ref())) {
-                Ok(heard) => return heard,
+                Ok(events) => return events,
                 Err(_would_block) => {}
             }
         }
     }
 }
 
-/// Everything that can be read now; would block if that is nothing.
-fn drain(fd: &OwnedFd) -> io::Result<Heard> {
+/// Everything that can be read now; an error of kind `WouldBlock` if that is nothing.
+fn drain(fd: &OwnedFd) -> io::Result<WatchEvents> {
     let mut buffer = [const { std::mem::MaybeUninit::uninit() }; 4096];
     let mut reader = inotify::Reader::new(fd, &mut buffer);
-    let (mut heard, mut any) = (Heard::default(), false);
+    let (mut events, mut any) = (WatchEvents::default(), false);
     loop {
         match reader.next() {
             Ok(event) => {
                 any = true;
                 let flags = event.events();
-                heard.lost |= flags.intersects(
+                events.lost |= flags.intersects(
                     ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF | ReadFlags::IGNORED | ReadFlags::UNMOUNT,
                 );
                 if let (Some(name), true) = (
                     event.file_name(),
-                    flags.intersects(ReadFlags::CLOSE_WRITE | ReadFlags::MOVED_TO) && heard.done.len() < MOST_NAMES,
+                    flags.intersects(ReadFlags::CLOSE_WRITE | ReadFlags::MOVED_TO) && events.closed.len() < MAX_NAMES,
                 ) {
-                    heard.done.insert(OsStr::from_bytes(name.to_bytes()).to_owned());
+                    events.closed.insert(OsStr::from_bytes(name.to_bytes()).to_owned());
                 }
             }
-            Err(rustix::io::Errno::AGAIN) if any => return Ok(heard),
+            Err(rustix::io::Errno::AGAIN) if any => return Ok(events),
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -97,19 +97,19 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let watch = Watch::new(dir.path()).unwrap();
         std::fs::write(dir.path().join("a.yaml"), "x").unwrap();
-        let heard = watch.heard().await.unwrap();
-        assert_eq!(heard.done, BTreeSet::from(["a.yaml".into()]));
+        let events = watch.next_events().await.unwrap();
+        assert_eq!(events.closed, BTreeSet::from(["a.yaml".into()]));
         std::fs::rename(dir.path().join("a.yaml"), dir.path().join("b.yaml")).unwrap();
-        let heard = watch.heard().await.unwrap();
-        assert!(heard.done.contains(OsStr::new("b.yaml")) && !heard.lost);
-        // A file that stays open is not done.
+        let events = watch.next_events().await.unwrap();
+        assert!(events.closed.contains(OsStr::new("b.yaml")) && !events.lost);
+        // A file that stays open is not reported as closed.
         let open = std::fs::File::create(dir.path().join("c.yaml")).unwrap();
-        let heard = watch.heard().await.unwrap();
-        assert!(heard.done.is_empty());
+        let events = watch.next_events().await.unwrap();
+        assert!(events.closed.is_empty());
         drop(open);
-        assert!(watch.heard().await.unwrap().done.contains(OsStr::new("c.yaml")));
+        assert!(watch.next_events().await.unwrap().closed.contains(OsStr::new("c.yaml")));
         std::fs::remove_dir_all(dir.path()).unwrap();
-        while !watch.heard().await.unwrap().lost {}
+        while !watch.next_events().await.unwrap().lost {}
     }
 
     #[tokio::test]

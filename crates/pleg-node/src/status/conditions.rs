@@ -1,25 +1,25 @@
-//! What holds of a pod, and since when.
+//! The conditions of a pod, and since when they hold.
 
-use super::phase::has_begun;
-use super::types::{Condition, ConditionKind, ContainerStatus, Phase, Truth};
-use super::{STALE, Sources, Stale};
+use super::phase::was_initialised;
+use super::types::{ApiContainerStatus, Condition, ConditionKind, ConditionStatus, Phase};
+use super::{STALE, Stale, StatusInput};
 use crate::manifest::Role;
-use crate::reconcile::observed::Observed;
+use crate::reconcile::observed::ObservedPod;
 
-/// What is found about a condition: whether, why not, in which words.
-type Found = (Truth, Option<&'static str>, Option<String>);
+/// The value of a condition: status, reason and message.
+type Value = (ConditionStatus, Option<&'static str>, Option<String>);
 
-const HOLDS: Found = (Truth::True, None, None);
+const HOLDS: Value = (ConditionStatus::True, None, None);
 
 /// All conditions, in their order.
 pub(super) fn conditions(
-    from: &Sources<'_>,
-    seen: &Observed<'_>,
+    from: &StatusInput<'_>,
+    observed: &ObservedPod<'_>,
     phase: Phase,
-    init: &[ContainerStatus],
-    main: &[ContainerStatus],
+    init: &[ApiContainerStatus],
+    main: &[ApiContainerStatus],
 ) -> Vec<Condition> {
-    let sandbox = Truth::from(seen.usable_sandbox().is_some());
+    let sandbox = ConditionStatus::from(observed.usable_sandbox().is_some());
     let mut ready = containers_ready(from, phase, init, main);
     if let Some(stale) = from.stale {
         ready = unknown(stale);
@@ -27,7 +27,7 @@ pub(super) fn conditions(
     let all = [
         (ConditionKind::PodReadyToStartContainers, (sandbox, None, None)),
         (ConditionKind::Initialized, initialized(from, phase, init, main)),
-        // Without readiness gates, which nobody here could set, the pod is ready if its containers are.
+        // Without readiness gates, which are not supported, the pod is ready if its containers are.
         (ConditionKind::Ready, ready.clone()),
         (ConditionKind::ContainersReady, ready),
         (ConditionKind::PodScheduled, HOLDS),
@@ -36,7 +36,7 @@ pub(super) fn conditions(
         let before = from
             .before
             .and_then(|before| before.conditions.iter().find(|other| other.kind == kind));
-        let first = from.memory.started_at.filter(|_| kind == ConditionKind::PodScheduled);
+        let first = from.history.started_at.filter(|_| kind == ConditionKind::PodScheduled);
         let since = match before {
             Some(before) if before.status == status => before.last_transition_time,
             _ => first.unwrap_or(from.now),
@@ -54,14 +54,19 @@ pub(super) fn conditions(
     all.into_iter().map(with_time).collect()
 }
 
-fn unknown(stale: &Stale) -> Found {
-    (Truth::Unknown, Some(STALE), Some(stale.to_string()))
+fn unknown(stale: &Stale) -> Value {
+    (ConditionStatus::Unknown, Some(STALE), Some(stale.to_string()))
 }
 
-fn containers_ready(from: &Sources<'_>, phase: Phase, init: &[ContainerStatus], main: &[ContainerStatus]) -> Found {
+fn containers_ready(
+    from: &StatusInput<'_>,
+    phase: Phase,
+    init: &[ApiContainerStatus],
+    main: &[ApiContainerStatus],
+) -> Value {
     match phase {
-        Phase::Succeeded => return (Truth::False, Some("PodCompleted"), None),
-        Phase::Failed => return (Truth::False, Some("PodFailed"), None),
+        Phase::Succeeded => return (ConditionStatus::False, Some("PodCompleted"), None),
+        Phase::Failed => return (ConditionStatus::False, Some("PodFailed"), None),
         Phase::Pending | Phase::Running => {}
     }
     let sidecars = from.pod.spec.init_containers.iter().zip(init);
@@ -77,14 +82,19 @@ fn containers_ready(from: &Sources<'_>, phase: Phase, init: &[ContainerStatus], 
         return HOLDS;
     }
     let message = format!("containers with unready status: [{}]", unready.join(" "));
-    (Truth::False, Some("ContainersNotReady"), Some(message))
+    (ConditionStatus::False, Some("ContainersNotReady"), Some(message))
 }
 
-fn initialized(from: &Sources<'_>, phase: Phase, init: &[ContainerStatus], main: &[ContainerStatus]) -> Found {
+fn initialized(
+    from: &StatusInput<'_>,
+    phase: Phase,
+    init: &[ApiContainerStatus],
+    main: &[ApiContainerStatus],
+) -> Value {
     if phase == Phase::Succeeded {
-        return (Truth::True, Some("PodCompleted"), None);
+        return (ConditionStatus::True, Some("PodCompleted"), None);
     }
-    let is_done = |role, status: &ContainerStatus| {
+    let is_done = |role, status: &ApiContainerStatus| {
         if role == Role::Sidecar {
             status.started
         } else {
@@ -94,10 +104,10 @@ fn initialized(from: &Sources<'_>, phase: Phase, init: &[ContainerStatus], main:
     let pairs = from.pod.spec.init_containers.iter().zip(init);
     let incomplete = pairs.filter(|(container, status)| !is_done(container.role, status));
     let names: Vec<&str> = incomplete.map(|(_, status)| &*status.name).collect();
-    // What was complete once stays so, until a new sandbox begins anew.
-    if names.is_empty() || (has_begun(main) && main.iter().any(|status| status.state.is_running())) {
+    // Once complete it stays complete, until a new sandbox is initialised.
+    if names.is_empty() || (was_initialised(main) && main.iter().any(|status| status.state.is_running())) {
         return HOLDS;
     }
     let message = format!("containers with incomplete status: [{}]", names.join(" "));
-    (Truth::False, Some("ContainersNotInitialized"), Some(message))
+    (ConditionStatus::False, Some("ContainersNotInitialized"), Some(message))
 }

@@ -1,77 +1,54 @@
-//! What each container does, did before, and whether it is ready.
+//! The status of each container: its state, its last state, and whether it is ready.
 
 use jiff::Timestamp;
 use pleg_cri::error::seconds;
 
-use super::Sources;
-use super::types::{ContainerStatus, State};
+use super::StatusInput;
+use super::types::{ApiContainerState, ApiContainerStatus};
 use crate::manifest::{Container, ProbeKind, RestartPolicy, Role};
-use crate::reconcile::history::{Ending, Failure};
-use crate::reconcile::observed::{Observed, Standing};
+use crate::reconcile::backoff::StartFailure;
+use crate::reconcile::history::Exit;
+use crate::reconcile::observed::{ObservedContainer, ObservedPod};
+use crate::reconcile::restart::should_restart;
 
-/// Those of `initContainers` first, each in the order of the manifest.
-pub(super) fn statuses(from: &Sources<'_>, seen: &Observed<'_>) -> Vec<ContainerStatus> {
+/// Of `initContainers` first, then of `containers`, in the order of the manifest.
+pub(super) fn statuses(from: &StatusInput<'_>, observed: &ObservedPod<'_>) -> Vec<ApiContainerStatus> {
     from.pod
         .spec
         .all_containers()
-        .map(|container| status(from, seen, container))
+        .map(|container| status(from, observed, container))
         .collect()
 }
 
-fn status(from: &Sources<'_>, seen: &Observed<'_>, container: &Container) -> ContainerStatus {
+fn status(from: &StatusInput<'_>, observed: &ObservedPod<'_>, container: &Container) -> ApiContainerStatus {
     let name = &container.name;
-    let memory = from.memory.container(name);
-    let newest = seen.newest(name);
-    let standing = seen.standing(name);
-    let ending = |ending: &Ending| terminated(from, ending);
-    // Endings of attempts before the newest.
-    let before = |attempt: Option<u32>| {
-        let endings = memory.map(|memory| memory.endings.as_slice()).unwrap_or_default();
-        endings.iter().find(|ending| Some(ending.attempt) < attempt).map(ending)
-    };
+    let history = from.history.container(name);
+    let newest = observed.newest(name);
+    let now = observed.container(name);
     let attempt = newest
         .map(|container| container.attempt)
-        .max(memory.and_then(|memory| memory.attempt));
-    let state = match &standing {
-        Standing::Absent => None,
-        Standing::Created(_) => Some(waiting("ContainerCreating", String::new())),
-        Standing::Running(running) | Standing::Stray(running) => Some(State::Running {
-            started_at: running.started_at,
-        }),
-        Standing::Unknown(unknown) => Some(ending(&Ending {
-            reason: "ContainerStatusUnknown".into(),
-            message: "The runtime reports the container state as unknown".into(),
-            ..seen.ending(unknown)
-        })),
-        Standing::Ended { ending: how, .. } => Some(ending(how)),
+        .max(history.and_then(|history| history.attempt));
+    let exit_before = |attempt: Option<u32>| {
+        let exits = history.map(|history| history.exits.as_slice()).unwrap_or_default();
+        let exit = exits.iter().find(|exit| Some(exit.attempt) < attempt);
+        exit.map(|exit| terminated(from, exit))
     };
-    let not_running = !matches!(standing, Standing::Running(_) | Standing::Stray(_));
-    // What has ended for good waits for nothing, whatever failed at last.
-    let for_good = match &standing {
-        Standing::Ended { ending, .. } => !seen.should_restart(container, ending),
-        _ => false,
+    let state = observed_state(from, observed, &now);
+    let waits = waiting_for_start(from, observed, container, &now, state.as_ref());
+    let (state, last_state) = match (state, waits) {
+        // An exited container that is about to be restarted waits; its exit is the last state.
+        (Some(exited @ ApiContainerState::Terminated { .. }), Some(waits)) => (waits, Some(exited)),
+        (_, Some(waits)) => (waits, exit_before(attempt.map(|attempt| attempt.saturating_add(1)))),
+        (Some(state), None) => (state, exit_before(attempt)),
+        (None, None) => (waiting(default_reason(from), String::new()), exit_before(attempt)),
     };
-    let awaits = (not_running && !for_good).then(|| why_waiting(from, name)).flatten();
-    // Killed so that the next attempt takes its place: an end with 0 is no success then.
-    let replaced = |state: &State| state.exit_code() == Some(0) && !for_good && container.role == Role::Main;
-    let awaits = awaits.or_else(|| {
-        let replaced = from.pod.spec.restart_policy == RestartPolicy::OnFailure && state.as_ref().is_some_and(replaced);
-        replaced.then(|| waiting("ContainerCreating", String::new()))
-    });
-    let (state, last_state) = match (state, awaits) {
-        // What ended and is to be started again waits; how it ended is what was before.
-        (Some(ended @ State::Terminated { .. }), Some(awaits)) => (awaits, Some(ended)),
-        (_, Some(awaits)) => (awaits, before(attempt.map(|attempt| attempt.saturating_add(1)))),
-        (Some(state), None) => (state, before(attempt)),
-        (None, None) => (waiting(default_reason(from), String::new()), before(attempt)),
-    };
-    let started = is_started(from, container, &standing);
-    ContainerStatus {
+    let started = is_started(from, container, &now);
+    ApiContainerStatus {
         name: name.clone(),
-        ready: is_ready(from, container, &standing, started),
+        ready: is_ready(from, container, &now, started),
         last_state,
         restart_count: attempt.unwrap_or_default(),
-        // As it is written: the runtime was asked for the image by its id.
+        // As in the manifest: the runtime was given the id of the image.
         image: container.image.clone(),
         image_id: newest.map(|newest| newest.image_ref.to_string()).unwrap_or_default(),
         container_id: newest.map(|newest| id(from, newest.id.as_str())),
@@ -80,9 +57,56 @@ fn status(from: &Sources<'_>, seen: &Observed<'_>, container: &Container) -> Con
     }
 }
 
-/// What an absent container waits for, if nothing else is known.
-fn default_reason<'a>(from: &Sources<'a>) -> &'a str {
-    if let Some(refusal) = from.refusal {
+/// The state that the runtime shows, or the history; none if the container was never created.
+fn observed_state(
+    from: &StatusInput<'_>,
+    observed: &ObservedPod<'_>,
+    now: &ObservedContainer<'_>,
+) -> Option<ApiContainerState> {
+    match now {
+        ObservedContainer::Absent => None,
+        ObservedContainer::Created(_) => Some(waiting("ContainerCreating", String::new())),
+        ObservedContainer::Running(running) | ObservedContainer::InOldSandbox(running) => {
+            Some(ApiContainerState::Running {
+                started_at: running.started_at,
+            })
+        }
+        ObservedContainer::Unknown(unknown) => Some(terminated(
+            from,
+            &Exit {
+                reason: "ContainerStatusUnknown".into(),
+                message: "The runtime reports the container state as unknown".into(),
+                ..observed.exit(unknown)
+            },
+        )),
+        ObservedContainer::Exited { exit, .. } => Some(terminated(from, exit)),
+    }
+}
+
+/// The state of a container that is about to be started, and why it is not yet; none if it runs, or its exit is final.
+fn waiting_for_start(
+    from: &StatusInput<'_>,
+    observed: &ObservedPod<'_>,
+    container: &Container,
+    now: &ObservedContainer<'_>,
+    state: Option<&ApiContainerState>,
+) -> Option<ApiContainerState> {
+    match now {
+        ObservedContainer::Running(_) | ObservedContainer::InOldSandbox(_) => return None,
+        ObservedContainer::Exited { exit, .. } if !should_restart(observed, container, exit) => return None,
+        _ => {}
+    }
+    // Killed to be replaced: its exit code 0 is not a success.
+    let is_replaced = from.pod.spec.restart_policy == RestartPolicy::OnFailure
+        && container.role == Role::Main
+        && state.and_then(ApiContainerState::exit_code) == Some(0);
+    let replaced = || is_replaced.then(|| waiting("ContainerCreating", String::new()));
+    why_waiting(from, &container.name).or_else(replaced)
+}
+
+/// The reason of an absent container, if nothing else is known.
+fn default_reason<'a>(from: &StatusInput<'a>) -> &'a str {
+    if let Some(refusal) = from.not_admitted {
         &refusal.reason
     } else if from.pod.spec.init_containers.is_empty() {
         "ContainerCreating"
@@ -91,23 +115,23 @@ fn default_reason<'a>(from: &Sources<'a>) -> &'a str {
     }
 }
 
-fn waiting(reason: &str, message: String) -> State {
-    State::Waiting {
+fn waiting(reason: &str, message: String) -> ApiContainerState {
+    ApiContainerState::Waiting {
         reason: reason.to_owned(),
         message,
     }
 }
 
-/// Why a container is not started, if it is about to be and something is in the way.
-fn why_waiting(from: &Sources<'_>, name: &str) -> Option<State> {
-    // A pod that failed waits for nothing.
-    if from.memory.failed.is_some() {
+/// Why a container that is about to be started has not been, if that is known.
+fn why_waiting(from: &StatusInput<'_>, name: &str) -> Option<ApiContainerState> {
+    // Nothing of a failed pod is started.
+    if from.history.failed.is_some() {
         return None;
     }
-    let memory = from.memory.container(name);
-    if let Some(until) = from.held.get(name) {
-        let delay = memory
-            .and_then(|memory| memory.back_off.as_ref())
+    let history = from.history.container(name);
+    if let Some(until) = from.backing_off.get(name) {
+        let delay = history
+            .and_then(|history| history.back_off.as_ref())
             .map(|back_off| seconds(back_off.delay));
         let message = format!(
             "back-off {} restarting failed container={name} pod={}, until {}",
@@ -117,12 +141,12 @@ fn why_waiting(from: &Sources<'_>, name: &str) -> Option<State> {
         );
         return Some(waiting("CrashLoopBackOff", message));
     }
-    let failure = memory.and_then(|memory| memory.failure.as_ref())?;
+    let failure = history.and_then(|history| history.failure.as_ref())?;
     Some(failed(failure, from.now))
 }
 
-/// A failed start; one of an image that is waited for has a name of its own.
-fn failed(failure: &Failure, now: Timestamp) -> State {
+/// A failed start. While an image pull is in back-off, the reason is `ImagePullBackOff`.
+fn failed(failure: &StartFailure, now: Timestamp) -> ApiContainerState {
     let until = failure.until(now);
     if failure.reason == "ErrImagePull" && failure.count > 1 && until > now {
         let message = format!("{}; next attempt at {}", failure.message, whole(until));
@@ -135,38 +159,38 @@ fn whole(at: Timestamp) -> Timestamp {
     Timestamp::from_second(at.as_second()).unwrap_or(at)
 }
 
-fn terminated(from: &Sources<'_>, ending: &Ending) -> State {
-    State::Terminated {
-        exit_code: ending.exit_code,
-        reason: ending.reason.to_string(),
-        message: ending.message.to_string(),
-        started_at: ending.started_at,
-        finished_at: ending.finished_at,
-        container_id: (!ending.id.is_empty()).then(|| id(from, &ending.id)),
+fn terminated(from: &StatusInput<'_>, exit: &Exit) -> ApiContainerState {
+    ApiContainerState::Terminated {
+        exit_code: exit.exit_code,
+        reason: exit.reason.to_string(),
+        message: exit.message.to_string(),
+        started_at: exit.started_at,
+        finished_at: exit.finished_at,
+        container_id: (!exit.id.is_empty()).then(|| id(from, &exit.id)),
     }
 }
 
-/// A container's id as Kubernetes writes it: `containerd://…`.
-fn id(from: &Sources<'_>, id: &str) -> String {
+/// A container id as Kubernetes writes it: `containerd://…`.
+fn id(from: &StatusInput<'_>, id: &str) -> String {
     format!("{}://{id}", from.node.runtime)
 }
 
-fn is_started(from: &Sources<'_>, container: &Container, standing: &Standing<'_>) -> bool {
-    let Standing::Running(running) = standing else {
+fn is_started(from: &StatusInput<'_>, container: &Container, now: &ObservedContainer<'_>) -> bool {
+    let ObservedContainer::Running(running) = now else {
         return false;
     };
-    if container.post_start.is_some() && from.busy.contains(&container.name) {
-        // Its hook runs.
+    if container.post_start.is_some() && from.in_flight.contains(&container.name) {
+        // Its post-start hook runs.
         return false;
     }
     container.startup.is_none() || from.probes.get(&running.id, ProbeKind::Startup) == Some(true)
 }
 
-fn is_ready(from: &Sources<'_>, container: &Container, standing: &Standing<'_>, started: bool) -> bool {
-    match (container.role, standing) {
-        (Role::Init, Standing::Ended { ending, .. }) => ending.exit_code == 0,
+fn is_ready(from: &StatusInput<'_>, container: &Container, now: &ObservedContainer<'_>, started: bool) -> bool {
+    match (container.role, now) {
+        (Role::Init, ObservedContainer::Exited { exit, .. }) => exit.exit_code == 0,
         (Role::Init, _) => false,
-        (_, Standing::Running(running)) if started => {
+        (_, ObservedContainer::Running(running)) if started => {
             container.readiness.is_none() || from.probes.get(&running.id, ProbeKind::Readiness) == Some(true)
         }
         _ => false,

@@ -1,14 +1,18 @@
-//! The status of a pod as Kubernetes shows it, computed as the kubelet does. Pure.
+//! The status of a pod as the Kubernetes API shows it, computed as the kubelet does.
+//!
+//! In: manifest, cache entry, history, probe results and the last decision of a pod ([`StatusInput`]). Out: an [`ApiPodStatus`]: pure. The
+//! pod worker computes it; [`reports`] owns what is published.
 //!
 //! | module | job |
 //! |---|---|
-//! | `types` | its shape |
-//! | `containers` | what each container does, did before, and whether it is ready |
-//! | `phase` | the pod in one word |
-//! | `conditions` | what holds of it, and since when |
+//! | `types` | the shape of the API |
+//! | `containers` | state, last state and readiness of each container |
+//! | `phase` | Pending, Running, Succeeded or Failed |
+//! | `conditions` | Ready and others, and since when |
+//! | [`reports`] | the published status of each pod |
 //!
-//! One thing differs from the kubelet. A pod whose runtime does not answer is not shown as it was last seen, as if nothing had
-//! happened: its `Ready` is `Unknown`, with the time up to which the rest is true.
+//! One thing differs from the kubelet: while the runtime does not answer, `Ready` is `Unknown`, with the time up to which the rest of the
+//! status is true. A kubelet shows the last status as if nothing had happened.
 
 pub mod reports;
 
@@ -27,58 +31,61 @@ use jiff::Timestamp;
 use pleg::PodStatus;
 
 use crate::manifest::{Pod, Resources};
-use crate::probes::Results;
+use crate::probes::ProbeResults;
 use crate::reconcile::history::{PodFailure, PodHistory};
-use crate::reconcile::observed::Observed;
+use crate::reconcile::observed::ObservedPod;
 
-pub use types::{Address, Condition, ConditionKind, ContainerStatus, Phase, QosClass, State, Status, Truth};
+pub use types::{
+    Address, ApiContainerState, ApiContainerStatus, ApiPodStatus, Condition, ConditionKind, ConditionStatus, Phase,
+    QosClass,
+};
 
-/// All that a status depends on.
+/// Everything that a status depends on.
 #[derive(Debug, Clone, Copy)]
-pub struct Sources<'a> {
+pub struct StatusInput<'a> {
     /// The manifest.
     pub pod: &'a Pod,
     /// What the runtime shows.
     pub status: &'a PodStatus,
-    /// What is remembered; has learnt from `status`.
-    pub memory: &'a PodHistory,
-    /// What probes found.
-    pub probes: &'a Results,
-    /// Containers that wait to be started again, and until when.
-    pub held: &'a BTreeMap<String, Timestamp>,
-    /// Containers with which something is under way.
-    pub busy: &'a BTreeSet<String>,
-    /// Why the pod is not begun, if something about it is refused.
-    pub refusal: Option<&'a PodFailure>,
-    /// Set while the runtime does not tell about this pod.
+    /// The history, with `status` recorded in it.
+    pub history: &'a PodHistory,
+    /// Probe results.
+    pub probes: &'a ProbeResults,
+    /// Containers in back-off, and until when.
+    pub backing_off: &'a BTreeMap<String, Timestamp>,
+    /// Containers that are being started or killed.
+    pub in_flight: &'a BTreeSet<String>,
+    /// Why the pod is not started, if it was not admitted.
+    pub not_admitted: Option<&'a PodFailure>,
+    /// Set while this pod cannot be observed.
     pub stale: Option<&'a Stale>,
-    /// What was said last, for the times of its conditions.
-    pub before: Option<&'a Status>,
+    /// The last published status, for the transition times of its conditions.
+    pub before: Option<&'a ApiPodStatus>,
     /// About the node.
-    pub node: &'a Node,
+    pub node: &'a NodeInfo,
     /// The time.
     pub now: Timestamp,
 }
 
 /// What a status says about the node.
 #[derive(Debug, Clone, Default)]
-pub struct Node {
+pub struct NodeInfo {
     /// Its addresses.
     pub ips: Vec<IpAddr>,
-    /// How its runtime is called, such as `containerd`: before each container's id.
+    /// The name of its runtime, such as `containerd`: the prefix of container ids.
     pub runtime: String,
 }
 
-/// What is shown is not the newest.
+/// A status that is not fresh.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stale {
-    /// It was true then.
+    /// When it was last true.
     pub as_of: Option<Timestamp>,
-    /// Why there is nothing newer.
+    /// Why there is no fresh one.
     pub why: String,
 }
 
-/// The reason of what is old.
+/// The reason of a stale status.
 pub const STALE: &str = "StatusStale";
 
 impl fmt::Display for Stale {
@@ -90,12 +97,12 @@ impl fmt::Display for Stale {
     }
 }
 
-/// The reason of a pod whose manifest cannot be run.
+/// The reason of a pod whose manifest is refused.
 pub const REFUSED: &str = "ManifestRefused";
 
-/// The status of a pod whose manifest cannot be run, as a kubelet shows one that it does not admit.
-pub fn refused(why: &str) -> Status {
-    Status {
+/// The status of a pod whose manifest is refused, as a kubelet shows one that it does not admit.
+pub fn refused(why: &str) -> ApiPodStatus {
+    ApiPodStatus {
         phase: Phase::Failed,
         conditions: Vec::new(),
         reason: Some(REFUSED.to_owned()),
@@ -112,28 +119,28 @@ pub fn refused(why: &str) -> Status {
 }
 
 /// Computes the status.
-pub fn compute(from: &Sources<'_>) -> Status {
-    let seen = Observed {
+pub fn compute(from: &StatusInput<'_>) -> ApiPodStatus {
+    let observed = ObservedPod {
         pod: from.pod,
         status: from.status,
-        memory: from.memory,
+        history: from.history,
     };
     let spec = &from.pod.spec;
-    let all = containers::statuses(from, &seen);
+    let all = containers::statuses(from, &observed);
     let (init, main) = all.split_at(spec.init_containers.len());
-    let phase = phase::phase(spec, init, main, from.memory.failed.is_some());
-    // Where the host's network is the pod's, so are its addresses.
-    let ips: &[IpAddr] = if spec.host_network && seen.usable_sandbox().is_some() {
+    let phase = phase::phase(spec, init, main, from.history.failed.is_some());
+    // With hostNetwork, the addresses of the pod are those of the host.
+    let ips: &[IpAddr] = if spec.host_network && observed.usable_sandbox().is_some() {
         &from.node.ips
     } else {
         &from.status.ips
     };
     let addresses = |ips: &[IpAddr]| ips.iter().map(|&ip| Address { ip }).collect();
-    let failed = from.memory.failed.as_ref().or(from.refusal);
-    Status {
+    let failed = from.history.failed.as_ref().or(from.not_admitted);
+    ApiPodStatus {
         phase,
-        conditions: conditions::conditions(from, &seen, phase, init, main),
-        // What has failed stays failed, however old that is.
+        conditions: conditions::conditions(from, &observed, phase, init, main),
+        // A failure is final, so it is shown even if it is stale.
         reason: failed
             .map(|failed| failed.reason.clone())
             .or(from.stale.map(|_| STALE.to_owned())),
@@ -144,14 +151,14 @@ pub fn compute(from: &Sources<'_>) -> Status {
         host_ips: addresses(&from.node.ips),
         pod_ip: ips.first().copied(),
         pod_ips: addresses(ips),
-        start_time: from.memory.started_at,
+        start_time: from.history.started_at,
         qos_class: qos_class(from.pod),
         init_container_statuses: init.to_vec(),
         container_statuses: main.to_vec(),
     }
 }
 
-/// The class that follows from what containers ask for.
+/// The QoS class, from the resources of the containers.
 pub fn qos_class(pod: &Pod) -> QosClass {
     let all: Vec<&Resources> = pod
         .spec

@@ -1,4 +1,4 @@
-//! The published status of each pod, for those that display it.
+//! The published status of each pod, for the HTTP API and other readers.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,26 +11,26 @@ use serde::{Serialize, Serializer};
 use tokio::sync::watch;
 
 use crate::manifest::Pod;
+use crate::reconcile::backoff::later;
 use crate::reconcile::decide::{Goal, Stage};
-use crate::reconcile::history::later;
-use crate::sources::{Complaint, RefusedPod};
-use crate::status::{self, Stale, Status};
+use crate::sources::{RefusedPod, SourceProblem};
+use crate::status::{self, ApiPodStatus, Stale};
 
-/// The annotation of a pod whose status is old: up to when it was true.
+/// The annotation of a pod whose status is stale: when it was last true.
 pub const AS_OF: &str = "pleg.io/status-as-of";
 
-/// A pod and how it does. Written as Kubernetes writes a Pod.
+/// A pod and its status. Serialised as a Kubernetes Pod.
 #[derive(Debug, Clone)]
 pub struct Report {
     /// The manifest.
     pub pod: Arc<Pod>,
-    /// How it does.
-    pub status: Arc<Status>,
-    /// Where it is on its way.
+    /// Its status.
+    pub status: Arc<ApiPodStatus>,
+    /// Where it is in its life.
     pub stage: Stage,
     /// Its desired state.
     pub goal: Goal,
-    /// Set while `status` is not the newest.
+    /// Set while `status` is not fresh.
     pub stale: Option<Stale>,
 }
 
@@ -44,7 +44,7 @@ impl Serialize for Report {
             metadata: Metadata<'a>,
             #[serde(skip_serializing_if = "Option::is_none")]
             spec: Option<&'a crate::manifest::Tree>,
-            status: &'a Status,
+            status: &'a ApiPodStatus,
         }
         let shape = Shape {
             api_version: "v1",
@@ -66,7 +66,7 @@ struct Metadata<'a> {
     /// When the node accepted it.
     #[serde(skip_serializing_if = "Option::is_none")]
     creation_timestamp: Option<String>,
-    /// When it has to be gone, once it is to end.
+    /// When its grace period ends, once it terminates.
     #[serde(skip_serializing_if = "Option::is_none")]
     deletion_timestamp: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -82,7 +82,7 @@ impl<'a> Metadata<'a> {
         let pod = &*report.pod;
         let time = |at: Timestamp| Timestamp::from_second(at.as_second()).unwrap_or(at).to_string();
         let (since, grace) = match report.goal {
-            Goal::End { since, grace } => (Some(since), Some(grace)),
+            Goal::Terminate { since, grace } => (Some(since), Some(grace)),
             Goal::Run => (None, None),
         };
         let written = pod.annotations.iter();
@@ -104,7 +104,7 @@ impl<'a> Metadata<'a> {
     }
 }
 
-/// Pods, written as Kubernetes writes a `PodList`.
+/// Pods, serialised as a Kubernetes `PodList`.
 #[derive(Debug, Clone)]
 pub struct PodList(pub Vec<Report>);
 
@@ -129,17 +129,17 @@ impl Serialize for PodList {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Published {
     pods: BTreeMap<PodUid, Report>,
-    complaints: Vec<Complaint>,
+    problems: Vec<SourceProblem>,
     refused: Vec<Report>,
 }
 
-/// The newest word about each pod. Clones show the same.
+/// The newest report of each pod. Clones share it.
 #[derive(Debug, Clone)]
 pub struct PodReports {
     // Held for a read or a write of one pod; never across an await.
-    state: Arc<RwLock<State>>,
+    published: Arc<RwLock<Published>>,
     /// Grows with each change.
     version: watch::Sender<u64>,
 }
@@ -147,67 +147,67 @@ pub struct PodReports {
 impl Default for PodReports {
     fn default() -> Self {
         Self {
-            state: Arc::default(),
+            published: Arc::default(),
             version: watch::Sender::new(0),
         }
     }
 }
 
 impl PodReports {
-    /// One pod.
+    /// The report of one pod.
     pub fn get(&self, uid: &PodUid) -> Option<Report> {
-        self.state.read().pods.get(uid).cloned()
+        self.published.read().pods.get(uid).cloned()
     }
 
-    /// All pods, by their names. Those whose manifests are refused too, unless there is one of that name.
+    /// All pods, ordered by name, including refused ones unless another pod has their name.
     pub fn pods(&self) -> Vec<Report> {
-        let state = self.state.read();
-        let mut pods: Vec<Report> = state.pods.values().cloned().collect();
+        let published = self.published.read();
+        let mut pods: Vec<Report> = published.pods.values().cloned().collect();
         let names: BTreeSet<Arc<str>> = pods.iter().map(|report| report.pod.id.full_name()).collect();
         let free = |report: &&Report| !names.contains(&report.pod.id.full_name());
-        pods.extend(state.refused.iter().filter(free).cloned());
-        drop(state);
+        pods.extend(published.refused.iter().filter(free).cloned());
+        drop(published);
         pods.sort_by(|a, b| (&a.pod.id.namespace, &a.pod.id.name).cmp(&(&b.pod.id.namespace, &b.pod.id.name)));
         pods
     }
 
-    /// Manifest problems that a person has to fix.
-    pub fn complaints(&self) -> Vec<Complaint> {
-        self.state.read().complaints.clone()
+    /// Manifest problems that an operator has to fix.
+    pub fn problems(&self) -> Vec<SourceProblem> {
+        self.published.read().problems.clone()
     }
 
-    /// Waits until what is shown is as asked for. Cancel-safe.
+    /// Waits until the reports are as asked for. Cancel-safe.
     pub async fn wait_for(&self, is: impl Fn(&Self) -> bool) {
         let mut version = self.version.subscribe();
-        // Its sender is ours.
+        // It cannot be closed: we have the sender.
         let _ = version.wait_for(|_| is(self)).await;
     }
 
     pub(crate) fn set(&self, report: Report) {
         let uid = report.pod.id.uid.clone();
-        self.state.write().pods.insert(uid, report);
+        self.published.write().pods.insert(uid, report);
         self.changed();
     }
 
     pub(crate) fn remove(&self, uid: &PodUid) {
-        self.state.write().pods.remove(uid);
+        self.published.write().pods.remove(uid);
         self.changed();
     }
 
-    pub(crate) fn set_complaints(&self, complaints: Vec<Complaint>) {
-        self.state.write().complaints = complaints;
+    pub(crate) fn set_problems(&self, problems: Vec<SourceProblem>) {
+        self.published.write().problems = problems;
         self.changed();
     }
 
     pub(crate) fn set_refused(&self, refused: Vec<RefusedPod>) {
         let report = |refused: RefusedPod| Report {
-            status: Arc::new(status::refused(&refused.complaint.to_string())),
-            pod: Arc::new(Pod::forgotten(refused.id)),
+            status: Arc::new(status::refused(&refused.problem.to_string())),
+            pod: Arc::new(Pod::without_manifest(refused.id)),
             stage: Stage::Finished,
             goal: Goal::Run,
             stale: None,
         };
-        self.state.write().refused = refused.into_iter().map(report).collect();
+        self.published.write().refused = refused.into_iter().map(report).collect();
         self.changed();
     }
 

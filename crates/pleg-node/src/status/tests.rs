@@ -2,27 +2,28 @@
 
 use super::*;
 use crate::manifest::ProbeKind;
-use crate::reconcile::history::{BackOff, PodFailure};
+use crate::reconcile::backoff::BackOff;
+use crate::reconcile::history::PodFailure;
 use crate::testing::{Case, at};
 
-fn node() -> Node {
-    Node {
+fn node() -> NodeInfo {
+    NodeInfo {
         ips: vec!["192.0.2.1".parse().unwrap()],
         runtime: "containerd".to_owned(),
     }
 }
 
-fn compute_with(case: &Case, stale: Option<&Stale>, before: Option<&Status>) -> Status {
-    let case = case.clone().learnt();
+fn compute_with(case: &Case, stale: Option<&Stale>, before: Option<&ApiPodStatus>) -> ApiPodStatus {
+    let case = case.clone().observed();
     let decision = case.decide();
-    compute(&Sources {
+    compute(&StatusInput {
         pod: &case.pod,
         status: &case.status,
-        memory: &case.memory,
+        history: &case.history,
         probes: &case.probes,
-        held: &decision.held,
-        busy: &case.busy.containers,
-        refusal: None,
+        backing_off: &decision.backing_off,
+        in_flight: &case.in_flight.containers,
+        not_admitted: None,
         stale,
         before,
         node: &node(),
@@ -30,21 +31,21 @@ fn compute_with(case: &Case, stale: Option<&Stale>, before: Option<&Status>) -> 
     })
 }
 
-fn status(case: &Case) -> Status {
+fn status(case: &Case) -> ApiPodStatus {
     compute_with(case, None, None)
 }
 
 /// `Running`, `Waiting:CrashLoopBackOff`, `Terminated:Error:3`.
-fn state(state: &State) -> String {
+fn state(state: &ApiContainerState) -> String {
     match state {
-        State::Waiting { reason, .. } => format!("Waiting:{reason}"),
-        State::Running { .. } => "Running".to_owned(),
-        State::Terminated { exit_code, reason, .. } => format!("Terminated:{reason}:{exit_code}"),
+        ApiContainerState::Waiting { reason, .. } => format!("Waiting:{reason}"),
+        ApiContainerState::Running { .. } => "Running".to_owned(),
+        ApiContainerState::Terminated { exit_code, reason, .. } => format!("Terminated:{reason}:{exit_code}"),
     }
 }
 
-/// Phase, then each container: state, the state before, restarts, and `ready`.
-fn words(status: &Status) -> String {
+/// The phase, then for each container: state, last state, restarts, and `ready`.
+fn words(status: &ApiPodStatus) -> String {
     let mut words = vec![format!("{:?}", status.phase)];
     for container in status.init_container_statuses.iter().chain(&status.container_statuses) {
         let last = container
@@ -67,11 +68,11 @@ fn words(status: &Status) -> String {
 }
 
 /// The conditions that do not hold, with their reasons.
-fn false_conditions(status: &Status) -> Vec<String> {
+fn false_conditions(status: &ApiPodStatus) -> Vec<String> {
     let not = status
         .conditions
         .iter()
-        .filter(|condition| condition.status != Truth::True);
+        .filter(|condition| condition.status != ConditionStatus::True);
     not.map(|condition| {
         format!(
             "{:?}={:?} {}",
@@ -90,7 +91,7 @@ const SIDECAR: &str =
 
 type Row = (&'static str, &'static str, fn(Case) -> Case, [&'static str; 3]);
 
-/// What is seen, and what is said with each policy.
+/// What is observed, and the status with each policy.
 const ROWS: &[Row] = &[
     ("nothing yet", APP, |c| c, ["Pending; app=Waiting:ContainerCreating"; 3]),
     (
@@ -148,9 +149,9 @@ const ROWS: &[Row] = &[
         ],
     ),
     (
-        "it is gone, and memory has it",
+        "it is gone, and history has it",
         APP,
-        |c| c.sandbox(true, 0).exited("app", 9, 3).learnt().cleaned(),
+        |c| c.sandbox(true, 0).exited("app", 9, 3).observed().cleaned(),
         [
             "Running; app=Terminated:Error:3",
             "Running; app=Terminated:Error:3",
@@ -160,7 +161,7 @@ const ROWS: &[Row] = &[
     (
         "it ran, and is gone",
         APP,
-        |c| c.sandbox(true, 0).running("app", 1).learnt().cleaned(),
+        |c| c.sandbox(true, 0).running("app", 1).observed().cleaned(),
         [
             "Running; app=Terminated:ContainerStatusUnknown:137",
             "Running; app=Terminated:ContainerStatusUnknown:137",
@@ -234,8 +235,8 @@ fn a_crash_loop_says_until_when() {
         .sandbox(true, 0)
         .exited("app", 990, 3)
         .exited("app", 995, 4)
-        .learnt();
-    case.memory.containers.get_mut("app").unwrap().back_off = Some(BackOff {
+        .observed();
+    case.history.containers.get_mut("app").unwrap().back_off = Some(BackOff {
         delay: std::time::Duration::from_secs(20),
         since: at(994),
     });
@@ -244,7 +245,7 @@ fn a_crash_loop_says_until_when() {
         words(&status),
         "Running; app=Waiting:CrashLoopBackOff after Terminated:Error:4 x1"
     );
-    let State::Waiting { message, .. } = &status.container_statuses[0].state else {
+    let ApiContainerState::Waiting { message, .. } = &status.container_statuses[0].state else {
         panic!("{status:?}");
     };
     assert_eq!(
@@ -267,20 +268,20 @@ fn what_is_in_the_way_of_a_start_is_told() {
     for (failures, wanted) in rows {
         let mut case = Case::new(APP).sandbox(true, 0);
         for failure in *failures {
-            case.memory
+            case.history
                 .containers
                 .entry("app".into())
                 .or_default()
-                .failed(failure, "no", at(999));
+                .record_failure(failure, "no", at(999));
         }
         assert_eq!(words(&status(&case)), *wanted);
-        // It ran before: that is not forgotten.
-        let mut case = Case::new(APP).sandbox(true, 0).exited("app", 9, 3).learnt();
-        case.memory
+        // It ran before: its last state is kept.
+        let mut case = Case::new(APP).sandbox(true, 0).exited("app", 9, 3).observed();
+        case.history
             .containers
             .get_mut("app")
             .unwrap()
-            .failed(failures[0], "no", at(999));
+            .record_failure(failures[0], "no", at(999));
         assert_eq!(
             words(&status(&case)),
             format!("Running; app=Waiting:{} after Terminated:Error:3", failures[0])
@@ -388,13 +389,13 @@ fn conditions_keep_their_time_while_they_hold() {
     let later = compute_with(&case.clone().at(2000), None, Some(&first));
     assert_eq!(later.conditions, first.conditions);
     let fallen = compute_with(&Case::new(APP).sandbox(true, 0).at(3000), None, Some(&later));
-    let time = |status: &Status, n: usize| {
+    let time = |status: &ApiPodStatus, n: usize| {
         status.conditions[n]
             .last_transition_time
             .duration_since(at(0))
             .as_secs()
     };
-    // The sandbox is still there, the container is not; the pod was scheduled when it was taken on.
+    // The sandbox is still there, the container is not; the pod was scheduled when it was accepted.
     assert_eq!([time(&fallen, 0), time(&fallen, 2), time(&fallen, 4)], [1000, 3000, 0]);
 }
 
@@ -422,7 +423,7 @@ fn a_failed_pod_stays_failed() {
     let mut case = Case::new(&format!("activeDeadlineSeconds: 5, {APP}"))
         .sandbox(true, 0)
         .running("app", 1);
-    case.memory.failed = Some(PodFailure {
+    case.history.failed = Some(PodFailure {
         reason: "DeadlineExceeded".to_owned(),
         message: "too long".to_owned(),
     });
@@ -457,7 +458,7 @@ fn classes_of_service() {
     }
 }
 
-/// The whole of it, in the shape that kubectl reads.
+/// A complete status, in the shape that kubectl reads.
 #[test]
 fn the_shape_is_that_of_kubernetes() {
     let case = Case::new(INIT)
@@ -468,23 +469,23 @@ fn the_shape_is_that_of_kubernetes() {
     let mut case = case;
     case.status.ips = Box::new(["10.0.0.7".parse().unwrap(), "fd00::7".parse().unwrap()]);
     insta::assert_json_snapshot!(status(&case));
-    // On the host's network the addresses are the host's.
+    // With hostNetwork the addresses are the host's.
     let host = Case::new(&format!("hostNetwork: true, {APP}"))
         .sandbox(true, 0)
         .running("app", 1);
     assert_eq!(status(&host).pod_ip, Some("192.0.2.1".parse().unwrap()));
 }
 
-/// As Kubernetes has it: a container has not started before its post-start hook has ended.
+/// As in Kubernetes, a container has not started before its post-start hook is done.
 #[test]
 fn a_post_start_hook_is_part_of_the_start() {
     let hooked = "lifecycle: {postStart: {exec: {command: [x]}}}";
     for (spec, busy, ready) in [(hooked, false, true), (hooked, true, false), ("", true, true)] {
         let case = Case::new(&format!("containers: [{{name: app, image: i, {spec}}}]"));
-        let case = case.sandbox(true, 0).running("app", 1).learnt();
-        let status = status(&if busy { case.busy("app") } else { case });
+        let case = case.sandbox(true, 0).running("app", 1).observed();
+        let status = status(&if busy { case.in_flight("app") } else { case });
         let app = &status.container_statuses[0];
         assert_eq!((app.started, app.ready), (ready, ready), "{spec} {busy}");
-        assert!(matches!(app.state, State::Running { .. }));
+        assert!(matches!(app.state, ApiContainerState::Running { .. }));
     }
 }

@@ -1,11 +1,11 @@
-//! The status of a pod in the shape that Kubernetes gives it.
+//! The status of a pod in the shape of the Kubernetes API. The prefix `Api` tells these types from what the runtime shows: `pleg::PodStatus`.
 
 use std::net::IpAddr;
 
 use jiff::Timestamp;
 use serde::Serialize;
 
-/// In one word, how a pod does.
+/// The phase of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[expect(missing_docs, reason = "the names are Kubernetes' own")]
 pub enum Phase {
@@ -18,12 +18,12 @@ pub enum Phase {
 /// The status of a pod.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Status {
-    /// In one word.
+pub struct ApiPodStatus {
+    /// Its phase.
     pub phase: Phase,
-    /// What holds of it.
+    /// Its conditions.
     pub conditions: Vec<Condition>,
-    /// Why it failed as a whole, or that all of this is old, in a word.
+    /// Why it failed as a whole, or that the status is stale, in a word.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The same, in a sentence.
@@ -41,46 +41,46 @@ pub struct Status {
     /// The pod's addresses.
     #[serde(rename = "podIPs", skip_serializing_if = "Vec::is_empty")]
     pub pod_ips: Vec<Address>,
-    /// When the node took it on.
+    /// When the node accepted it.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "seconds")]
     pub start_time: Option<Timestamp>,
     /// Those of `initContainers`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub init_container_statuses: Vec<ContainerStatus>,
+    pub init_container_statuses: Vec<ApiContainerStatus>,
     /// Those of `containers`.
-    pub container_statuses: Vec<ContainerStatus>,
-    /// Who is killed first when memory is short.
+    pub container_statuses: Vec<ApiContainerStatus>,
+    /// Decides which pods are killed first when memory is short.
     pub qos_class: QosClass,
 }
 
-/// An address, as Kubernetes wraps it.
+/// An address, as the API wraps it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Address {
     /// The address.
     pub ip: IpAddr,
 }
 
-/// What a pod is promised of the node's resources.
+/// How much of its resources a pod is guaranteed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum QosClass {
-    /// All it may use is promised.
+    /// Requests equal limits, for all containers.
     Guaranteed,
-    /// Some of it.
+    /// There are some requests or limits.
     Burstable,
-    /// Nothing.
+    /// There are none.
     BestEffort,
 }
 
-/// Something that holds of a pod, or not.
+/// A condition of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// What: `Ready`, …
+    /// Which: `Ready`, …
     #[serde(rename = "type")]
     pub kind: ConditionKind,
-    /// Whether.
-    pub status: Truth,
-    /// When it was last found to be so, if that is not now.
+    /// Whether it holds.
+    pub status: ConditionStatus,
+    /// When it was last observed, if the status is stale.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "seconds")]
     pub last_probe_time: Option<Timestamp>,
     /// Since when.
@@ -94,33 +94,33 @@ pub struct Condition {
     pub message: Option<String>,
 }
 
-/// Which conditions there are, in the order in which they are told.
+/// The conditions, in the order of the status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum ConditionKind {
     /// It has a sandbox, with a network.
     PodReadyToStartContainers,
-    /// Its init containers are done.
+    /// Its init containers have completed.
     Initialized,
     /// It can serve.
     Ready,
     /// All its containers are ready.
     ContainersReady,
-    /// It has a node.
+    /// It is assigned to a node.
     PodScheduled,
 }
 
 /// Whether a condition holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum Truth {
-    /// It does.
+pub enum ConditionStatus {
+    /// It holds.
     True,
-    /// It does not.
+    /// It does not hold.
     False,
-    /// Nobody can tell at the moment.
+    /// It cannot be observed at the moment.
     Unknown,
 }
 
-impl From<bool> for Truth {
+impl From<bool> for ConditionStatus {
     fn from(value: bool) -> Self {
         if value { Self::True } else { Self::False }
     }
@@ -129,17 +129,17 @@ impl From<bool> for Truth {
 /// The status of a container.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ContainerStatus {
+pub struct ApiContainerStatus {
     /// Its name.
     pub name: String,
-    /// What it does.
-    pub state: State,
-    /// How the attempt before ended.
+    /// Its state.
+    pub state: ApiContainerState,
+    /// The exit of the attempt before.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub last_state: Option<State>,
-    /// It can serve; for an init container, it is done.
+    pub last_state: Option<ApiContainerState>,
+    /// It can serve; for an init container, it has completed.
     pub ready: bool,
-    /// How often it was started again.
+    /// How often it was restarted.
     pub restart_count: u32,
     /// Its image.
     pub image: String,
@@ -153,39 +153,39 @@ pub struct ContainerStatus {
     pub started: bool,
 }
 
-/// What a container does: one of three.
+/// The state of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum State {
-    /// It is not running yet, or again.
+pub enum ApiContainerState {
+    /// It is about to be started or restarted.
     Waiting {
-        /// For what.
+        /// Why it is not started.
         reason: String,
         /// In a sentence.
         #[serde(skip_serializing_if = "String::is_empty")]
         message: String,
     },
-    /// It runs.
+    /// It is running.
     #[serde(rename_all = "camelCase")]
     Running {
         /// Since when.
         #[serde(skip_serializing_if = "Option::is_none", serialize_with = "seconds")]
         started_at: Option<Timestamp>,
     },
-    /// It has ended.
+    /// It has exited.
     #[serde(rename_all = "camelCase")]
     Terminated {
-        /// With which code.
+        /// Its exit code.
         exit_code: i32,
         /// `Completed`, `Error`, `OOMKilled`, …
         reason: String,
         /// In a sentence.
         #[serde(skip_serializing_if = "String::is_empty")]
         message: String,
-        /// When its process began.
+        /// When its process started.
         #[serde(skip_serializing_if = "Option::is_none", serialize_with = "seconds")]
         started_at: Option<Timestamp>,
-        /// When it ended.
+        /// When it exited.
         #[serde(skip_serializing_if = "Option::is_none", serialize_with = "seconds")]
         finished_at: Option<Timestamp>,
         /// Its id, after the name of the runtime.
@@ -194,8 +194,8 @@ pub enum State {
     },
 }
 
-impl State {
-    /// The code that it ended with, if it has.
+impl ApiContainerState {
+    /// The exit code, if it has exited.
     pub fn exit_code(&self) -> Option<i32> {
         match self {
             Self::Terminated { exit_code, .. } => Some(*exit_code),
@@ -208,7 +208,7 @@ impl State {
     }
 }
 
-/// Kubernetes tells times in whole seconds.
+/// The API has times in whole seconds.
 fn second<S: serde::Serializer>(at: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
     let whole = Timestamp::from_second(at.as_second()).unwrap_or(*at);
     serializer.collect_str(&whole)

@@ -1,5 +1,5 @@
-//! Chaos, from a seed: manifests change, containers and sandboxes die, calls fail and hang, runtime and node go and come. When it is
-//! quiet again, what runs is exactly what is wanted.
+//! Chaos, from a seed: manifests change, containers and sandboxes die, calls fail and hang, runtime and node restart. Once it is quiet
+//! again, what runs is exactly what is desired.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use pleg::PodUid;
 use pleg_cri::{Deadlines, Rpc};
 use pleg_sim::Ending;
 
-/// What is done of everything, a story.
+/// Number of steps of one run.
 const STEPS: usize = 500;
-/// Stories, unless `$PLEG_CHAOS_SEEDS` says how many.
+/// Number of runs, unless `$PLEG_CHAOS_SEEDS` is set.
 const STORIES: u64 = 4;
 const NAMES: usize = 8;
 /// Calls by which a node acts.
@@ -65,7 +65,7 @@ impl Story {
 
     async fn start(&mut self) {
         if self.node.is_none() {
-            // Short ones, so that a call that hangs is given up within the story.
+            // Short ones, so that hanging calls time out within the run.
             let deadlines = Deadlines {
                 act: Duration::from_secs(10),
                 list: Duration::from_secs(10),
@@ -118,7 +118,7 @@ impl Story {
                 .fail(call, "UNAVAILABLE".parse().unwrap(), 0.5)
                 .unwrap(),
             10 => {
-                // Not more than the table of faults takes: all of one kind, or none.
+                // No more than the fault table takes.
                 self.machine.sim.faults().unhang(Some(call), None);
                 self.machine.sim.faults().hang(call, None, None).unwrap();
             }
@@ -146,7 +146,7 @@ impl Story {
     /// What runs, and what is ready, by pod.
     fn is_right(&self) -> Result<(), String> {
         let node = self.node.as_ref().unwrap();
-        let pods = node.board.pods();
+        let pods = node.reports.pods();
         let uids: Vec<PodUid> = pods.iter().map(|report| report.pod.id.uid.clone()).collect();
         if pods.len() != self.wanted.len() {
             return Err(format!("{} pods instead of {}", pods.len(), self.wanted.len()));
@@ -202,7 +202,7 @@ async fn story(seed: u64) {
     for _ in 0..STEPS {
         story.step().await;
     }
-    // Quiet: what failed is tried again within five minutes, and crash loops wait for no longer.
+    // Quiet: failures are retried within five minutes, the longest back-off of a crash loop.
     story.machine.sim.faults().clear();
     story.start().await;
     story.want().await;
@@ -231,7 +231,7 @@ fn seeds() -> u64 {
     seeds.and_then(|seeds| seeds.parse().ok()).unwrap_or(STORIES)
 }
 
-/// While calls about half of the pods hang, for as long as it pleases them, the other half comes and goes as if they were alone.
+/// While calls about half of the pods hang for any time, the other half starts and terminates as if it were alone.
 #[tokio::test(start_paused = true)]
 async fn no_pod_waits_for_another_that_hangs() {
     for seed in 0..seeds().div_ceil(2) {
@@ -247,12 +247,12 @@ async fn no_pod_waits_for_another_that_hangs() {
             bad.values().chain(good.values()).cloned().collect::<Vec<_>>()
         };
         let uids = node.want(&all(&bad, &good)).await;
-        node.until("all of the bad ones", |board| {
-            uids.iter().all(|uid| is_ready(board, uid))
+        node.until("all of the bad ones", |reports| {
+            uids.iter().all(|uid| is_ready(reports, uid))
         })
         .await;
         for step in 0..150 {
-            // Whatever is asked about a bad one hangs; it dies, or is edited.
+            // All calls about a bad pod hang; it dies, or is edited.
             let n = rng.usize(..bad.len());
             let name = format!("bad{n}-n");
             let ids: Vec<_> = machine.objects_of(&name);
@@ -277,7 +277,7 @@ async fn no_pod_waits_for_another_that_hangs() {
                     }
                 }
             }
-            // A good one comes, or changes, or goes, within seconds.
+            // A good pod starts, changes or terminates within seconds.
             let n = rng.usize(..6);
             let wanted = (rng.usize(..4) > 0).then(|| pod(&format!("good{n}"), &format!("serve, v{step}")));
             match &wanted {
@@ -288,10 +288,10 @@ async fn no_pod_waits_for_another_that_hangs() {
             let began = tokio::time::Instant::now();
             let name = format!("good{n}-n");
             let place = good.range(..n).count() + bad.len();
-            node.until("the good one", |board| {
-                let shown = board.pods().into_iter().find(|report| *report.pod.id.name == *name);
+            node.until("the good one", |reports| {
+                let shown = reports.pods().into_iter().find(|report| *report.pod.id.name == *name);
                 match (&wanted, shown) {
-                    (Some(_), Some(shown)) => shown.pod.id.uid == uids[place] && is_ready(board, &uids[place]),
+                    (Some(_), Some(shown)) => shown.pod.id.uid == uids[place] && is_ready(reports, &uids[place]),
                     (None, shown) => shown.is_none(),
                     (Some(_), None) => false,
                 }

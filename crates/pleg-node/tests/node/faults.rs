@@ -1,10 +1,10 @@
-//! The runtime fails, hangs, goes and comes: who is not concerned does not notice.
+//! The runtime fails, hangs and restarts: pods that are not affected do not notice.
 
 use std::time::Duration;
 
 use pleg::Level;
 use pleg_cri::Rpc;
-use pleg_node::status::{Phase, Truth};
+use pleg_node::status::{ConditionStatus, Phase};
 
 use crate::machine::{Machine, is_ready, pod, spec};
 
@@ -22,8 +22,8 @@ async fn an_image_that_is_missing_is_told_and_tried_again() {
         .await;
     node.until("never", |_| node.state(&uids[1], "app") == "ErrImageNeverPull")
         .await;
-    assert_eq!(node.board.get(&uids[0]).unwrap().status.phase, Phase::Pending);
-    // It comes, and so does the pod.
+    assert_eq!(node.reports.get(&uids[0]).unwrap().status.phase, Phase::Pending);
+    // Once the image exists, the pod starts.
     machine.sim.world().pull_image("img").unwrap();
     node.until_ready(&uids[1]).await;
     node.stop().await;
@@ -49,7 +49,7 @@ async fn calls_that_fail_are_made_again() {
     let node = machine.node().await;
     let manifests: Vec<String> = (0..10).map(|n| pod(&format!("web-{n}"), "serve")).collect();
     let uids = node.want(&manifests).await;
-    node.until("10 pods", |board| uids.iter().all(|uid| is_ready(board, uid)))
+    node.until("10 pods", |reports| uids.iter().all(|uid| is_ready(reports, uid)))
         .await;
     node.want(&[]).await;
     node.until_gone().await;
@@ -61,7 +61,7 @@ async fn calls_that_fail_are_made_again() {
     machine.check();
 }
 
-/// One pod's trouble is its own: more pods hang than may come up at once, and others come up all the same.
+/// More pods hang than may start at once, and others start all the same.
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_for_a_pod_that_hangs() {
     let machine = Machine::start().await;
@@ -71,7 +71,7 @@ async fn nobody_waits_for_a_pod_that_hangs() {
     let bad = node.want(&first).await;
     node.until("sandboxes", |_| machine.sandboxes().len() == 6).await;
     assert_eq!(machine.running().len(), 0);
-    // Sandboxes that come from now on are well.
+    // Sandboxes that are created from now on do not hang.
     let hung: Vec<_> = machine.sandboxes().into_iter().map(|sandbox| sandbox.id).collect();
     for id in &hung {
         machine.sim.faults().hang_id(Rpc::CreateContainer, id).unwrap();
@@ -87,13 +87,13 @@ async fn nobody_waits_for_a_pod_that_hangs() {
         .collect();
     let uids = node.want(&all).await;
     let began = tokio::time::Instant::now();
-    node.until("the good ones", |board| {
-        uids[6..].iter().all(|uid| is_ready(board, uid))
+    node.until("the good ones", |reports| {
+        uids[6..].iter().all(|uid| is_ready(reports, uid))
     })
     .await;
     assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
     machine.sim.faults().clear();
-    node.until("all", |board| uids.iter().all(|uid| is_ready(board, uid)))
+    node.until("all", |reports| uids.iter().all(|uid| is_ready(reports, uid)))
         .await;
     assert_eq!(bad[..], uids[..6]);
     node.stop().await;
@@ -105,31 +105,33 @@ async fn a_runtime_that_goes_and_comes_loses_nobody() {
     let machine = Machine::start().await;
     let node = machine.node().await;
     let uids = node.want(&[pod("a", "serve"), pod("b", "sleep-exit, 30s, '3'")]).await;
-    node.until("both", |board| uids.iter().all(|uid| is_ready(board, uid)))
+    node.until("both", |reports| uids.iter().all(|uid| is_ready(reports, uid)))
         .await;
     machine.sim.down(Duration::from_mins(1)).await;
-    // While nothing is seen, nobody says that all is well.
-    node.until("stale", |board| {
-        board.get(&uids[0]).unwrap().status.conditions[2].status == Truth::Unknown
+    // While nothing is observed, no pod is shown as ready.
+    node.until("stale", |reports| {
+        reports.get(&uids[0]).unwrap().status.conditions[2].status == ConditionStatus::Unknown
     })
     .await;
-    let message = node.board.get(&uids[0]).unwrap().status.conditions[2]
+    let message = node.reports.get(&uids[0]).unwrap().status.conditions[2]
         .message
         .clone()
         .unwrap();
     assert!(message.starts_with("Last observed at "), "{message}");
     machine.sim.wait_up().await;
-    // The one that died meanwhile is started again; the other is as it was.
-    node.until("both again", |board| {
-        let restarts = |n: usize| board.get(&uids[n]).unwrap().status.container_statuses[0].restart_count;
-        restarts(0) == 0 && restarts(1) >= 1 && board.get(&uids[0]).unwrap().status.conditions[2].status == Truth::True
+    // The container that died meanwhile is restarted; the other one is untouched.
+    node.until("both again", |reports| {
+        let restarts = |n: usize| reports.get(&uids[n]).unwrap().status.container_statuses[0].restart_count;
+        restarts(0) == 0
+            && restarts(1) >= 1
+            && reports.get(&uids[0]).unwrap().status.conditions[2].status == ConditionStatus::True
     })
     .await;
     node.stop().await;
     machine.check();
 }
 
-/// The same where the sandbox hangs, by its network say.
+/// The same if the sandbox hangs, for example in its network plugin.
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_for_a_sandbox_that_hangs() {
     let machine = Machine::start().await;
@@ -144,7 +146,7 @@ async fn nobody_waits_for_a_sandbox_that_hangs() {
     takes(Duration::from_hours(1));
     node.want(&bad).await;
     machine.until_in_flight(Rpc::RunPodSandbox, 6).await;
-    // Those that are on their way hang on; who comes from now on is well.
+    // Calls in flight keep hanging; new ones do not.
     takes(Duration::ZERO);
     let all: Vec<String> = bad.into_iter().chain([pod("good", "serve")]).collect();
     let uids = node.want(&all).await;
@@ -155,7 +157,7 @@ async fn nobody_waits_for_a_sandbox_that_hangs() {
     machine.check();
 }
 
-/// A registry that does not answer is the trouble of those who want its images. Whoever is not wanted any more does not wait for it.
+/// A registry that does not answer delays only pods with its images, and no pod that is no longer desired waits for it.
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_for_an_image_that_hangs() {
     let machine = Machine::start().await;
@@ -177,11 +179,11 @@ async fn nobody_waits_for_an_image_that_hangs() {
     let began = tokio::time::Instant::now();
     node.until_ready(&uids[6]).await;
     assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
-    // A typing error is mended: the pod does not wait for the image that nobody wants any more.
+    // The image name is corrected: the pod does not wait for the old image.
     let began = tokio::time::Instant::now();
     let mended = node.want(&[with("bad-0", "quick"), with("good", "quick")]).await;
-    node.until("the mended one", |board| {
-        board.pods().len() == 2 && is_ready(board, &mended[0])
+    node.until("the mended one", |reports| {
+        reports.pods().len() == 2 && is_ready(reports, &mended[0])
     })
     .await;
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
@@ -189,7 +191,7 @@ async fn nobody_waits_for_an_image_that_hangs() {
     machine.check();
 }
 
-/// Dead containers that cannot be removed are in nobody's way.
+/// Exited containers that cannot be removed delay nothing.
 #[tokio::test(start_paused = true)]
 async fn removals_that_fail_hold_up_nothing() {
     let machine = Machine::start().await;
@@ -201,13 +203,13 @@ async fn removals_that_fail_hold_up_nothing() {
     let node = machine.node().await;
     let uid = node.want(&[pod("web", "sleep-exit, 2s, '3'")]).await.remove(0);
     let began = tokio::time::Instant::now();
-    node.until("six restarts", |board| {
-        board
+    node.until("six restarts", |reports| {
+        reports
             .get(&uid)
             .is_some_and(|pod| pod.status.container_statuses[0].restart_count >= 6)
     })
     .await;
-    // Six lives of 2 s and waits of 0, 10, 20, 40, 80 and 160 s, each seen within a second.
+    // Six runs of 2 s and delays of 0, 10, 20, 40, 80 and 160 s, each observed within a second.
     let took = began.elapsed();
     assert!((321..335).contains(&took.as_secs()), "{took:?}");
     machine.sim.faults().clear();
@@ -217,7 +219,7 @@ async fn removals_that_fail_hold_up_nothing() {
     machine.check();
 }
 
-/// With events a node at rest asks whether the runtime is there: by one heartbeat, not by two.
+/// With events, an idle node has one heartbeat, not two.
 #[tokio::test(start_paused = true)]
 async fn a_node_at_rest_has_one_heartbeat() {
     let machine = Machine::start().await;
@@ -234,11 +236,11 @@ async fn a_node_at_rest_has_one_heartbeat() {
     machine.check();
 }
 
-/// A runtime that is stopped (`kill -STOP`) answers nobody and closes nothing. A kubelet shows its pods as Running and ready all the
-/// while, and says its first word after two minutes.
+/// A runtime that is stopped (`kill -STOP`) answers nothing and closes no connection. A kubelet shows its pods as Running and ready, and
+/// reports a problem only after two minutes.
 #[tokio::test(start_paused = true)]
 async fn a_frozen_runtime_shows_within_ten_seconds() {
-    // With events there is a full look a minute only: wherever between two of them it freezes.
+    // With events there is one full relist a minute: it may freeze at any time between two of them.
     for after in [0, 1, 13, 31, 47, 59] {
         let machine = Machine::start().await;
         let node = machine.node().await;
@@ -246,7 +248,7 @@ async fn a_frozen_runtime_shows_within_ten_seconds() {
         node.until_ready(&uid).await;
         tokio::time::sleep(Duration::from_secs(300 + after)).await;
         assert_eq!(node.pleg.health().report().level, Level::Healthy);
-        assert!(node.board.get(&uid).unwrap().stale.is_none());
+        assert!(node.reports.get(&uid).unwrap().stale.is_none());
         machine
             .sim
             .faults()
@@ -255,7 +257,7 @@ async fn a_frozen_runtime_shows_within_ten_seconds() {
         tokio::time::sleep(Duration::from_secs(10)).await;
         let report = node.pleg.health().report();
         assert_eq!(report.level, Level::Degraded, "{after}: {report:?}");
-        let shown = node.board.get(&uid).unwrap();
+        let shown = node.reports.get(&uid).unwrap();
         let stale = shown.stale.clone().expect("said to be old");
         let as_of = stale.as_of.unwrap();
         let before = frozen.duration_since(as_of).as_secs();
@@ -267,14 +269,14 @@ async fn a_frozen_runtime_shows_within_ten_seconds() {
         assert_eq!((&ready["type"], &ready["status"]), (&"Ready".into(), &"Unknown".into()));
         let since = &status["metadata"]["annotations"]["pleg.io/status-as-of"];
         assert!(since.is_string() && ready["lastProbeTime"] == *since, "{status}");
-        // It stays so, however long that lasts.
+        // They stay stale, however long that lasts.
         for _ in 0..40 {
             tokio::time::sleep(Duration::from_secs(10)).await;
             assert_ne!(node.pleg.health().report().level, Level::Healthy);
-            assert_eq!(node.board.get(&uid).unwrap().stale.as_ref(), Some(&stale));
+            assert_eq!(node.reports.get(&uid).unwrap().stale.as_ref(), Some(&stale));
         }
         machine.sim.faults().clear();
-        node.until("it is seen again", |board| board.get(&uid).unwrap().stale.is_none())
+        node.until("it is seen again", |reports| reports.get(&uid).unwrap().stale.is_none())
             .await;
         assert_eq!(machine.attempts(&uid).len(), 1);
         node.stop().await;

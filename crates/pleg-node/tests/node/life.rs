@@ -1,4 +1,4 @@
-//! Pods come, run, are edited and go.
+//! The life of pods: they start, run, are edited and terminate.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ async fn a_pod_comes_runs_and_goes() {
     let node = machine.node().await;
     let uids = node.want(&[pod("web", "serve")]).await;
     node.until_ready(&uids[0]).await;
-    let report = node.board.get(&uids[0]).unwrap();
+    let report = node.reports.get(&uids[0]).unwrap();
     assert_eq!((report.status.phase, machine.running().len()), (Phase::Running, 1));
     assert!(report.status.pod_ip.is_some());
     assert!(machine.dir.path().join("logs").read_dir().unwrap().next().is_some());
@@ -37,14 +37,14 @@ async fn a_crash_loop_keeps_its_times() {
     let machine = Machine::start().await;
     let node = machine.node().await;
     let uid = node.want(&[pod("web", "sleep-exit, 2s, '3'")]).await.remove(0);
-    // When each attempt was made and ended, as long as the runtime has it.
+    // When each attempt was created and exited, while the runtime still has it.
     let attempts = std::sync::Mutex::new(std::collections::BTreeMap::new());
-    let is = |board: &pleg_node::PodReports| {
+    let is = |reports: &pleg_node::PodReports| {
         for container in machine.attempts(&uid) {
             let times = (container.created_at, container.finished_at);
             attempts.lock().unwrap().insert(container.attempt, times);
         }
-        board
+        reports
             .get(&uid)
             .is_some_and(|pod| pod.status.container_statuses[0].restart_count >= 8)
     };
@@ -56,7 +56,7 @@ async fn a_crash_loop_keeps_its_times() {
         .zip(attempts.values().skip(1))
         .map(|(one, next)| (next.0 - one.1 + SECOND / 2) / SECOND)
         .collect();
-    // Seen within a second by the look, and then as the kubelet has it.
+    // Each exit is observed within a second; then the back-off is the kubelet's.
     assert!(waits[0] <= 1, "{waits:?}");
     assert_eq!(waits[1..8], [10, 20, 40, 80, 160, 300, 300]);
     node.stop().await;
@@ -79,14 +79,14 @@ async fn init_containers_and_sidecars_have_their_order() {
     let names: Vec<&str> = attempts.iter().map(|container| container.name.as_str()).collect();
     assert_eq!(names, ["one", "side", "two", "app"]);
     assert!(attempts[1].created_at >= attempts[0].finished_at && attempts[3].created_at >= attempts[2].finished_at);
-    // A sidecar that falls is put up again, and nobody else is touched.
+    // A sidecar that exits is restarted, and no other container is touched.
     let world = machine
         .sim
         .world()
         .exit(&"default/p-n".parse().unwrap(), Some("side"), Ending::Exit(0));
     assert_eq!(world.unwrap(), 1);
-    node.until("the sidecar again", |board| {
-        let status = &board.get(&uid).unwrap().status.init_container_statuses[1];
+    node.until("the sidecar again", |reports| {
+        let status = &reports.get(&uid).unwrap().status.init_container_statuses[1];
         status.ready && status.restart_count == 1
     })
     .await;
@@ -103,8 +103,8 @@ async fn a_dead_sandbox_is_replaced_with_all_that_was_in_it() {
     node.until_ready(&uid).await;
     let first = machine.sandboxes().remove(0);
     machine.sim.world().stop_sandbox(&first.id);
-    node.until("a new sandbox", |board| {
-        is_ready(board, &uid) && board.get(&uid).unwrap().status.container_statuses[0].restart_count == 1
+    node.until("a new sandbox", |reports| {
+        is_ready(reports, &uid) && reports.get(&uid).unwrap().status.container_statuses[0].restart_count == 1
     })
     .await;
     let ready: Vec<_> = machine
@@ -121,7 +121,7 @@ async fn a_dead_sandbox_is_replaced_with_all_that_was_in_it() {
 async fn an_edited_manifest_replaces_its_pod() {
     let machine = Machine::start().await;
     let node = machine.node().await;
-    // It takes its grace period to end.
+    // It uses all of its grace period.
     let slow = |image: &str| {
         spec(
             "web",
@@ -141,28 +141,28 @@ async fn an_edited_manifest_replaces_its_pod() {
         (9..=12).contains(&waited),
         "the old one has its 9 s, and the new one comes right after: {waited}"
     );
-    assert_eq!((machine.sandboxes().len(), node.board.get(&old).is_none()), (1, true));
-    // Edited twice while the old one ends: only the last one comes.
+    assert_eq!((machine.sandboxes().len(), node.reports.get(&old).is_none()), (1, true));
+    // Edited twice while the old pod terminates: only the last version starts.
     node.want(&[slow("v3")]).await;
     let last = node.want(&[slow("v4")]).await.remove(0);
     node.until_ready(&last).await;
     assert_eq!((machine.sandboxes().len(), machine.running().len()), (1, 1));
-    // Back to one that is ending: it ends, and comes anew.
+    // Back to a version that is terminating: it terminates, and starts again.
     node.want(&[]).await;
     let again = node.want(&[slow("v4")]).await.remove(0);
     assert_eq!(again, last);
-    node.until("gone and back", |board| {
-        board
+    node.until("gone and back", |reports| {
+        reports
             .get(&again)
             .is_some_and(|pod| pod.stage == pleg_node::reconcile::decide::Stage::Running)
-            && is_ready(board, &again)
+            && is_ready(reports, &again)
     })
     .await;
     node.stop().await;
     machine.check();
 }
 
-/// Pods of somebody else on the same runtime are nobody's business here.
+/// Pods of another owner on the same runtime.
 #[tokio::test(start_paused = true)]
 async fn others_pods_are_not_touched() {
     let machine = Machine::start_with(SimConfig {
@@ -192,7 +192,7 @@ async fn a_hundred_pods_at_once_come_up() {
     let node = machine.node().await;
     let manifests: Vec<String> = (0..100).map(|n| pod(&format!("web-{n}"), "serve")).collect();
     let uids = node.want(&manifests).await;
-    node.until("100 pods", |board| uids.iter().all(|uid| is_ready(board, uid)))
+    node.until("100 pods", |reports| uids.iter().all(|uid| is_ready(reports, uid)))
         .await;
     assert_eq!((machine.running().len(), machine.sandboxes().len()), (100, 100));
     node.stop().await;
@@ -208,8 +208,8 @@ async fn a_container_removed_behind_our_back_comes_back() {
     let container = machine.attempts(&uid).remove(0);
     machine.sim.world().kill_container(&container.id);
     machine.sim.world().remove_container(&container.id);
-    node.until("the next attempt", |board| {
-        is_ready(board, &uid) && board.get(&uid).unwrap().status.container_statuses[0].restart_count == 1
+    node.until("the next attempt", |reports| {
+        is_ready(reports, &uid) && reports.get(&uid).unwrap().status.container_statuses[0].restart_count == 1
     })
     .await;
     assert_eq!(machine.attempts(&uid)[0].state, ContainerState::ContainerRunning);
@@ -217,7 +217,7 @@ async fn a_container_removed_behind_our_back_comes_back() {
     machine.check();
 }
 
-/// Of two pods that want one port of the host the one that has it keeps it; the other one is refused by name until it is free.
+/// Of two pods with the same host port, the one that has it keeps it; the other one is not admitted until the port is free.
 #[tokio::test(start_paused = true)]
 async fn a_host_port_has_one_pod() {
     let machine = Machine::start().await;
@@ -229,12 +229,12 @@ async fn a_host_port_has_one_pod() {
     let b = node.want(&[with("b")]).await.remove(0);
     node.until_ready(&b).await;
     let uids = node.want(&[with("a"), with("b")]).await;
-    let refused = |board: &pleg_node::PodReports| {
-        let status = board.get(&uids[0]).map(|report| report.status);
+    let refused = |reports: &pleg_node::PodReports| {
+        let status = reports.get(&uids[0]).map(|report| report.status);
         status.is_some_and(|status| status.reason.as_deref() == Some("HostPortConflict"))
     };
     node.until("the refusal", refused).await;
-    let status = node.board.get(&uids[0]).unwrap().status;
+    let status = node.reports.get(&uids[0]).unwrap().status;
     assert_eq!(
         status.message.as_deref(),
         Some("host port 8080/TCP of pod default/a-n is already used by pod default/b-n: change or remove one of them")
@@ -245,7 +245,7 @@ async fn a_host_port_has_one_pod() {
     );
     tokio::time::sleep(Duration::from_mins(1)).await;
     assert_eq!((machine.sandboxes().len(), machine.runs(&b)), (1, true));
-    // So it is after a restart, whoever is read first.
+    // Also after a restart of `pleg node`, whichever manifest is read first.
     node.stop().await;
     let node = machine.node().await;
     node.want(&[with("a"), with("b")]).await;
@@ -266,9 +266,9 @@ async fn what_happens_is_counted() {
     let crash = pod("crash", "sleep-exit, 1s, '3'");
     let missing = spec("missing", "containers: [{name: app, image: missing}]");
     let uids = node.want(&[pod("web", "serve"), crash, missing]).await;
-    node.until("two restarts", |board| {
+    node.until("two restarts", |reports| {
         let of = |n: usize| {
-            board
+            reports
                 .get(&uids[n])
                 .map_or(0, |pod| pod.status.container_statuses[0].restart_count)
         };
@@ -302,7 +302,7 @@ async fn what_happens_is_counted() {
     machine.check();
 }
 
-/// Longer than any other call may take.
+/// Longer than the deadline of any other call.
 #[tokio::test(start_paused = true)]
 async fn a_long_grace_period_is_waited_out() {
     let machine = Machine::start().await;

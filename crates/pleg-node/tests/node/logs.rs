@@ -1,4 +1,4 @@
-//! What containers write stays within bounds.
+//! Container logs stay within their limits.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use pleg_cri::Rpc;
 
 use crate::machine::{Machine, pod};
 
-/// Longer than it takes to look at logs.
+/// Longer than the period of log checks.
 const A_WHILE: Duration = Duration::from_secs(25);
 
-/// A file of 11 MiB, of which nothing is written.
+/// A sparse file of 11 MiB.
 fn grow(log: &Path) {
     fs::create_dir_all(log.parent().unwrap()).unwrap();
     File::create(log).unwrap().set_len(11 << 20).unwrap();
@@ -37,20 +37,20 @@ async fn a_log_that_grows_is_put_aside() {
         let directory = format!("logs/default_{}-n_{}/app/0.log", ["a", "b"][n], uids[n]);
         machine.dir.path().join(directory)
     };
-    // Small ones stay.
+    // Small logs are not rotated.
     fs::create_dir_all(log(1).parent().unwrap()).unwrap();
     fs::write(log(1), "little").unwrap();
     for round in 1..=7 {
         grow(&log(0));
         tokio::time::sleep(A_WHILE).await;
         let files = files(&log(0));
-        // The simulated runtime writes no logs, so it begins none.
+        // The simulated runtime writes no logs, so it opens none.
         assert_eq!(files.len(), round.min(4), "{files:?}");
         assert!(files.iter().all(|name| name.starts_with("0.log.2")), "{files:?}");
     }
     assert_eq!(files(&log(1)), ["0.log"]);
     assert!(machine.sim.stats().of(Rpc::ReopenContainerLog).calls >= 7);
-    // They go with their pod.
+    // They are removed with their pod.
     node.want(&[]).await;
     node.until_gone().await;
     assert_eq!(fs::read_dir(machine.dir.path().join("logs")).unwrap().count(), 0);
@@ -58,7 +58,7 @@ async fn a_log_that_grows_is_put_aside() {
     machine.check();
 }
 
-/// A log that the runtime does not begin anew is found under its own name.
+/// A log that the runtime does not reopen gets its name back.
 #[tokio::test(start_paused = true)]
 async fn a_log_that_cannot_be_put_aside_stays() {
     let machine = Machine::start().await;

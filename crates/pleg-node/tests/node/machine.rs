@@ -1,5 +1,5 @@
-//! A node on a simulated runtime, in one process and on paused time: hours pass in moments, and everything between the node and the
-//! runtime is real, from the socket to the deadlines.
+//! A node on a simulated runtime, in one process and with paused time: hours pass in moments. Everything between the node and the runtime is
+//! real, from the socket to the deadlines.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,10 +9,10 @@ use std::time::Duration;
 use pleg::{CriRuntime, Endpoint, Generator, Metrics, Pleg, PodUid};
 use pleg_cri::v1::ContainerState;
 use pleg_cri::{Client, Deadlines, Rpc};
-use pleg_node::executor::requests::{Cgroups, Node};
+use pleg_node::executor::requests::{Cgroups, NodeConfig};
 use pleg_node::manifest::{DnsConfig, NodeName, Pod, read};
 use pleg_node::sources::{DesiredPod, Origin, Snapshot};
-use pleg_node::status::{Phase, State};
+use pleg_node::status::{ApiContainerState, Phase};
 use pleg_node::{HEARTBEAT, NodeLoop, PodReports, Store};
 use pleg_sim::world::{ContainerTruth, SandboxTruth};
 use pleg_sim::{Sim, SimConfig};
@@ -28,12 +28,12 @@ pub(crate) fn pod(name: &str, command: &str) -> String {
     )
 }
 
-/// A pod of what is in its `spec`.
+/// A pod with this `spec`.
 pub(crate) fn spec(name: &str, spec: &str) -> String {
     format!("{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, spec: {{{spec}}}}}")
 }
 
-/// Where tests' manifests come from, if they do not care.
+/// The source of manifests, if a test has only one.
 const SOURCE: &str = "test";
 
 /// The pods of these documents.
@@ -42,7 +42,7 @@ pub(crate) fn read_pods(text: &str) -> Vec<Arc<Pod>> {
     found.map(|found| found.pods).unwrap_or_default()
 }
 
-/// All that a source has, if these are its manifests.
+/// The snapshot of a source with these manifests.
 pub(crate) fn snapshot(manifests: &[String]) -> Snapshot {
     snapshot_of(SOURCE, manifests)
 }
@@ -50,20 +50,20 @@ pub(crate) fn snapshot(manifests: &[String]) -> Snapshot {
 fn snapshot_of(source: &str, manifests: &[String]) -> Snapshot {
     let pods = read_pods(&manifests.join("\n---\n"));
     assert_eq!(pods.len(), manifests.len(), "a manifest of the test is wrong");
-    let offer = |pod| DesiredPod {
+    let desired = |pod| DesiredPod {
         origin: source.into(),
         pod,
     };
     Snapshot {
         source: source.into(),
-        offers: pods.into_iter().map(offer).collect(),
-        complaints: Vec::new(),
+        pods: pods.into_iter().map(desired).collect(),
+        problems: Vec::new(),
         refused: Vec::new(),
         complete: true,
     }
 }
 
-/// A simulated machine: its runtime and its disk, on which nodes come and go.
+/// A simulated machine: a runtime and a disk that outlive the nodes on it.
 pub(crate) struct Machine {
     pub(crate) sim: Arc<Sim>,
     pub(crate) dir: tempfile::TempDir,
@@ -82,8 +82,8 @@ impl Machine {
             .await
             .unwrap();
         let (sim, lives) = (Arc::new(sim), Arc::new(Mutex::new(Lives::default())));
-        // However a test goes: at no moment may two containers of one name run in one pod. Often enough to see every container before
-        // it is removed; when it ran is told by the runtime, to the nanosecond.
+        // In every test: two containers of one name never run at once in one pod. Checked often enough to see every container before it is
+        // removed; the runtime knows to the nanosecond when it ran.
         let (watched, seen) = (Arc::clone(&sim), Arc::clone(&lives));
         let watcher = tokio::spawn(async move {
             loop {
@@ -108,7 +108,7 @@ impl Machine {
         self.node_of(deadlines, &[SOURCE]).await
     }
 
-    /// One with several sources of manifests.
+    /// A node with several sources.
     pub(crate) async fn node_with_sources(&self, sources: &[&str]) -> Running {
         self.node_of(Deadlines::default(), sources).await
     }
@@ -132,7 +132,7 @@ impl Machine {
         let sources = sources.iter().map(|source| Origin::from(*source));
         let node_loop = NodeLoop::new(client, pleg.clone(), node, sources, "sim").unwrap();
         let node_loop = node_loop.with_store(store);
-        let board = node_loop.board();
+        let reports = node_loop.reports();
         let (wants, snapshots) = mpsc::channel(4);
         let monitor = generator.runtime_monitor();
         let tasks = vec![
@@ -142,7 +142,7 @@ impl Machine {
         ];
         Running {
             pleg,
-            board,
+            reports,
             wants,
             shutdown,
             tasks,
@@ -157,14 +157,14 @@ impl Machine {
         all
     }
 
-    /// UIDs of the pods whose manifests are in the state file, which no node may have open.
+    /// UIDs of the pods whose manifests are in the state file. No node may have it open.
     pub(crate) fn kept_manifests(&self) -> Vec<PodUid> {
         let store = Store::open(&self.dir.path().join("node.redb")).unwrap();
-        let offers = store.manifests(&NodeName::new("n").unwrap());
-        offers.into_iter().map(|offer| offer.pod.id.uid.clone()).collect()
+        let pods = store.manifests(&NodeName::new("n").unwrap());
+        pods.into_iter().map(|desired| desired.pod.id.uid.clone()).collect()
     }
 
-    /// The time, as the runtime has it.
+    /// The time, by the runtime's clock.
     pub(crate) fn now(&self) -> jiff::Timestamp {
         jiff::Timestamp::from_nanosecond(self.sim.world().clock().now().into()).unwrap()
     }
@@ -174,7 +174,7 @@ impl Machine {
         self.running().iter().any(|container| *container.uid == *uid.as_str())
     }
 
-    /// Ids of all that there is of a pod of that name: its containers first.
+    /// Ids of all objects of a pod of that name, containers first.
     pub(crate) fn objects_of(&self, name: &str) -> Vec<Arc<str>> {
         let truth = self.sim.truth();
         let own: Vec<_> = truth.sandboxes.iter().filter(|sandbox| sandbox.name == name).collect();
@@ -201,7 +201,7 @@ impl Machine {
         self.sim.truth().sandboxes
     }
 
-    /// Every attempt of a pod's container that there still is, in order.
+    /// Every attempt of a pod's containers that the runtime still has, in order.
     pub(crate) fn attempts(&self, uid: &PodUid) -> Vec<ContainerTruth> {
         let mut all = self.sim.truth().containers;
         all.retain(|container| *container.uid == *uid.as_str());
@@ -209,7 +209,7 @@ impl Machine {
         all
     }
 
-    /// To be called at the end of every test.
+    /// Checks that no container ran twice at once. Call it at the end of every test.
     pub(crate) fn check(self) {
         self.watcher.abort();
         let mut lives = self.lives.lock().unwrap();
@@ -218,14 +218,14 @@ impl Machine {
     }
 }
 
-/// When each container ran, that ever did: by id.
+/// When each container ran, by id.
 #[derive(Default)]
 struct Lives(BTreeMap<Arc<str>, Life>);
 
 struct Life {
     of: (Arc<str>, String),
     from: i64,
-    /// Until then at least.
+    /// At least until then.
     to: i64,
 }
 
@@ -260,8 +260,8 @@ impl Lives {
     }
 }
 
-fn node(directory: &Path) -> Node {
-    Node {
+fn node(directory: &Path) -> NodeConfig {
+    NodeConfig {
         name: NodeName::new("n").unwrap(),
         ips: vec!["192.0.2.1".parse().unwrap()],
         memory: 8 << 30,
@@ -277,7 +277,7 @@ fn node(directory: &Path) -> Node {
 /// A node that runs.
 pub(crate) struct Running {
     pub(crate) pleg: Pleg,
-    pub(crate) board: PodReports,
+    pub(crate) reports: PodReports,
     pub(crate) wants: mpsc::Sender<Snapshot>,
     shutdown: CancellationToken,
     tasks: Vec<JoinHandle<()>>,
@@ -285,25 +285,25 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// From now on these are wanted. Returns their UIDs.
+    /// Desires these pods from now on. Returns their UIDs.
     pub(crate) async fn want(&self, manifests: &[String]) -> Vec<PodUid> {
         self.want_from(SOURCE, manifests).await
     }
 
-    /// The same, of one source among several.
+    /// The same, for one source of several.
     pub(crate) async fn want_from(&self, source: &str, manifests: &[String]) -> Vec<PodUid> {
         let snapshot = snapshot_of(source, manifests);
-        let uids = snapshot.offers.iter().map(|offer| offer.pod.id.uid.clone()).collect();
+        let uids = snapshot.pods.iter().map(|desired| desired.pod.id.uid.clone()).collect();
         self.wants.send(snapshot).await.unwrap();
         uids
     }
 
-    /// Waits until the board shows what is asked for; an hour of the simulated time, and no longer.
+    /// Waits until the reports are as asked for, for at most an hour of simulated time.
     pub(crate) async fn until(&self, what: &str, is: impl Fn(&PodReports) -> bool) {
-        let waited = tokio::time::timeout(Duration::from_hours(1), self.board.wait_for(is)).await;
+        let waited = tokio::time::timeout(Duration::from_hours(1), self.reports.wait_for(is)).await;
         if waited.is_err() {
             let seen: Vec<String> = self
-                .board
+                .reports
                 .pods()
                 .iter()
                 .map(|pod| serde_json::to_string(&pod.status).unwrap())
@@ -313,35 +313,35 @@ impl Running {
     }
 
     pub(crate) async fn until_phase(&self, uid: &PodUid, phase: Phase) {
-        let is = |board: &PodReports| board.get(uid).is_some_and(|pod| pod.status.phase == phase);
+        let is = |reports: &PodReports| reports.get(uid).is_some_and(|pod| pod.status.phase == phase);
         self.until(&format!("{phase:?}"), is).await;
     }
 
     pub(crate) async fn until_ready(&self, uid: &PodUid) {
-        self.until("ready", |board| is_ready(board, uid)).await;
+        self.until("ready", |reports| is_ready(reports, uid)).await;
     }
 
-    /// Waits until the board shows no pod.
+    /// Waits until no pod is reported.
     pub(crate) async fn until_gone(&self) {
-        self.until("nothing", |board| board.pods().is_empty()).await;
+        self.until("nothing", |reports| reports.pods().is_empty()).await;
     }
 
     /// The state of a pod's container, in a word.
     pub(crate) fn state(&self, uid: &PodUid, container: &str) -> String {
-        let Some(report) = self.board.get(uid) else {
+        let Some(report) = self.reports.get(uid) else {
             return "none".to_owned();
         };
         let status = &report.status;
         let all = status.init_container_statuses.iter().chain(&status.container_statuses);
         let found = all.into_iter().find(|other| other.name == container).unwrap();
         match &found.state {
-            State::Waiting { reason, .. } => reason.clone(),
-            State::Running { .. } => "Running".to_owned(),
-            State::Terminated { exit_code, .. } => format!("Terminated {exit_code}"),
+            ApiContainerState::Waiting { reason, .. } => reason.clone(),
+            ApiContainerState::Running { .. } => "Running".to_owned(),
+            ApiContainerState::Terminated { exit_code, .. } => format!("Terminated {exit_code}"),
         }
     }
 
-    /// Ends the node; its pods go on.
+    /// Stops the node; its pods keep running.
     pub(crate) async fn stop(self) {
         self.shutdown.cancel();
         for task in self.tasks {
@@ -350,7 +350,7 @@ impl Running {
     }
 }
 
-pub(crate) fn is_ready(board: &PodReports, uid: &PodUid) -> bool {
+pub(crate) fn is_ready(reports: &PodReports, uid: &PodUid) -> bool {
     let ready = |pod: pleg_node::Report| pod.status.container_statuses.iter().all(|container| container.ready);
-    board.get(uid).is_some_and(ready)
+    reports.get(uid).is_some_and(ready)
 }

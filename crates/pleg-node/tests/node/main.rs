@@ -1,4 +1,4 @@
-//! A node on a simulated runtime: what runs is what is wanted, whatever happens.
+//! A node on a simulated runtime: whatever happens, what runs is what is desired.
 
 #![allow(
     missing_docs,

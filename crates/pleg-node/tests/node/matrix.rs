@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use pleg::PodUid;
-use pleg_node::status::{ContainerStatus, Phase, State};
+use pleg_node::status::{ApiContainerState, ApiContainerStatus, Phase};
 
 use crate::machine::{Machine, Running, is_ready, spec};
 
 /// What happens to the container of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Event {
-    /// It runs this, and that ends by itself.
+    /// It runs this, which exits by itself.
     Command(&'static str),
     LivenessFails,
     SandboxKilled,
@@ -19,16 +19,16 @@ enum Event {
     ImageMissing,
 }
 
-/// What becomes of it.
+/// What follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    /// It is started again, later and later, after an end with this code and reason.
+    /// It is restarted with back-off, after an exit with this code and reason.
     Again(i32, &'static str),
-    /// It is started again in a new sandbox.
+    /// It is restarted in a new sandbox.
     InNewSandbox,
-    /// The pod has ended, in this phase.
+    /// The pod has finished, in this phase.
     Ended(Phase, i32, &'static str),
-    /// It goes on as if nothing had happened.
+    /// It keeps running.
     Untouched,
     /// It is not started, and the pod waits for its image.
     Waits,
@@ -142,25 +142,26 @@ async fn cell(event: Event, policy: &str, outcome: Outcome) {
     machine.check();
 }
 
-fn app(node: &Running, uid: &PodUid) -> Option<ContainerStatus> {
-    Some(node.board.get(uid)?.status.container_statuses[0].clone())
+fn app(node: &Running, uid: &PodUid) -> Option<ApiContainerStatus> {
+    Some(node.reports.get(uid)?.status.container_statuses[0].clone())
 }
 
-fn ended_so(state: Option<&State>, code: i32, why: &str) -> bool {
-    matches!(state, Some(State::Terminated { exit_code, reason, .. }) if *exit_code == code && reason == why)
+fn ended_so(state: Option<&ApiContainerState>, code: i32, why: &str) -> bool {
+    matches!(state, Some(ApiContainerState::Terminated { exit_code, reason, .. }) if *exit_code == code && reason == why)
 }
 
 async fn check(machine: &Machine, node: &Running, uid: &PodUid, outcome: Outcome, what: &str) {
-    let phase = || node.board.get(uid).unwrap().status.phase;
+    let phase = || node.reports.get(uid).unwrap().status.phase;
     match outcome {
         Again(code, reason) => {
             node.until(what, |_| node.state(uid, "app") == "CrashLoopBackOff").await;
-            let is = |app: ContainerStatus| app.restart_count >= 3 && ended_so(app.last_state.as_ref(), code, reason);
+            let is =
+                |app: ApiContainerStatus| app.restart_count >= 3 && ended_so(app.last_state.as_ref(), code, reason);
             node.until(what, |_| app(node, uid).is_some_and(is)).await;
             assert_eq!(phase(), Phase::Running, "{what}");
         }
         InNewSandbox => {
-            let is = |app: ContainerStatus| app.ready && app.restart_count == 1;
+            let is = |app: ApiContainerStatus| app.ready && app.restart_count == 1;
             node.until(what, |_| app(node, uid).is_some_and(is)).await;
             let ready: Vec<_> = machine
                 .sandboxes()
@@ -179,7 +180,7 @@ async fn check(machine: &Machine, node: &Running, uid: &PodUid, outcome: Outcome
             assert!(!ready, "{what}: the sandbox is of no use any more");
         }
         Untouched => {
-            node.until(what, |board| is_ready(board, uid)).await;
+            node.until(what, |reports| is_ready(reports, uid)).await;
             tokio::time::sleep(Duration::from_mins(2)).await;
             let status = app(node, uid).unwrap();
             assert!(status.ready && status.restart_count == 0, "{what}: {status:?}");

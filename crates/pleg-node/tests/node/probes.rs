@@ -1,4 +1,4 @@
-//! Probes on the simulator: who fails is restarted or not ready, and at which time.
+//! Probes on the simulator: when a container is restarted, or not ready.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,12 +17,12 @@ fn app(probes: &str) -> String {
 }
 
 fn restarts(node: &Running, uid: &PodUid) -> u32 {
-    node.board
+    node.reports
         .get(uid)
         .map_or(0, |pod| pod.status.container_statuses[0].restart_count)
 }
 
-/// A server that says whether it is well.
+/// A server that reports its health.
 async fn server(well: Arc<AtomicBool>, asked: Arc<AtomicUsize>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -53,7 +53,7 @@ async fn who_is_not_alive_is_restarted() {
     let uid = node.want(&[app(probe)]).await.remove(0);
     node.until("two restarts", |_| restarts(&node, &uid) == 2).await;
     let attempts = machine.attempts(&uid);
-    // 5 s, then three times with 2 s between: it lives for 9 s, and a moment for being stopped.
+    // 5 s of delay, then three probes 2 s apart: it runs for 9 s, plus the time of its stop.
     let lived = (attempts[0].finished_at - attempts[0].started_at) as f64 / 1e9; // two clocks, a moment apart
     assert!((8.5..10.5).contains(&lived), "{lived}");
     assert_eq!(attempts[0].exit_code, 143);
@@ -74,11 +74,11 @@ async fn who_does_not_come_up_is_restarted_and_the_others_wait_for_it() {
     let uid = node.want(&[app(&probes)]).await.remove(0);
     node.until("a restart", |_| restarts(&node, &uid) >= 1).await;
     assert_eq!(asked.load(Ordering::Relaxed), 0, "not asked before it is up");
-    // One that comes up is asked at once.
+    // A container that starts is probed at once.
     let up = probes.replace("command: ['false']", "command: ['true']");
     let uid = node.want(&[app(&up)]).await.remove(0);
     node.until_ready(&uid).await;
-    assert!(node.board.get(&uid).unwrap().status.container_statuses[0].started);
+    assert!(node.reports.get(&uid).unwrap().status.container_statuses[0].started);
     assert!(asked.load(Ordering::Relaxed) >= 1);
     node.stop().await;
     machine.check();
@@ -96,17 +96,17 @@ async fn who_is_not_ready_is_left_alone() {
     let uid = node.want(&[app(&probe)]).await.remove(0);
     node.until("not ready", |_| node.state(&uid, "app") == "Running").await;
     tokio::time::sleep(Duration::from_mins(1)).await;
-    assert!(!is_ready(&node.board, &uid));
+    assert!(!is_ready(&node.reports, &uid));
     well.store(true, Ordering::Relaxed);
     node.until_ready(&uid).await;
     well.store(false, Ordering::Relaxed);
-    node.until("not ready again", |board| !is_ready(board, &uid)).await;
+    node.until("not ready again", |reports| !is_ready(reports, &uid)).await;
     assert_eq!((restarts(&node, &uid), machine.attempts(&uid).len()), (0, 1));
     node.stop().await;
     machine.check();
 }
 
-/// An answer that comes too late is none, and a command that hangs holds up nobody.
+/// A late answer is a failure, and a hanging command delays nothing else.
 #[tokio::test(start_paused = true)]
 async fn a_late_answer_is_a_bad_one() {
     let machine = Machine::start().await;
@@ -117,7 +117,7 @@ async fn a_late_answer_is_a_bad_one() {
     node.until("a restart", |_| restarts(&node, &uid) >= 1).await;
     let attempts = machine.attempts(&uid);
     let lived = (attempts[0].finished_at - attempts[0].started_at) as f64 / 1e9; // two clocks, a moment apart
-    // Asked at 0 and 5 s, given up at 7 s.
+    // Probed at 0 and 5 s, timed out at 7 s.
     assert!((6.5..8.5).contains(&lived), "{lived}");
     node.stop().await;
     machine.check();
@@ -127,12 +127,12 @@ async fn a_late_answer_is_a_bad_one() {
 async fn hooks_run_around_a_container() {
     let machine = Machine::start().await;
     let node = machine.node().await;
-    // A hook that fails: the container is killed, and tried again.
+    // A hook fails: the container is killed and restarted.
     let bad = app("lifecycle: {postStart: {exec: {command: [exit, '7']}}}");
     let uid = node.want(&[bad]).await.remove(0);
     node.until("the failure", |_| node.state(&uid, "app") == "PostStartHookError")
         .await;
-    // One that waits before the end: the container lives for that long.
+    // A pre-stop hook sleeps: the container runs for that long.
     let good = app("lifecycle: {preStop: {sleep: {seconds: 1}}}").replace("PeriodSeconds: 1", "PeriodSeconds: 9");
     let uid = node.want(&[good]).await.remove(0);
     node.until_ready(&uid).await;
@@ -140,13 +140,13 @@ async fn hooks_run_around_a_container() {
     node.want(&[]).await;
     node.until_gone().await;
     assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
-    // One that takes longer than any call: it is what the pod is not ready for.
+    // A post-start hook that takes longer than any call: the pod is not ready until it is done.
     let slow = app("lifecycle: {postStart: {sleep: {seconds: 900}}}");
     let began = tokio::time::Instant::now();
     let uid = node.want(&[slow]).await.remove(0);
     node.until_ready(&uid).await;
     assert!(began.elapsed() >= Duration::from_mins(15), "{:?}", began.elapsed());
-    // Those that get a page, of a server that says no: as with a kubelet any answer is good. Where nobody answers it is not.
+    // HTTP hooks: as in the kubelet, any response is a success, and no answer is a failure.
     let asked = Arc::new(AtomicUsize::new(0));
     let port = server(Arc::default(), Arc::clone(&asked)).await;
     let get = |port: u16| format!("{{httpGet: {{host: 127.0.0.1, port: {port}, path: /hook}}}}");

@@ -1,4 +1,4 @@
-//! `pleg node` goes and comes: what runs goes on, what happened is not forgotten, what went meanwhile ends.
+//! Restarts of `pleg node`: pods keep running, their history survives, and pods whose manifests were removed meanwhile terminate.
 
 use std::time::Duration;
 
@@ -14,31 +14,31 @@ async fn another_node_of_ours_adopts_what_runs() {
     let node = machine.node().await;
     let manifests: Vec<String> = (0..30).map(|n| pod(&format!("web-{n}"), "serve")).collect();
     let uids = node.want(&manifests).await;
-    node.until("30 pods", |board| uids.iter().all(|uid| is_ready(board, uid)))
+    node.until("30 pods", |reports| uids.iter().all(|uid| is_ready(reports, uid)))
         .await;
     let before = machine.sim.truth();
     node.stop().await;
-    assert_eq!(machine.sim.truth(), before, "what runs goes on");
+    assert_eq!(machine.sim.truth(), before, "pods keep running");
 
     let node = machine.node().await;
     node.want(&manifests).await;
-    node.until("30 pods", |board| uids.iter().all(|uid| is_ready(board, uid)))
+    node.until("30 pods", |reports| uids.iter().all(|uid| is_ready(reports, uid)))
         .await;
     assert_eq!(machine.sim.truth(), before, "nothing was touched");
 
-    // A manifest that went while we were away.
+    // A manifest was removed while the node was down.
     node.stop().await;
     let node = machine.node().await;
     node.want(&manifests[1..]).await;
     let gone =
         || machine.attempts(&uids[0]).is_empty() && !machine.sandboxes().iter().any(|s| s.uid == uids[0].as_str());
-    node.until("the forgotten one is gone", |_| gone()).await;
+    node.until("the removed one is gone", |_| gone()).await;
     assert_eq!(machine.running().len(), 29);
     node.stop().await;
     machine.check();
 }
 
-/// Exit codes and counts survive that the runtime forgets and that we are started again; what has ended for good stays ended.
+/// Exit codes and restart counts survive a restart of `pleg node` and removal from the runtime; a final exit stays final.
 #[tokio::test(start_paused = true)]
 async fn what_happened_is_not_forgotten() {
     let machine = Machine::start().await;
@@ -49,19 +49,19 @@ async fn what_happened_is_not_forgotten() {
     );
     let manifests = [pod("loop", "sleep-exit, 1s, '3'"), once];
     let uids = node.want(&manifests).await;
-    let restarts = |board: &pleg_node::PodReports| {
-        let report = board.get(&uids[0]);
+    let restarts = |reports: &pleg_node::PodReports| {
+        let report = reports.get(&uids[0]);
         report.map_or(0, |pod| pod.status.container_statuses[0].restart_count)
     };
-    node.until("a few restarts", |board| {
-        restarts(board) >= 3 && node.state(&uids[0], "app") == "CrashLoopBackOff"
+    node.until("a few restarts", |reports| {
+        restarts(reports) >= 3 && node.state(&uids[0], "app") == "CrashLoopBackOff"
     })
     .await;
     node.until_phase(&uids[1], Phase::Failed).await;
-    let count = restarts(&node.board);
+    let count = restarts(&node.reports);
     node.stop().await;
 
-    // Everything of both is cleaned away while nobody looks.
+    // Everything of both pods is removed while the node is down.
     for sandbox in machine.sandboxes() {
         machine.sim.world().stop_sandbox(&sandbox.id);
         machine.sim.world().remove_sandbox(&sandbox.id);
@@ -71,21 +71,21 @@ async fn what_happened_is_not_forgotten() {
     node.want(&manifests).await;
     node.until_phase(&uids[1], Phase::Failed).await;
     assert_eq!(node.state(&uids[1], "app"), "Terminated 7");
-    node.until("the next attempt", |board| restarts(board) == count + 1)
+    node.until("the next attempt", |reports| restarts(reports) == count + 1)
         .await;
     assert_eq!(machine.attempts(&uids[0])[0].attempt, count + 1);
     assert!(machine.attempts(&uids[1]).is_empty(), "it is not run again");
-    // A pod that is gone for good leaves nothing.
+    // A terminated pod leaves no history.
     node.want(&[]).await;
     node.until_gone().await;
     let again = node.want(&manifests[..1]).await;
     node.until_ready(&again[0]).await;
-    assert_eq!(restarts(&node.board), 0);
+    assert_eq!(restarts(&node.reports), 0);
     node.stop().await;
     machine.check();
 }
 
-/// A manifest that was edited while nobody looked: the old pod ends before the new one begins, as it does while we run.
+/// A manifest was edited while the node was down: the old pod terminates before the new one starts.
 #[tokio::test(start_paused = true)]
 async fn an_edit_while_we_were_away_runs_no_two_pods_of_one_name() {
     let machine = Machine::start().await;
@@ -102,16 +102,16 @@ async fn an_edit_while_we_were_away_runs_no_two_pods_of_one_name() {
 
     let node = machine.node().await;
     let new = node.want(&[version("v2")]).await.remove(0);
-    node.until("the new one", |board| {
+    node.until("the new one", |reports| {
         assert!(!(machine.runs(&old) && machine.runs(&new)), "both run");
-        machine.runs(&new) && is_ready(board, &new)
+        machine.runs(&new) && is_ready(reports, &new)
     })
     .await;
     node.stop().await;
     machine.check();
 }
 
-/// The same of a pod whose sandbox was replaced, so that it has two; and of one that was adopted while another manifest could not be read.
+/// The same for a pod with two sandboxes, and for one that was adopted while a source was incomplete.
 #[tokio::test(start_paused = true)]
 async fn an_edit_ends_a_pod_with_two_sandboxes_and_one_that_was_adopted() {
     let machine = Machine::start().await;
@@ -122,9 +122,9 @@ async fn an_edit_ends_a_pod_with_two_sandboxes_and_one_that_was_adopted() {
         spec("web", &spec_of)
     };
     let replaced = async |node: &Running, old: &PodUid, new: &PodUid| {
-        node.until("the new one", |board| {
+        node.until("the new one", |reports| {
             assert!(!(machine.runs(old) && machine.runs(new)), "both run");
-            machine.runs(new) && is_ready(board, new) && board.pods().len() == 1
+            machine.runs(new) && is_ready(reports, new) && reports.pods().len() == 1
         })
         .await;
         assert!(!machine.sandboxes().iter().any(|sandbox| sandbox.uid == old.as_str()));
@@ -134,8 +134,8 @@ async fn an_edit_ends_a_pod_with_two_sandboxes_and_one_that_was_adopted() {
     node.until_ready(&first).await;
     let sandbox = machine.sandboxes().remove(0);
     machine.sim.world().stop_sandbox(&sandbox.id);
-    node.until("another sandbox", |board| {
-        machine.sandboxes().len() == 2 && machine.runs(&first) && is_ready(board, &first)
+    node.until("another sandbox", |reports| {
+        machine.sandboxes().len() == 2 && machine.runs(&first) && is_ready(reports, &first)
     })
     .await;
     node.stop().await;
@@ -144,7 +144,7 @@ async fn an_edit_ends_a_pod_with_two_sandboxes_and_one_that_was_adopted() {
     replaced(&node, &first, &second).await;
     node.stop().await;
 
-    // Adopted; that not everything could be read keeps what was found from being called unwanted.
+    // An incomplete source keeps existing pods from being terminated as orphans.
     let node = machine.node().await;
     let incomplete = |text: &str| Snapshot {
         complete: false,
@@ -159,8 +159,8 @@ async fn an_edit_ends_a_pod_with_two_sandboxes_and_one_that_was_adopted() {
     machine.check();
 }
 
-/// A manifest that went while nobody looked: its pod ends as the manifest said, and its directories go too, also if the pod itself is
-/// gone already.
+/// A manifest was removed while the node was down: its pod terminates as the manifest said, and its directories are removed, even if the
+/// pod itself is already gone.
 #[tokio::test(start_paused = true)]
 async fn a_manifest_that_went_while_we_were_away_is_remembered_to_the_end() {
     let machine = Machine::start().await;
@@ -170,7 +170,7 @@ async fn a_manifest_that_went_while_we_were_away_is_remembered_to_the_end() {
     );
     let node = machine.node().await;
     let uids = node.want(&[slow, pod("gone", "serve")]).await;
-    node.until("both", |board| uids.iter().all(|uid| is_ready(board, uid)))
+    node.until("both", |reports| uids.iter().all(|uid| is_ready(reports, uid)))
         .await;
     node.stop().await;
     let sandbox = machine
@@ -184,17 +184,17 @@ async fn a_manifest_that_went_while_we_were_away_is_remembered_to_the_end() {
     let node = machine.node().await;
     let began = tokio::time::Instant::now();
     node.want(&[]).await;
-    node.until("nothing is left", |board| {
-        board.pods().is_empty() && machine.sandboxes().is_empty() && logs() == 0
+    node.until("nothing is left", |reports| {
+        reports.pods().is_empty() && machine.sandboxes().is_empty() && logs() == 0
     })
     .await;
     let took = began.elapsed();
-    assert!(took >= Duration::from_secs(40), "its hook had its time: {took:?}");
+    assert!(took >= Duration::from_secs(40), "its hook ran to its end: {took:?}");
     node.stop().await;
     machine.check();
 }
 
-/// A source that has not spoken yet may want the pod that runs: the other one of that name waits for its word.
+/// A source that has not sent a snapshot yet may desire the running pod: another pod of that name waits for it.
 #[tokio::test(start_paused = true)]
 async fn the_running_one_of_two_keeps_its_name_across_a_restart() {
     let machine = Machine::start().await;
@@ -213,15 +213,15 @@ async fn the_running_one_of_two_keeps_its_name_across_a_restart() {
     assert!(machine.runs(&running) && !machine.runs(&other));
     assert_eq!(machine.attempts(&running).len(), 1, "it was never touched");
     assert!(
-        node.board.complaints()[0].what.contains("is refused"),
+        node.reports.problems()[0].what.contains("is refused"),
         "{:?}",
-        node.board.complaints()
+        node.reports.problems()
     );
     node.stop().await;
     machine.check();
 }
 
-/// A pod that is removed and wanted again before it has ended is another one of the same content: what ends of it takes nothing with it.
+/// A pod is removed and desired again before it has terminated: the terminating one does not delete the stored manifest of the new one.
 #[tokio::test(start_paused = true)]
 async fn what_comes_back_while_it_ends_is_in_the_state_file() {
     let machine = Machine::start().await;
@@ -234,11 +234,11 @@ async fn what_comes_back_while_it_ends_is_in_the_state_file() {
     node.until_ready(&uid).await;
     node.want(&[]).await;
     node.want(std::slice::from_ref(&slow)).await;
-    let back = |board: &pleg_node::PodReports| {
-        let runs = board
+    let back = |reports: &pleg_node::PodReports| {
+        let runs = reports
             .get(&uid)
             .is_some_and(|pod| pod.goal == pleg_node::reconcile::decide::Goal::Run);
-        runs && is_ready(board, &uid)
+        runs && is_ready(reports, &uid)
     };
     node.until("it is back", back).await;
     node.stop().await;

@@ -1,12 +1,17 @@
-//! The environment of a container, and `$(NAME)` wherever Kubernetes replaces it.
+//! The environment of a container, and the expansion of `$(NAME)`.
 
 use std::net::IpAddr;
 
-use super::Node;
+use super::NodeConfig;
 use crate::manifest::{Container, EnvValue, Pod, PodField};
 
-/// The variables, in order; of several with one name the last one counts, in its place.
-pub(super) fn environment(node: &Node, pod: &Pod, container: &Container, ips: &[IpAddr]) -> Vec<(String, String)> {
+/// The variables, in order. Of several with one name only the last one is kept.
+pub(super) fn environment(
+    node: &NodeConfig,
+    pod: &Pod,
+    container: &Container,
+    ips: &[IpAddr],
+) -> Vec<(String, String)> {
     let mut environment: Vec<(String, String)> = Vec::new();
     for var in &container.env {
         let value = match &var.value {
@@ -19,7 +24,7 @@ pub(super) fn environment(node: &Node, pod: &Pod, container: &Container, ips: &[
     environment
 }
 
-fn value_of(node: &Node, pod: &Pod, field: &PodField, ips: &[IpAddr]) -> String {
+fn value_of(node: &NodeConfig, pod: &Pod, field: &PodField, ips: &[IpAddr]) -> String {
     let first = |ips: &[IpAddr]| ips.first().map(ToString::to_string).unwrap_or_default();
     match field {
         PodField::Name => pod.id.name.to_string(),
@@ -34,7 +39,7 @@ fn value_of(node: &Node, pod: &Pod, field: &PodField, ips: &[IpAddr]) -> String 
     }
 }
 
-/// Replaces `$(NAME)` by the variable's value. One that is not there stays as it is written, and `$$` is one `$`.
+/// Replaces `$(NAME)` by the value of the variable. An unknown one is left as it is, and `$$` becomes `$`.
 pub(super) fn expand(text: &str, environment: &[(String, String)]) -> String {
     let mut expanded = String::with_capacity(text.len());
     let mut rest = text;
@@ -74,7 +79,7 @@ mod tests {
             ("plain", "plain"),
             ("$(A)", "1"),
             ("x$(A)y$(A)", "x1y1"),
-            // What was replaced is not looked at again.
+            // Values are not expanded again.
             ("$(B_2)", "$(A)"),
             ("$(NO)", "$(NO)"),
             ("$$(A)", "$(A)"),

@@ -1,13 +1,13 @@
-//! The requests to a runtime, from a manifest. Pure: paths are named here, not made.
+//! CRI requests from a manifest. Pure: paths are named here, not created.
 //!
-//! Labels, annotations and paths of logs are the kubelet's, so that tools that know a kubelet's node (crictl, log shippers) know this
-//! one. What is left out of a message is left to the runtime: an absent DNS configuration is the host's.
+//! Labels, annotations and log paths are those of the kubelet, so that its tools (crictl, log shippers) work here too. Without a DNS
+//! configuration, a runtime uses the host's.
 //!
 //! | module | job |
 //! |---|---|
 //! | `env` | the environment, and `$(NAME)` in it, in commands and arguments |
-//! | `resources` | limits of the cgroup, and who is killed first when memory is short |
-//! | `security` | as whom, with which capabilities, in which namespaces |
+//! | `resources` | limits of the cgroup, and the OOM score |
+//! | `security` | user, capabilities, namespaces |
 
 mod env;
 mod resources;
@@ -24,9 +24,9 @@ use pleg_cri::v1;
 
 use crate::manifest::{Container, Dns, DnsConfig, NodeName, Pod, Propagation, Protocol, Role, Volume};
 
-pub use security::check_user;
+pub use security::{RunAsNonRootError, check_user};
 
-/// The label that says whose pod it is: only those that carry it are ours to touch.
+/// The label with the name of the node that owns a pod. Pods without it are never touched.
 pub const NODE_LABEL: &str = "io.pleg.node";
 
 const POD_NAME: &str = "io.kubernetes.pod.name";
@@ -34,48 +34,48 @@ const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
 const POD_UID: &str = "io.kubernetes.pod.uid";
 const CONTAINER_NAME: &str = "io.kubernetes.container.name";
 
-/// What requests depend on beside the manifest.
+/// The configuration of a node: what requests depend on besides the manifest.
 #[derive(Debug, Clone)]
-pub struct Node {
+pub struct NodeConfig {
     /// Its name.
     pub name: NodeName,
     /// Its addresses.
     pub ips: Vec<IpAddr>,
     /// Its memory, in bytes.
     pub memory: u64,
-    /// Where containers' output goes: `/var/log/pods`.
+    /// The directory of container logs: `/var/log/pods`.
     pub logs: PathBuf,
-    /// Where pods' own directories are: `/var/lib/pleg/pods`.
+    /// The directory of pod directories: `/var/lib/pleg/pods`.
     pub pods: PathBuf,
-    /// How cgroups of pods are called.
+    /// How cgroups of pods are named.
     pub cgroups: Cgroups,
     /// The name, at the top of the hierarchy, below which all cgroups of pods are.
     pub cgroup_root: String,
-    /// Where the host shows its cgroups: `/sys/fs/cgroup`.
+    /// Where cgroups are mounted: `/sys/fs/cgroup`.
     pub cgroup_mount: PathBuf,
-    /// Where the host looks up names, for pods that want that and more.
+    /// The DNS configuration of the host, for pods that add to it.
     pub dns: DnsConfig,
 }
 
-/// How the runtime wants cgroups to be called.
+/// How the runtime expects cgroups to be named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Cgroups {
-    /// By a path.
+    /// As a path.
     #[default]
     Path,
-    /// By a slice of systemd's.
+    /// As a systemd slice.
     Systemd,
 }
 
-impl Node {
-    /// The directory of a pod's logs.
+impl NodeConfig {
+    /// The log directory of a pod.
     pub fn log_directory(&self, pod: &Pod) -> PathBuf {
-        // Names have no underscore, so this is read back in one way only.
+        // Names have no underscore, so this is unambiguous.
         let name = format!("{}_{}_{}", pod.id.namespace, pod.id.name, pod.id.uid);
         self.logs.join(name)
     }
 
-    /// The directory of a pod's own things.
+    /// The directory of a pod.
     pub fn pod_directory(&self, uid: &PodUid) -> PathBuf {
         self.pods.join(uid.as_str())
     }
@@ -94,17 +94,17 @@ impl Node {
         })
     }
 
-    /// The cgroup of a pod, as the runtime is told.
+    /// The cgroup of a pod, as the runtime expects it.
     pub fn cgroup(&self, pod: &Pod) -> String {
         let root = &self.cgroup_root;
         match self.cgroups {
             Cgroups::Path => format!("/{root}/pod{}", pod.id.uid),
-            // Dashes are levels to systemd; a UID has none.
+            // systemd takes dashes for levels; a UID has none.
             Cgroups::Systemd => format!("{root}-pod{}.slice", pod.id.uid),
         }
     }
 
-    /// What a sandbox is made from.
+    /// The configuration of a sandbox.
     pub fn sandbox_config(&self, pod: &Pod, attempt: u32) -> v1::PodSandboxConfig {
         let spec = &pod.spec;
         let mut labels: HashMap<String, String> = pod.labels.clone().into_iter().collect();
@@ -121,7 +121,7 @@ impl Node {
                 namespace: pod.id.namespace.to_string(),
                 attempt,
             }),
-            // On the host's network the host's name is the pod's.
+            // With hostNetwork, the host name is the host's.
             hostname: if spec.host_network {
                 String::new()
             } else {
@@ -144,7 +144,7 @@ impl Node {
         }
     }
 
-    /// What a container is made from. `image` is what the runtime calls its image; `ips` are the pod's.
+    /// The configuration of a container. `image` is the runtime's id of its image; `ips` are those of the pod.
     pub fn container_config(
         &self,
         pod: &Pod,
@@ -197,7 +197,7 @@ impl Node {
         }
     }
 
-    /// What every object of a pod carries.
+    /// The labels of every object of a pod.
     fn labels(&self, pod: &Pod) -> HashMap<String, String> {
         HashMap::from([
             (POD_NAME.to_owned(), pod.id.name.to_string()),
@@ -239,7 +239,7 @@ impl Node {
     }
 }
 
-/// What the host has, and what the pod wants beside it. An option of the pod's replaces the host's of that name.
+/// The DNS configuration of the host with that of the pod added. An option of the pod replaces the host's of that name.
 fn merged(host: &DnsConfig, pod: &DnsConfig) -> DnsConfig {
     let mut all = host.clone();
     let name = |option: &str| option.split(':').next().unwrap_or(option).to_owned();
@@ -250,29 +250,29 @@ fn merged(host: &DnsConfig, pod: &DnsConfig) -> DnsConfig {
     all.options
         .retain(|old| !pod.options.iter().any(|new| name(new) == name(old)));
     all.options.extend(pod.options.iter().cloned());
-    // What the C library looks at.
+    // The limits of the C library.
     all.servers.truncate(3);
     all.searches.truncate(32);
     all
 }
 
-/// The name of the host in a pod.
+/// The host name of a pod.
 fn hostname(pod: &Pod) -> String {
     if let Some(name) = &pod.spec.hostname {
         return name.clone();
     }
-    // Linux takes no more, and a cut may leave an end that DNS does not.
+    // The limit of Linux. The cut may leave an end that is not valid in DNS.
     let cut: String = pod.id.name.chars().take(63).collect();
     cut.trim_end_matches(['-', '.']).to_owned()
 }
 
-/// The path of an attempt's log, beneath the pod's.
+/// The path of the log of an attempt, below the pod's log directory.
 pub fn log_path(container: &str, attempt: u32) -> String {
     format!("{container}/{attempt}.log")
 }
 
 fn port_mappings(pod: &Pod) -> Vec<v1::PortMapping> {
-    // Init containers have ended when anybody asks, but sidecars have not.
+    // Init containers have exited before the pod serves; sidecars have not.
     let containers = pod
         .spec
         .all_containers()
@@ -294,7 +294,7 @@ fn port_mappings(pod: &Pod) -> Vec<v1::PortMapping> {
     ports.filter_map(mapping).collect()
 }
 
-/// A path as a message has it. Ours are made of texts.
+/// A path in a request. All our paths are valid UTF-8.
 fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }

@@ -1,28 +1,28 @@
-//! Limits of a container's cgroup, and who is killed first when memory is short.
+//! Limits of a container's cgroup, and its OOM score: which containers are killed first when memory is short.
 
 use pleg_cri::v1;
 
 use crate::manifest::{Container, Pod, Quantity};
 use crate::status::{QosClass, qos_class};
 
-/// The period in which CPU is measured out, in microseconds.
+/// The CPU period, in microseconds.
 const PERIOD: i64 = 100_000;
-/// The kernel takes no smaller quota.
-const LEAST_QUOTA: i64 = 1_000;
-/// The kernel takes no smaller and no larger weight.
+/// The smallest quota that the kernel accepts.
+const MIN_QUOTA: i64 = 1_000;
+/// The weights that the kernel accepts.
 const SHARES: std::ops::RangeInclusive<i64> = 2..=262_144;
-/// Who is promised all it may use is killed after everybody else.
+/// The OOM score of guaranteed pods: they are killed last.
 const GUARANTEED_SCORE: i64 = -997;
 
-/// A container's limits on a node with that much memory.
+/// The limits of a container on a node with that much memory.
 pub(super) fn of(pod: &Pod, container: &Container, memory: u64) -> v1::LinuxContainerResources {
     let resources = &container.resources;
     let units = |quantity: Option<Quantity>| quantity.map_or(0, Quantity::units);
-    let quota = |limit: Quantity| (limit.milli().saturating_mul(PERIOD) / 1000).max(LEAST_QUOTA);
+    let quota = |limit: Quantity| (limit.milli().saturating_mul(PERIOD) / 1000).max(MIN_QUOTA);
     let request = resources.cpu_request.map_or(0, Quantity::milli);
     v1::LinuxContainerResources {
         cpu_period: PERIOD,
-        // Nothing is no limit.
+        // A limit of zero is no limit.
         cpu_quota: resources.cpu_limit.filter(|limit| limit.milli() > 0).map_or(0, quota),
         cpu_shares: (request.saturating_mul(1024) / 1000).clamp(*SHARES.start(), *SHARES.end()),
         memory_limit_in_bytes: units(resources.memory_limit),
@@ -31,7 +31,7 @@ pub(super) fn of(pod: &Pod, container: &Container, memory: u64) -> v1::LinuxCont
     }
 }
 
-/// The kubelet's policy: the more of the node's memory is promised to a container, the later it is killed.
+/// The kubelet's policy: the larger the memory request of a container, the later it is killed.
 fn score(pod: &Pod, request: i64, memory: u64) -> i64 {
     if pod.spec.node_critical {
         return GUARANTEED_SCORE;
@@ -42,7 +42,7 @@ fn score(pod: &Pod, request: i64, memory: u64) -> i64 {
         QosClass::Burstable => {
             let share = i128::from(request) * 1000 / i128::from(memory.max(1));
             let score = 1000 - i64::try_from(share).unwrap_or(1000);
-            // Never as good as those who are promised all, never as bad as those who are promised nothing.
+            // Always between guaranteed and best-effort pods.
             score.clamp(1000 + GUARANTEED_SCORE, 999)
         }
     }

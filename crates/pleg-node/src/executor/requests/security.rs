@@ -1,10 +1,10 @@
-//! As whom a container runs, with which capabilities, in which namespaces.
+//! User, capabilities and namespaces of a container.
 
 use pleg_cri::v1;
 
-use crate::manifest::{Container, Pod, Processes, Seccomp};
+use crate::manifest::{Container, PidNamespace, Pod, Seccomp};
 
-/// What a container that is not privileged must not see. A runtime that is told nothing would show it.
+/// Paths that are hidden from containers that are not privileged. Without this, a runtime shows them.
 const MASKED: [&str; 12] = [
     "/proc/asound",
     "/proc/acpi",
@@ -19,18 +19,18 @@ const MASKED: [&str; 12] = [
     "/sys/firmware",
     "/sys/devices/virtual/powercap",
 ];
-/// What it must not write to.
+/// Paths that are read-only for them.
 const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// Why a container must not be made.
+/// Why a container with `runAsNonRoot` is not created.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NotAllowed {
-    /// It would be root.
+pub enum RunAsNonRootError {
+    /// It would run as root.
     #[error(
         "container {0} has runAsNonRoot set but would run as root: set runAsUser, or use an image with a non-root user"
     )]
     Root(String),
-    /// Nobody can tell.
+    /// The user of its image has a name, which may be that of root.
     #[error(
         "container {0} has runAsNonRoot set and its image user {user} may be root: set runAsUser to a numeric UID",
         user = pleg_cri::error::quoted(.1)
@@ -38,19 +38,19 @@ pub enum NotAllowed {
     Named(String, String),
 }
 
-/// Whether the container may run as the user it would have. `image` is what the runtime says about its image.
-pub fn check_user(pod: &Pod, container: &Container, image: &v1::Image) -> Result<(), NotAllowed> {
+/// Checks `runAsNonRoot` against the user that the container would have. `image` is the status of its image.
+pub fn check_user(pod: &Pod, container: &Container, image: &v1::Image) -> Result<(), RunAsNonRootError> {
     let (own, shared) = (&container.security, &pod.spec.security);
     if own.run_as_non_root.or(shared.run_as_non_root) != Some(true) {
         return Ok(());
     }
-    let root = || Err(NotAllowed::Root(container.name.clone()));
+    let root = || Err(RunAsNonRootError::Root(container.name.clone()));
     let wanted = own.run_as_user.or(shared.run_as_user);
     match wanted.or(image.uid.as_ref().map(|uid| uid.value)) {
         Some(0) => root(),
         Some(_) => Ok(()),
         None if image.username.is_empty() => root(),
-        None => Err(NotAllowed::Named(container.name.clone(), image.username.clone())),
+        None => Err(RunAsNonRootError::Named(container.name.clone(), image.username.clone())),
     }
 }
 
@@ -61,9 +61,9 @@ pub(super) fn of_sandbox(pod: &Pod) -> v1::LinuxSandboxSecurityContext {
         run_as_user: security.run_as_user.map(number),
         run_as_group: security.run_as_group.map(number),
         supplemental_groups: security.supplemental_groups.clone(),
-        // A sandbox for a privileged container has to be one too.
+        // A privileged container needs a privileged sandbox.
         privileged: pod.spec.all_containers().any(|container| container.security.privileged),
-        // Whatever containers are allowed, the sandbox itself needs no more than this.
+        // The sandbox itself needs no more than this, whatever its containers may do.
         seccomp: Some(profile(Seccomp::RuntimeDefault)),
         ..Default::default()
     }
@@ -106,9 +106,9 @@ fn namespaces(pod: &Pod) -> v1::NamespaceOption {
         v1::NamespaceMode::Pod
     };
     let pid = match pod.spec.processes {
-        Processes::Container => v1::NamespaceMode::Container,
-        Processes::Pod => v1::NamespaceMode::Pod,
-        Processes::Host => v1::NamespaceMode::Node,
+        PidNamespace::Container => v1::NamespaceMode::Container,
+        PidNamespace::Pod => v1::NamespaceMode::Pod,
+        PidNamespace::Host => v1::NamespaceMode::Node,
     };
     v1::NamespaceOption {
         network: network.into(),

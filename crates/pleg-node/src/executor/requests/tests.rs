@@ -1,12 +1,12 @@
-//! Whole requests, as snapshots; and what they must never be.
+//! Complete requests, as snapshots; and what they must never contain.
 
 use v1::NamespaceMode::{Container as PerContainer, Node as Host, Pod as PerPod};
 
 use super::*;
 use crate::testing::pod;
 
-fn node() -> Node {
-    Node {
+fn node() -> NodeConfig {
+    NodeConfig {
         name: NodeName::new("n").unwrap(),
         ips: vec!["192.0.2.1".parse().unwrap()],
         memory: 8 << 30,
@@ -23,7 +23,7 @@ fn node() -> Node {
     }
 }
 
-/// Maps in an order that stays.
+/// Maps in a stable order.
 fn sorted<K: Clone + Ord, V: Clone>(map: &HashMap<K, V>) -> std::collections::BTreeMap<K, V> {
     map.clone().into_iter().collect()
 }
@@ -103,7 +103,7 @@ fn the_host_is_shared_only_if_asked_for() {
     assert_eq!((masked(0), masked(1)), (12, 0));
 }
 
-/// Whatever a manifest labels itself, whose pod it is is said by us.
+/// A manifest cannot set the label of the owner.
 #[test]
 fn labels_of_ours_cannot_be_taken() {
     let text = "{apiVersion: v1, kind: Pod, metadata: {name: p, labels: {io.kubernetes.pod.uid: stolen, io.pleg.node: other, app: x}}, \

@@ -1,10 +1,10 @@
-//! The table of refusals: one change, one problem, in these words.
+//! The table of refusals: one change, one problem, with this message.
 
 use super::{FULL, read_text};
 
-/// What is changed, into what, and what is said then.
+/// What is changed, into what, and the problem.
 const ROWS: &[(&str, &str, &str)] = &[
-    // Fields that exist and that we do not have.
+    // Fields of Kubernetes that are not supported.
     (
         "preStop: {exec: {command: [drain]}}",
         "preStop: {exec: {command: [drain]}, tcpSocket: {port: 80}}",
@@ -61,7 +61,7 @@ const ROWS: &[(&str, &str, &str)] = &[
         "{type: RuntimeDefault, localhostProfile: x}",
         "spec.securityContext.seccompProfile.localhostProfile: field is not supported by pleg node; remove it",
     ),
-    // Fields that nobody has.
+    // Unknown fields.
     (
         "restartPolicy: OnFailure",
         "restartPolicy: OnFailure\n  restartpolicy: Never",
@@ -139,7 +139,7 @@ const ROWS: &[(&str, &str, &str)] = &[
         "scheme: GOPHER,",
         r#"spec.containers[0].livenessProbe.httpGet.scheme: "GOPHER" is not valid; expected HTTP or HTTPS"#,
     ),
-    // What does not go together.
+    // Combinations that are not valid.
     (
         "preStop: {exec: {command: [drain]}}",
         "preStop: {exec: {command: [drain]}, httpGet: {port: 80}}",
@@ -232,7 +232,7 @@ const ROWS: &[(&str, &str, &str)] = &[
         "fieldPath: spec.serviceAccountName,",
         r#"spec.containers[0].env[2].valueFrom.fieldRef.fieldPath: "spec.serviceAccountName" is not supported; expected metadata.name, .namespace, .uid, .labels['…'] or .annotations['…'], spec.nodeName, status.hostIP, .podIP or .podIPs"#,
     ),
-    // Names and paths that lead elsewhere.
+    // Names and paths that would lead elsewhere.
     (
         "name: web\n",
         "name: ../../etc\n",
@@ -280,7 +280,7 @@ const ROWS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// FULL with one change has exactly one problem, and says so in these words.
+/// FULL with one change has exactly one problem, with this message.
 #[test]
 fn refusals_name_the_field() {
     for (from, to, problem) in ROWS {

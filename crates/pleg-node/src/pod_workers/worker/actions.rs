@@ -1,4 +1,4 @@
-//! What a worker does: begins an action, and notes how it went.
+//! Starts the actions of a decision, and records how they went.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,212 +8,246 @@ use pleg_cri::error::seconds;
 use tokio::time::{Instant, timeout_at};
 use tracing::{info, warn};
 
-use super::{Acted, Acting, Worker};
-use crate::executor::{Done, Failed, POST_START_HOOK};
+use super::{Done, PodWorker, Running, StartSlot};
+use crate::error::with_causes;
+use crate::executor::{ActionError, ActionOutcome};
 use crate::manifest::Role;
-use crate::reconcile::decide::Action;
-use crate::reconcile::history::Failure;
+use crate::reconcile::action::Action;
+use crate::reconcile::backoff::{StartFailure, doubling};
 use crate::reconcile::observed::newest_first;
 
-/// What could not be ended or removed is tried again after this long, and twice as long with each failure in a row.
+/// Delay before a failed stop or removal is retried, and its maximum; doubles with each failure in a row.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// A pod that takes longer than this to come up lets the next one begin.
-const SLOT: Duration = Duration::from_secs(3);
+/// A pod that takes longer than this to start lets the next one start.
+const START_SLOT: Duration = Duration::from_secs(3);
 
-impl Worker {
-    /// Until when an action is left alone because it failed a moment ago.
-    pub(super) fn paused(&self, action: &Action) -> Option<Instant> {
-        let (_, until) = self.pauses.get(ended_by(action)?)?;
-        Some(*until).filter(|until| *until > Instant::now())
+impl PodWorker {
+    /// When an action that failed a moment ago is retried; none if it may be started now.
+    pub(super) fn retry_at(&self, action: &Action) -> Option<Instant> {
+        let (_, at) = self.retries.get(action.stopped_object()?)?;
+        Some(*at).filter(|at| *at > Instant::now())
     }
 
-    /// What is gone needs no pause any more.
-    pub(super) fn forget_pauses(&mut self, status: &PodStatus) {
-        self.pauses.retain(|id, _| {
-            let sandbox = status.sandboxes.iter().any(|sandbox| sandbox.id.as_str() == id);
-            sandbox || status.containers.iter().any(|container| container.id.as_str() == id)
+    /// Forgets failed stops and removals of objects that are gone.
+    pub(super) fn forget_retries(&mut self, status: &PodStatus) {
+        self.retries.retain(|id, _| {
+            let is_sandbox = status.sandboxes.iter().any(|sandbox| sandbox.id.as_str() == id);
+            is_sandbox || status.containers.iter().any(|container| container.id.as_str() == id)
         });
     }
 
-    pub(super) fn begin(&mut self, action: Action, status: &PodStatus, acting: &mut Acting) {
-        info!(pod = %self.pod.id, "{}", describe(&action));
-        match &action {
-            Action::RemoveContainer { id, .. } => _ = self.busy.removals.insert(id.clone()),
-            Action::RemoveOldSandbox(id) => _ = self.busy.old_sandboxes.insert(id.clone()),
-            Action::Start { name, .. } | Action::Kill { name, .. } => _ = self.busy.containers.insert(name.clone()),
-            Action::RunSandbox { .. } | Action::StopSandbox(_) | Action::RemoveSandbox(_) => self.at_sandbox += 1,
-        }
-        self.note(&action, status);
+    pub(super) fn start_action(&mut self, action: Action, status: &PodStatus, running: &mut Running) {
+        self.log_start(&action);
+        self.set_in_flight(&action, true);
+        self.record_intent(&action, status);
         let newest = newest_first(status).into_iter().next();
         let attempt = newest.map_or(0, |sandbox| sandbox.attempt);
         let ips = newest.map(|sandbox| sandbox.ips.clone()).unwrap_or_default();
-        let (hands, pod, cancel) = (self.shared.hands.clone(), Arc::clone(&self.pod), self.ending.clone());
-        // A pod takes its place with its sandbox, and keeps it until its containers are up.
-        let starts = matches!(action, Action::RunSandbox { .. }).then(|| Arc::clone(&self.shared.starts));
-        acting.push(Box::pin(async move {
+        let (executor, pod) = (self.context.executor.clone(), Arc::clone(&self.pod));
+        let cancel = self.terminating.clone();
+        // A pod takes a start slot with its sandbox, and keeps it until its containers run.
+        let starts = matches!(action, Action::RunSandbox { .. }).then(|| Arc::clone(&self.context.starts));
+        running.push(Box::pin(async move {
             let Some(starts) = starts else {
-                return (hands.act(&pod, action, attempt, &ips, &cancel).await, None);
+                return (executor.execute(&pod, action, attempt, &ips, &cancel).await, None);
             };
-            let place = tokio::select! {
-                place = starts.acquire_owned() => place.ok(),
-                () = cancel.cancelled() => {
-                    let (made, result) = (false, Err(Failed::cancelled()));
-                    return (Done { action, made, result }, None);
-                }
+            let permit = tokio::select! {
+                permit = starts.acquire_owned() => permit.ok(),
+                () = cancel.cancelled() => return (ActionOutcome::cancelled(action), None),
             };
-            let ends = Instant::now() + SLOT;
-            let mut acting = std::pin::pin!(hands.act(&pod, action, attempt, &ips, &cancel));
-            if let Ok(done) = timeout_at(ends, &mut acting).await {
-                (done, place.map(|place| (place, ends)))
+            let ends = Instant::now() + START_SLOT;
+            let mut executing = std::pin::pin!(executor.execute(&pod, action, attempt, &ips, &cancel));
+            if let Ok(outcome) = timeout_at(ends, &mut executing).await {
+                (outcome, permit.map(|permit| (permit, ends)))
             } else {
-                // The runtime takes its time with this one: the next one may begin.
-                drop(place);
-                (acting.await, None)
+                // The runtime is slow with this pod: the next one may start.
+                drop(permit);
+                (executing.await, None)
             }
         }));
     }
 
-    /// Notes what an action is about to do: should it take effect without our learning of it, the next decision knows.
-    fn note(&mut self, action: &Action, status: &PodStatus) {
-        let now = self.shared.clock.now();
+    fn set_in_flight(&mut self, action: &Action, starts: bool) {
+        fn set<T: Ord + Clone>(set: &mut std::collections::BTreeSet<T>, item: &T, insert: bool) {
+            if insert {
+                set.insert(item.clone());
+            } else {
+                set.remove(item);
+            }
+        }
         match action {
-            Action::Kill { id, name, why, .. } => {
-                self.shared.metrics.kill(*why);
+            Action::RemoveContainer { id, .. } => set(&mut self.in_flight.removals, id, starts),
+            Action::RemoveOldSandbox(id) => set(&mut self.in_flight.old_sandboxes, id, starts),
+            Action::Start { name, .. } | Action::Kill { name, .. } => {
+                set(&mut self.in_flight.containers, name, starts);
+            }
+            Action::RunSandbox { .. } | Action::StopSandbox(_) | Action::RemoveSandbox(_) if starts => {
+                self.sandbox_actions += 1;
+            }
+            Action::RunSandbox { .. } | Action::StopSandbox(_) | Action::RemoveSandbox(_) => self.sandbox_actions -= 1,
+        }
+    }
+
+    /// Records what an action is about to do, so that the next decision knows even if the action takes effect and its answer is lost.
+    fn record_intent(&mut self, action: &Action, status: &PodStatus) {
+        let now = self.context.clock.now();
+        match action {
+            Action::Kill { id, name, reason, .. } => {
+                self.context.metrics.kill(*reason);
                 let killed = status.containers.iter().find(|container| container.id == *id);
-                if let (Some(killed), true) = (killed, why.replaces()) {
-                    let memory = self.memory.containers.entry(name.clone()).or_default();
-                    memory.replacing(killed.attempt);
+                if let (Some(killed), true) = (killed, reason.is_replacement()) {
+                    self.history.container_mut(name).record_replacement(killed.attempt);
                 }
             }
             Action::Start {
                 name,
                 attempt,
                 sandbox,
-                made,
+                created,
             } => {
-                let memory = self.memory.containers.entry(name.clone()).or_default();
-                memory.making(*attempt, sandbox);
-                if made.is_none() {
-                    memory.starting(now);
+                let history = self.history.container_mut(name);
+                history.record_sandbox(*attempt, sandbox);
+                if created.is_none() {
+                    history.record_start(now);
                 }
             }
             _ => {}
         }
     }
 
-    /// Notes how an action went.
-    pub(super) fn acted(&mut self, (done, slot): Acted) {
-        let now = self.shared.clock.now();
-        if slot.is_some() {
-            self.slot = slot;
+    /// Records how an action went. `last` if no other action is in flight.
+    pub(super) fn on_done(&mut self, (outcome, slot): Done, last: bool) {
+        self.set_in_flight(&outcome.action, false);
+        if let Some(slot) = slot {
+            self.start_slot = Some(slot);
         }
-        match &done.action {
-            Action::RemoveContainer { id, .. } => _ = self.busy.removals.remove(id),
-            Action::RemoveOldSandbox(id) => _ = self.busy.old_sandboxes.remove(id),
-            Action::Start { name, .. } | Action::Kill { name, .. } => _ = self.busy.containers.remove(name),
-            Action::RunSandbox { .. } | Action::StopSandbox(_) | Action::RemoveSandbox(_) => self.at_sandbox -= 1,
+        if !outcome.is_cancelled() {
+            self.record(&outcome);
         }
-        if done.result.as_ref().is_err_and(Failed::is_cancelled) {
+        if let (Some((operation, since)), true) = (self.operation, last) {
+            self.operation = None;
+            self.context.metrics.operation(operation, since.elapsed());
+        }
+        self.save_history();
+    }
+
+    fn record(&mut self, outcome: &ActionOutcome) {
+        let ActionOutcome {
+            action,
+            created,
+            result,
+        } = outcome;
+        if let Err(error) = result {
+            let reason = error.reason();
+            warn!(pod = %self.pod.id, reason, "cannot {}: {}", describe(action), with_causes(error));
+        }
+        self.count(action, result.as_ref().err());
+        match action {
+            Action::Start { name, attempt, .. } => self.record_start(name, *attempt, *created, result.as_ref().err()),
+            Action::RunSandbox { .. } => self.record_sandbox(result.as_ref().err()),
+            _ => self.record_stop(action, result.is_ok()),
+        }
+    }
+
+    fn record_start(&mut self, name: &str, attempt: u32, created: bool, error: Option<&ActionError>) {
+        let now = self.context.clock.now();
+        let history = self.history.container_mut(name);
+        if created {
+            history.record_created(attempt);
+        }
+        match error {
+            None => history.record_started(),
+            Some(error) => {
+                history.record_failure(error.reason(), &with_causes(error), now);
+                if matches!(error, ActionError::PostStartHook(_)) {
+                    // It was killed because of its hook, and may have exited with 0.
+                    history.record_replacement(attempt);
+                }
+            }
+        }
+        let is_main = self.pod.spec.containers.iter().any(|main| main.name == *name);
+        if is_main && self.in_flight.containers.is_empty() {
+            // The pod runs, or is in back-off: the next pod need not wait for our next decision.
+            self.start_slot = None::<StartSlot>;
+        }
+    }
+
+    fn record_sandbox(&mut self, error: Option<&ActionError>) {
+        let before = self.history.sandbox_failure.take();
+        if let Some(error) = error {
+            let (now, message) = (self.context.clock.now(), with_causes(error));
+            self.history.sandbox_failure = Some(StartFailure::after(before.as_ref(), error.reason(), &message, now));
+            self.start_slot = None;
+        }
+    }
+
+    fn record_stop(&mut self, action: &Action, success: bool) {
+        let Some(id) = action.stopped_object() else { return };
+        if success {
+            self.retries.remove(id);
             return;
         }
-        if let Err(Failed { reason, message }) = &done.result {
-            warn!(pod = %self.pod.id, reason, "{} failed: {message}", describe(&done.action));
-        }
-        self.count(&done);
-        match (&done.action, &done.result) {
-            (Action::Start { name, attempt, .. }, result) => {
-                let memory = self.memory.containers.entry(name.clone()).or_default();
-                if done.made {
-                    memory.created(*attempt);
-                }
-                match result {
-                    Ok(()) => memory.started(),
-                    Err(failed) => {
-                        memory.failed(failed.reason, &failed.message, now);
-                        if failed.reason == POST_START_HOOK {
-                            // It was killed for that, and may have ended with 0.
-                            memory.replacing(*attempt);
-                        }
-                    }
-                }
-                let is_main = self.pod.spec.containers.iter().any(|main| main.name == *name);
-                if is_main && self.busy.containers.is_empty() {
-                    // Up, or about to wait: the next one need not wait for our look at it.
-                    self.slot = None;
-                }
-            }
-            (Action::RunSandbox { .. }, Ok(())) => {
-                self.memory.sandbox_failure = None;
-            }
-            (Action::RunSandbox { .. }, Err(failed)) => {
-                let before = self.memory.sandbox_failure.as_ref();
-                self.memory.sandbox_failure = Some(Failure::after(before, failed.reason, &failed.message, now));
-                self.slot = None;
-            }
-            (action, Ok(())) => {
-                if let Some(id) = ended_by(action) {
-                    self.pauses.remove(id);
-                }
-            }
-            (action, Err(_)) => {
-                if let Some(id) = ended_by(action) {
-                    let row = self.pauses.get(id).map_or(0, |(row, _)| *row);
-                    let pause = RETRY.0.saturating_mul(1 << row.min(8)).min(RETRY.1);
-                    let entry = (row.saturating_add(1), Instant::now() + pause);
-                    self.pauses.insert(id.to_owned(), entry);
-                }
-            }
-        }
+        let failures = self.retries.get(id).map_or(0, |(failures, _)| *failures);
+        let retry_at = Instant::now() + doubling(RETRY.0, RETRY.1, failures);
+        self.retries
+            .insert(id.to_owned(), (failures.saturating_add(1), retry_at));
     }
 
-    fn count(&self, done: &Done) {
-        let failed = done.result.as_ref().err().map(|failed| failed.reason);
-        match &done.action {
-            Action::RunSandbox { .. } => self.shared.metrics.sandbox(failed.is_none()),
+    fn count(&self, action: &Action, error: Option<&ActionError>) {
+        match action {
+            Action::RunSandbox { .. } => self.context.metrics.sandbox(error.is_none()),
             Action::Start { name, attempt, .. } => {
-                let role = self
-                    .pod
-                    .spec
-                    .container(name)
-                    .map_or(Role::Main, |container| container.role);
-                self.shared.metrics.container(role, *attempt, failed);
+                let container = self.pod.spec.container(name);
+                let role = container.map_or(Role::Main, |container| container.role);
+                self.context
+                    .metrics
+                    .container(role, *attempt, error.map(ActionError::reason));
             }
             _ => {}
         }
     }
-}
 
-/// The id of what an action ends or removes.
-fn ended_by(action: &Action) -> Option<&str> {
-    match action {
-        Action::Kill { id, .. } | Action::RemoveContainer { id, .. } => Some(id.as_str()),
-        Action::StopSandbox(id) | Action::RemoveSandbox(id) | Action::RemoveOldSandbox(id) => Some(id.as_str()),
-        Action::RunSandbox { .. } | Action::Start { .. } => None,
+    fn log_start(&self, action: &Action) {
+        let pod = &self.pod.id;
+        match action {
+            Action::RunSandbox { attempt, .. } => info!(%pod, attempt, "creating sandbox"),
+            Action::StopSandbox(id) => info!(%pod, sandbox = %id, "stopping sandbox"),
+            Action::RemoveSandbox(id) => info!(%pod, sandbox = %id, "removing sandbox"),
+            Action::RemoveOldSandbox(id) => info!(%pod, sandbox = %id, "removing old sandbox"),
+            Action::RemoveContainer { name, attempt, .. } => {
+                info!(%pod, container = name, attempt, "removing exited container");
+            }
+            Action::Start {
+                name, attempt, created, ..
+            } => {
+                let exists = created.is_some();
+                info!(%pod, container = name, attempt, exists, "starting container");
+            }
+            Action::Kill {
+                name, reason, grace, ..
+            } => {
+                let grace = seconds(rounded(*grace));
+                info!(%pod, container = name, %grace, %reason, "stopping container");
+            }
+        }
     }
 }
 
+/// What an action does, after "cannot".
 fn describe(action: &Action) -> String {
     match action {
         Action::RunSandbox { attempt, .. } => format!("create sandbox, attempt {attempt}"),
         Action::StopSandbox(id) => format!("stop sandbox {id}"),
         Action::RemoveSandbox(id) => format!("remove sandbox {id}"),
-        Action::RemoveOldSandbox(id) => format!("remove the old sandbox {id}"),
+        Action::RemoveOldSandbox(id) => format!("remove old sandbox {id}"),
         Action::RemoveContainer { name, attempt, .. } => format!("remove container {name}, attempt {attempt}"),
-        Action::Start {
-            name,
-            attempt,
-            made: None,
-            ..
-        } => format!("start container {name}, attempt {attempt}"),
-        Action::Start { name, .. } => format!("start container {name}, which exists already"),
-        Action::Kill { name, why, grace, .. } => {
-            format!("stop container {name}, grace period {}: {why}", seconds(whole(*grace)))
-        }
+        Action::Start { name, attempt, .. } => format!("start container {name}, attempt {attempt}"),
+        Action::Kill { name, .. } => format!("stop container {name}"),
     }
 }
 
-/// What is left of a grace period is a fraction of a millisecond less than a round number.
-fn whole(grace: Duration) -> Duration {
+/// The rest of a grace period is a fraction of a millisecond less than a round number.
+fn rounded(grace: Duration) -> Duration {
     if grace < Duration::from_secs(1) {
         return grace;
     }

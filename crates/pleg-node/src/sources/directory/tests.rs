@@ -1,4 +1,4 @@
-//! A real directory and the real kernel; tokio's time is paused, so that a wait for nothing ends at once.
+//! A real directory and the real kernel; tokio's time is paused, so that timeouts pass at once.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -13,7 +13,7 @@ fn manifest(name: &str, image: &str) -> String {
     )
 }
 
-/// A source that runs.
+/// A running source.
 struct Running {
     snapshots: mpsc::Receiver<Snapshot>,
     _stop: tokio_util::sync::DropGuard,
@@ -26,16 +26,16 @@ impl Running {
 
     fn start_knowing(directory: &Path, known: &[DesiredPod]) -> Self {
         let source = DirectorySource::new(directory, NodeName::new("n").unwrap()).with_known(known);
-        let (outlet, snapshots) = mpsc::channel(1);
+        let (sender, snapshots) = mpsc::channel(1);
         let stop = CancellationToken::new();
-        tokio::spawn(source.run(outlet, stop.clone()));
+        tokio::spawn(source.run(sender, stop.clone()));
         Self {
             snapshots,
             _stop: stop.drop_guard(),
         }
     }
 
-    /// Waits until the source offers exactly these, as `file:pod:image`.
+    /// Waits until the source desires exactly these, as `file:pod:image`.
     async fn until(&mut self, wanted: &[&str]) -> Snapshot {
         self.until_it(|snapshot| words(snapshot) == wanted, &format!("{wanted:?}"))
             .await
@@ -49,31 +49,34 @@ impl Running {
             if is(&snapshot) {
                 return snapshot;
             }
-            seen.push((words(&snapshot), snapshot.complaints));
+            seen.push((words(&snapshot), snapshot.problems));
         }
         panic!("{what} did not come: {seen:?}");
     }
 }
 
 fn words(snapshot: &Snapshot) -> Vec<String> {
-    let word = |offer: &DesiredPod| {
-        let origin = offer.origin.to_string();
+    let word = |desired: &DesiredPod| {
+        let origin = desired.origin.to_string();
         let file = origin.rsplit('/').next().unwrap().to_owned();
-        format!("{file}:{}:{}", offer.pod.id.name, offer.pod.spec.containers[0].image)
+        format!(
+            "{file}:{}:{}",
+            desired.pod.id.name, desired.pod.spec.containers[0].image
+        )
     };
-    snapshot.offers.iter().map(word).collect()
+    snapshot.pods.iter().map(word).collect()
 }
 
-fn complaints(snapshot: &Snapshot, directory: &Path) -> Vec<String> {
+fn problems(snapshot: &Snapshot, directory: &Path) -> Vec<String> {
     let prefix = format!("{}/", directory.display());
     snapshot
-        .complaints
+        .problems
         .iter()
         .map(|c| c.to_string().replace(&prefix, ""))
         .collect()
 }
 
-/// Files that were there before are old ones.
+/// Makes a file look as if it was written long ago.
 fn old(path: &Path, text: &str) {
     std::fs::write(path, text).unwrap();
     let file = std::fs::File::options().write(true).open(path).unwrap();
@@ -109,43 +112,37 @@ async fn a_bad_file_keeps_its_pods_and_stops_nobody() {
     let mut source = Running::start(dir.path());
     source.until(&["a.yaml:web-n:1"]).await;
     std::fs::write(dir.path().join("a.yaml"), "apiVersion: [").unwrap();
-    let told = |snapshot: &Snapshot| complaints(snapshot, dir.path());
-    let broken = source.until_it(|s| !s.complaints.is_empty(), "a complaint").await;
+    let told = |snapshot: &Snapshot| problems(snapshot, dir.path());
+    let broken = source.until_it(|s| !s.problems.is_empty(), "a problem").await;
     assert_eq!(words(&broken), ["a.yaml:web-n:1"]);
     assert!(broken.complete, "all pods of it are known from before");
-    let complaint = &told(&broken)[0];
-    assert!(
-        complaint.starts_with("a.yaml: is neither YAML nor JSON: "),
-        "{complaint}"
-    );
-    assert!(
-        complaint.ends_with("Pod default/web-n is kept as it was"),
-        "{complaint}"
-    );
+    let problem = &told(&broken)[0];
+    assert!(problem.starts_with("a.yaml: is neither YAML nor JSON: "), "{problem}");
+    assert!(problem.ends_with("Pod default/web-n is kept as it was"), "{problem}");
 
-    // Another one that was never good: which pod it is about is known.
+    // A file that was never valid: the name of its pod is known.
     std::fs::write(
         dir.path().join("b.yaml"),
         manifest("db", "1").replace("image:", "imag:"),
     )
     .unwrap();
-    let broken = source.until_it(|s| s.complaints.len() == 2, "two complaints").await;
+    let broken = source.until_it(|s| s.problems.len() == 2, "two problems").await;
     assert!(broken.complete);
     assert_eq!(
         told(&broken)[1],
         "b.yaml: document 1 (pod default/db): spec.containers[0].image: required field is missing; spec.containers[0].imag: unknown \
          field; did you mean image?"
     );
-    // Others run, and those who are mended run too.
+    // Other pods run, and so do fixed ones.
     std::fs::write(dir.path().join("c.yaml"), manifest("job", "1")).unwrap();
     source.until(&["a.yaml:web-n:1", "c.yaml:job-n:1"]).await;
     std::fs::write(dir.path().join("b.yaml"), manifest("db", "1")).unwrap();
     std::fs::remove_file(dir.path().join("a.yaml")).unwrap();
     let mended = source.until(&["b.yaml:db-n:1", "c.yaml:job-n:1"]).await;
-    assert_eq!((mended.complaints.len(), mended.complete), (0, true));
+    assert_eq!((mended.problems.len(), mended.complete), (0, true));
 }
 
-/// After a restart of ours: what was good before is not forgotten, and what is gone is not wanted.
+/// After a restart of `pleg node`: pods of broken files are kept, and pods of removed files are not desired.
 #[tokio::test(start_paused = true)]
 async fn a_file_that_was_broken_while_we_were_away_keeps_its_pods() {
     let dir = tempfile::tempdir().unwrap();
@@ -158,19 +155,19 @@ async fn a_file_that_was_broken_while_we_were_away_keeps_its_pods() {
     old(&dir.path().join("a.yaml"), "apiVersion: [");
     std::fs::remove_file(dir.path().join("b.yaml")).unwrap();
     old(&dir.path().join("c.yaml"), &manifest("c", "2"));
-    let mut source = Running::start_knowing(dir.path(), &before.offers);
+    let mut source = Running::start_knowing(dir.path(), &before.pods);
     let first = source.snapshots.recv().await.unwrap();
     assert_eq!(words(&first), ["a.yaml:a-n:1", "c.yaml:c-n:2"]);
     assert!(first.complete, "all that may run of them is known");
-    let told = complaints(&first, dir.path());
+    let told = problems(&first, dir.path());
     assert!(told[0].ends_with("Pod default/a-n is kept as it was"), "{told:?}");
-    // Somewhere else they are no business of this source.
+    // Files of another directory do not belong to this source.
     let other = tempfile::tempdir().unwrap();
-    let mut source = Running::start_knowing(other.path(), &before.offers);
-    assert_eq!(source.snapshots.recv().await.unwrap().offers, []);
+    let mut source = Running::start_knowing(other.path(), &before.pods);
+    assert_eq!(source.snapshots.recv().await.unwrap().pods, []);
 }
 
-/// What was written down may be older than what runs, if we were killed in between: nobody is replaced before the file is read.
+/// The store may be older than what runs, if we were killed in between: no pod is replaced before its file is read.
 #[tokio::test(start_paused = true)]
 async fn what_was_known_of_a_file_that_was_just_edited_replaces_nobody() {
     let dir = tempfile::tempdir().unwrap();
@@ -180,10 +177,10 @@ async fn what_was_known_of_a_file_that_was_just_edited_replaces_nobody() {
     let before = source.until(&["a.yaml:a-n:1"]).await;
     drop(source);
     std::fs::write(&file, manifest("a", "2")).unwrap();
-    let mut source = Running::start_knowing(dir.path(), &before.offers);
+    let mut source = Running::start_knowing(dir.path(), &before.pods);
     let first = source.snapshots.recv().await.unwrap();
     assert_eq!((words(&first).len(), first.complete), (0, false));
-    // Its writer has closed it, as the kernel tells.
+    // Its writer has closed it, as the kernel reports.
     std::fs::write(&file, manifest("a", "2")).unwrap();
     let read = source.until(&["a.yaml:a-n:2"]).await;
     assert!(read.complete);
@@ -203,7 +200,7 @@ async fn one_bad_document_keeps_the_pods_of_its_file() {
     .unwrap();
     let half = source.until(&["a.yaml:x-n:2", "a.yaml:y-n:1"]).await;
     assert_eq!(
-        complaints(&half, dir.path()),
+        problems(&half, dir.path()),
         [
             "a.yaml: document 2 (pod default/y): spec.containers[0].image: expected a string, found a list. Pod default/y-n \
           is kept as it was"
@@ -211,8 +208,7 @@ async fn one_bad_document_keeps_the_pods_of_its_file() {
     );
 }
 
-/// Each error is told once a change: a kubelet logs a bad file again every 20 s.
-/// A file that was never good keeps nobody from ending what nobody wants, if it says what it is about.
+/// A file that was never valid does not keep orphaned pods alive, if the names of its pods are known.
 #[tokio::test(start_paused = true)]
 async fn who_is_refused_by_name_leaves_no_doubt_about_others() {
     for (text, complete, refused) in [
@@ -222,7 +218,7 @@ async fn who_is_refused_by_name_leaves_no_doubt_about_others() {
             None,
         ),
         (manifest("web", "1") + "  tolerations: []\n", true, Some("web-n")),
-        // These may be about any pod.
+        // These may define any pod.
         (manifest("Web!", "1"), false, None),
         ("kind: [".to_owned(), false, None),
         ("apiVersion: v1\n".to_owned(), false, None),
@@ -247,13 +243,13 @@ async fn nothing_is_told_twice() {
     symlink("nowhere", dir.path().join("gone.yaml")).unwrap();
     let mut source = Running::start(dir.path());
     let first = source.snapshots.recv().await.unwrap();
-    assert_eq!(first.complaints.len(), 2);
+    assert_eq!(first.problems.len(), 2);
     let more = tokio::time::timeout(Duration::from_mins(10), source.snapshots.recv()).await;
     assert!(more.is_err(), "{more:?}");
-    // Touched, and still bad: that is news.
+    // Touched, and still not valid: that is a change.
     std::fs::write(dir.path().join("a.yaml"), "kind: Job\napiVersion: batch/v1\n").unwrap();
     source
-        .until_it(|s| s.complaints[0].what.contains("Job"), "the new complaint")
+        .until_it(|s| s.problems[0].what.contains("Job"), "the new problem")
         .await;
 }
 
@@ -267,11 +263,11 @@ async fn a_file_that_is_renamed_or_replaced_keeps_its_pod() {
     std::fs::rename(&a, &b).unwrap();
     let moved = source.snapshots.recv().await.unwrap();
     assert_eq!(
-        (words(&moved), moved.complaints.len()),
+        (words(&moved), moved.problems.len()),
         (vec!["b.yaml:web-n:1".to_owned()], 0)
     );
 
-    // As vim does it: away with the old one, then the new one is written.
+    // As vim does it: the old file is moved away, then the new one is written.
     std::fs::rename(&b, dir.path().join("b.yaml~")).unwrap();
     tokio::task::yield_now().await;
     let half = std::fs::File::create(&b).unwrap();
@@ -282,14 +278,14 @@ async fn a_file_that_is_renamed_or_replaced_keeps_its_pod() {
     loop {
         let snapshot = source.snapshots.recv().await.unwrap();
         seen.extend(words(&snapshot));
-        assert_eq!(snapshot.offers.len(), 1, "{seen:?}");
+        assert_eq!(snapshot.pods.len(), 1, "{seen:?}");
         if words(&snapshot) == ["b.yaml:web-n:2"] {
             break;
         }
     }
 }
 
-/// As the atomic updates of mounted volumes do it, which turn a link to another directory.
+/// The atomic updates of mounted volumes: a symbolic link is pointed to another directory.
 #[tokio::test(start_paused = true)]
 async fn the_directory_may_be_a_link_that_turns() {
     let dir = tempfile::tempdir().unwrap();
@@ -304,7 +300,7 @@ async fn the_directory_may_be_a_link_that_turns() {
     symlink("v2", dir.path().join("next")).unwrap();
     std::fs::rename(dir.path().join("next"), &link).unwrap();
     source.until(&["a.yaml:web-n:2"]).await;
-    // And the watch has turned with it.
+    // The watch follows it.
     std::fs::write(dir.path().join("v2/a.yaml"), manifest("web", "3")).unwrap();
     source.until(&["a.yaml:web-n:3"]).await;
 }
@@ -315,15 +311,15 @@ async fn a_directory_that_is_gone_removes_nobody() {
     let (here, away) = (dir.path().join("here"), dir.path().join("away"));
     let mut source = Running::start(&here);
     let none = source.snapshots.recv().await.unwrap();
-    assert_eq!((none.offers.len(), none.complete), (0, false));
-    assert!(none.complaints[0].what.starts_with("cannot be listed: "), "{none:?}");
+    assert_eq!((none.pods.len(), none.complete), (0, false));
+    assert!(none.problems[0].what.starts_with("cannot be listed: "), "{none:?}");
     std::fs::create_dir(&here).unwrap();
     old(&here.join("a.yaml"), &manifest("web", "1"));
     source.until(&["a.yaml:web-n:1"]).await;
     std::fs::rename(&here, &away).unwrap();
-    let gone = source.until_it(|s| !s.complaints.is_empty(), "a complaint").await;
+    let gone = source.until_it(|s| !s.problems.is_empty(), "a problem").await;
     assert_eq!(words(&gone), ["a.yaml:web-n:1"]);
     std::fs::rename(&away, &here).unwrap();
-    let back = source.until_it(|s| s.complaints.is_empty(), "no complaint").await;
+    let back = source.until_it(|s| s.problems.is_empty(), "no problem").await;
     assert_eq!((words(&back), back.complete), (vec!["a.yaml:web-n:1".to_owned()], true));
 }

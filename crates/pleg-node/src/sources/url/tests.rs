@@ -8,6 +8,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use super::*;
+use crate::manifest::MAX_BYTES;
 
 fn pod(name: &str) -> String {
     format!("{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, spec: {{containers: [{{name: c, image: x}}]}}}}")
@@ -17,7 +18,7 @@ fn ok(body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())
 }
 
-/// Serves these answers, one a connection, and the last one again and again. An empty one is silence.
+/// Serves these answers, one per connection, and then the last one again and again. An empty one means no answer.
 async fn serve(answers: Vec<String>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/pods?node=n", listener.local_addr().unwrap());
@@ -47,23 +48,19 @@ async fn serve(answers: Vec<String>) -> String {
 
 async fn snapshots(answers: Vec<String>, count: usize) -> Vec<(Vec<String>, Vec<String>, bool)> {
     let source = UrlSource::new(&serve(answers).await, NodeName::new("n").unwrap()).unwrap();
-    let (outlet, mut snapshots) = mpsc::channel(1);
+    let (sender, mut snapshots) = mpsc::channel(1);
     let stop = CancellationToken::new();
-    let running = tokio::spawn(source.run(outlet, stop.clone()));
+    let running = tokio::spawn(source.run(sender, stop.clone()));
     let mut seen = Vec::new();
     for _ in 0..count {
         let snapshot = snapshots.recv().await.unwrap();
         let names = snapshot
-            .offers
+            .pods
             .iter()
-            .map(|offer| offer.pod.id.name.to_string())
+            .map(|desired| desired.pod.id.name.to_string())
             .collect();
-        let complaints = snapshot
-            .complaints
-            .into_iter()
-            .map(|complaint| complaint.what)
-            .collect();
-        seen.push((names, complaints, snapshot.complete));
+        let problems = snapshot.problems.into_iter().map(|problem| problem.what).collect();
+        seen.push((names, problems, snapshot.complete));
     }
     let more = tokio::time::timeout(Duration::from_mins(5), snapshots.recv()).await;
     assert!(more.is_err(), "{seen:?}, {more:?}");
@@ -109,7 +106,7 @@ async fn what_the_server_has_is_desired_and_trouble_changes_nothing() {
     assert_eq!(seen[6].0, ["b-n", "a-n"]);
 }
 
-/// What is wrong with one pod holds up no other.
+/// A problem of one pod does not affect others.
 #[tokio::test(start_paused = true)]
 async fn beside_a_pod_that_is_refused_the_others_change() {
     let bad = "{apiVersion: v1, kind: Pod, metadata: {name: bad}, spec: {tolerations: []}}";
@@ -129,25 +126,25 @@ async fn what_was_there_before_us_stays_while_the_server_is_down() {
     ])
     .await;
     let pods = manifest::read(pod("a").as_bytes(), &node).unwrap().pods;
-    let offers = |origin: &str| {
-        let offer = |pod: &Arc<Pod>| DesiredPod {
+    let pods = |origin: &str| {
+        let desired = |pod: &Arc<Pod>| DesiredPod {
             origin: origin.into(),
             pod: Arc::clone(pod),
         };
-        pods.iter().map(offer).collect::<Vec<_>>()
+        pods.iter().map(desired).collect::<Vec<_>>()
     };
     let source = UrlSource::new(&url, node).unwrap();
-    let source = source.with_known(&offers("/etc/a.yaml")).with_known(&offers(&url));
-    let (outlet, mut snapshots) = mpsc::channel(1);
+    let source = source.with_known(&pods("/etc/a.yaml")).with_known(&pods(&url));
+    let (sender, mut snapshots) = mpsc::channel(1);
     let stop = CancellationToken::new();
-    tokio::spawn(source.run(outlet, stop.clone()));
+    tokio::spawn(source.run(sender, stop.clone()));
     let (first, second) = (snapshots.recv().await.unwrap(), snapshots.recv().await.unwrap());
-    assert_eq!((first.offers, first.complete), (offers(&url), true));
-    assert_eq!(&*second.offers[0].pod.id.name, "b-n");
+    assert_eq!((first.pods, first.complete), (pods(&url), true));
+    assert_eq!(&*second.pods[0].pod.id.name, "b-n");
     stop.cancel();
 }
 
-/// Who is not trusted does not say what runs here.
+/// A server that is not trusted does not decide what runs here.
 #[tokio::test]
 async fn https_is_for_those_who_are_trusted() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -165,29 +162,34 @@ async fn https_is_for_those_who_are_trusted() {
     });
     let ask = async |host: &str, tls: &Tls| {
         let uri: http::Uri = format!("https://{host}:{}/pods", address.port()).parse().unwrap();
-        fetch(&uri, Some(tls)).await
+        fetch(&uri, Some(tls)).await.map_err(|error| with_causes(&error))
     };
-    let ours = Tls::only(vec![crate::net::tls::testing::certificate()]).unwrap();
+    let ours = Tls::with_roots(vec![crate::net::tls::testing::certificate()]).unwrap();
     assert_eq!(ask("127.0.0.1", &ours).await.unwrap(), pod("a").as_bytes());
     assert_eq!(ask("localhost", &ours).await.unwrap(), pod("a").as_bytes());
-    let error = ask("127.0.0.1", &Tls::only(Vec::new()).unwrap()).await.unwrap_err();
-    assert!(error.starts_with("TLS: ") && error.contains("certificate"), "{error}");
-    // Another name than the certificate's.
+    let error = ask("127.0.0.1", &Tls::with_roots(Vec::new()).unwrap())
+        .await
+        .unwrap_err();
+    assert!(
+        error.starts_with("TLS handshake with 127.0.0.1 failed: ") && error.contains("certificate"),
+        "{error}"
+    );
+    // A name that is not in the certificate.
     let error = ask("127.0.0.2", &ours).await.unwrap_err();
     assert!(
-        error.starts_with("cannot connect: ") || error.contains("not valid for name"),
+        error.starts_with("cannot connect to ") || error.contains("not valid for name"),
         "{error}"
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_giant_is_not_swallowed() {
-    let giant = format!(
+async fn a_huge_answer_is_not_read() {
+    let huge = format!(
         "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{}",
         1_u64 << 40,
         "#".repeat(MAX_BYTES + 1)
     );
-    let seen = snapshots(vec![giant], 1).await;
+    let seen = snapshots(vec![huge], 1).await;
     assert!(seen[0].1[0].contains("length limit exceeded"), "{seen:?}");
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use pleg_cri::v1;
-use pleg_node::executor::requests::{Cgroups, Node};
+use pleg_node::executor::requests::{Cgroups, NodeConfig};
 use pleg_node::manifest::{DnsConfig, NodeName, Pod, read};
 
 /// The name of the node, which its pods carry as a label.
@@ -29,13 +29,13 @@ pub(super) enum Does {
 pub(super) struct Maker {
     image: String,
     known: v1::Image,
-    node: Node,
+    node: NodeConfig,
 }
 
 impl Maker {
     /// For pods with their logs in `scratch`.
     pub(super) fn new(scratch: &Path, image: &str, known: v1::Image) -> anyhow::Result<Self> {
-        let node = Node {
+        let node = NodeConfig {
             name: NodeName::new(NODE).map_err(anyhow::Error::msg)?,
             ips: Vec::new(),
             memory: pleg_node::host::memory(),
@@ -74,7 +74,7 @@ impl Maker {
         found.pods.pop().context("the manifest has no pod")
     }
 
-    pub(super) fn node(&self) -> &Node {
+    pub(super) fn node(&self) -> &NodeConfig {
         &self.node
     }
 

@@ -1,4 +1,5 @@
-//! Host ports in use by pods. Two pods cannot share one: the second is refused with the name of the first, and starts when it is free.
+//! Host ports in use by pods. Two pods cannot share one: the second is not admitted, with the name of the first, and starts when the port
+//! is free.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +12,7 @@ use pleg::PodUid;
 use crate::manifest::{Pod, Protocol, Role};
 use crate::reconcile::history::PodFailure;
 
-/// A port of the host. Without an address it is that port of all addresses.
+/// A port of the host, on one address or on all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct HostPort {
     protocol: Protocol,
@@ -20,7 +21,7 @@ struct HostPort {
 }
 
 impl HostPort {
-    fn meets(&self, other: &Self) -> bool {
+    fn conflicts_with(&self, other: &Self) -> bool {
         let same_ip = match (self.ip, other.ip) {
             (Some(one), Some(other)) => one == other,
             _ => true,
@@ -43,8 +44,8 @@ impl fmt::Display for HostPort {
     }
 }
 
-/// The ports that a pod needs while it runs. On the host's network every port of a container is one of the host's.
-fn needed(pod: &Pod) -> Vec<HostPort> {
+/// The host ports of a pod. With `hostNetwork`, every container port is one.
+fn host_ports_of(pod: &Pod) -> Vec<HostPort> {
     let containers = pod
         .spec
         .all_containers()
@@ -61,31 +62,29 @@ fn needed(pod: &Pod) -> Vec<HostPort> {
     ports.filter_map(host_port).collect()
 }
 
-/// By pod: its name, and what it has.
-type Taken = BTreeMap<PodUid, (Arc<str>, Vec<HostPort>)>;
+/// By pod: its name and its ports.
+type Claims = BTreeMap<PodUid, (Arc<str>, Vec<HostPort>)>;
 
-/// Who has which. Clones share it.
+/// Which pod has which ports. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Ports {
+pub(crate) struct HostPorts {
     // Held for a lookup or a change; never across an await.
-    taken: Arc<Mutex<Taken>>,
+    claims: Arc<Mutex<Claims>>,
 }
 
-impl Ports {
-    /// Takes what a pod needs, unless another pod has it. One that `runs` has it already, whoever else thinks so.
-    pub(crate) fn take(&self, pod: &Pod, runs: bool) -> Result<(), PodFailure> {
-        let needed = needed(pod);
-        if needed.is_empty() {
-            return Ok(());
-        }
-        let mut taken = self.taken.lock();
-        let others = taken.iter().filter(|(uid, _)| **uid != pod.id.uid);
-        let meets = |port: &HostPort, others: &[HostPort]| others.iter().any(|other| port.meets(other));
-        let mut conflict = others.filter_map(|(_, (name, ports))| {
-            let port = needed.iter().find(|port| meets(port, ports));
-            port.map(|port| (*port, Arc::clone(name)))
+impl HostPorts {
+    /// Claims the host ports of a pod, unless another pod has one of them.
+    pub(crate) fn claim(&self, pod: &Pod) -> Result<(), PodFailure> {
+        let ports = host_ports_of(pod);
+        let mut claims = self.claims.lock();
+        let conflict = claims.iter().filter(|(uid, _)| **uid != pod.id.uid);
+        let mut conflict = conflict.filter_map(|(_, (holder, held))| {
+            let port = ports
+                .iter()
+                .find(|port| held.iter().any(|other| port.conflicts_with(other)));
+            port.map(|port| (*port, Arc::clone(holder)))
         });
-        if let (Some((port, holder)), false) = (conflict.next(), runs) {
+        if let Some((port, holder)) = conflict.next() {
             return Err(PodFailure {
                 reason: "HostPortConflict".to_owned(),
                 message: format!(
@@ -94,13 +93,25 @@ impl Ports {
                 ),
             });
         }
-        taken.insert(pod.id.uid.clone(), (pod.id.full_name(), needed));
+        drop(conflict);
+        insert(&mut claims, pod, ports);
         Ok(())
     }
 
-    /// The pod needs them no more.
+    /// Claims the host ports of a running pod, which uses them already, even if another pod claims them too.
+    pub(crate) fn adopt(&self, pod: &Pod) {
+        insert(&mut self.claims.lock(), pod, host_ports_of(pod));
+    }
+
+    /// Releases the ports of a pod.
     pub(crate) fn release(&self, uid: &PodUid) {
-        self.taken.lock().remove(uid);
+        self.claims.lock().remove(uid);
+    }
+}
+
+fn insert(claims: &mut Claims, pod: &Pod, ports: Vec<HostPort>) {
+    if !ports.is_empty() {
+        claims.insert(pod.id.uid.clone(), (pod.id.full_name(), ports));
     }
 }
 
@@ -127,29 +138,29 @@ mod tests {
             ("", "{containerPort: 1, hostPort: 8081}", true),
             ("hostNetwork: true,", "{containerPort: 8080}", false),
         ] {
-            let ports_of = Ports::default();
-            ports_of.take(&web, false).unwrap();
-            ports_of.take(&web, false).unwrap();
+            let ports_of = HostPorts::default();
+            ports_of.claim(&web).unwrap();
+            ports_of.claim(&web).unwrap();
             let other = pod("other", more, ports);
-            assert_eq!(ports_of.take(&other, false).is_ok(), free, "{more} {ports}");
+            assert_eq!(ports_of.claim(&other).is_ok(), free, "{more} {ports}");
             ports_of.release(&web.id.uid);
-            assert_eq!(ports_of.take(&other, false), Ok(()), "{more} {ports}");
+            assert_eq!(ports_of.claim(&other), Ok(()), "{more} {ports}");
         }
-        let ports_of = Ports::default();
+        let ports_of = HostPorts::default();
         let (one, two) = (
             pod("one", "", "{containerPort: 1, hostPort: 80, hostIP: 192.0.2.1}"),
             pod("two", "", "{containerPort: 1, hostPort: 80, hostIP: 192.0.2.2}"),
         );
-        ports_of.take(&one, false).unwrap();
-        ports_of.take(&two, false).unwrap();
+        ports_of.claim(&one).unwrap();
+        ports_of.claim(&two).unwrap();
         let three = pod("three", "", "{containerPort: 1, hostPort: 80, hostIP: 0.0.0.0}");
-        let refused = ports_of.take(&three, false).unwrap_err();
+        let refused = ports_of.claim(&three).unwrap_err();
         assert!(
             refused
                 .message
                 .starts_with("host port 80/TCP of pod default/three-n is already used by pod default/"),
             "{refused:?}"
         );
-        ports_of.take(&three, true).unwrap();
+        ports_of.adopt(&three);
     }
 }

@@ -6,6 +6,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
 use super::*;
+use crate::error::with_causes;
 
 const HERE: Option<IpAddr> = Some(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
 
@@ -37,10 +38,10 @@ fn get(port: u16, headers: &[(&str, &str)]) -> HttpGet {
 }
 
 #[tokio::test]
-async fn pages_are_good_from_200_to_399() {
+async fn http_probes_succeed_from_200_to_399() {
     for (answer, good) in [
         ("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", true),
-        // An endless body holds up nobody.
+        // An endless body is not read.
         ("HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\nx", true),
         (
             "HTTP/1.1 302 Found\r\nLocation: /elsewhere\r\nContent-Length: 0\r\n\r\n",
@@ -56,9 +57,9 @@ async fn pages_are_good_from_200_to_399() {
     }
 }
 
-/// As with a kubelet nobody's certificate is checked; but whoever speaks no TLS is no good.
+/// As in the kubelet, certificates are not verified; but a server that does not speak TLS fails.
 #[tokio::test]
-async fn pages_by_tls_are_taken_from_anybody() {
+async fn https_probes_do_not_verify_certificates() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let acceptor = crate::net::tls::testing::acceptor();
@@ -75,16 +76,17 @@ async fn pages_by_tls_are_taken_from_anybody() {
         tls: true,
         ..get(port, &[])
     };
-    assert_eq!(http(&by_tls(port), HERE).await, Ok(()));
+    http(&by_tls(port), HERE).await.unwrap();
     let error = http(&by_tls(port), HERE).await.unwrap_err();
-    assert_eq!(error, "HTTP probe failed with statuscode: 503");
+    assert_eq!(error.to_string(), "HTTP probe failed with statuscode: 503");
     let (plain, _request) = serve("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await;
     let error = http(&by_tls(plain), HERE).await.unwrap_err();
-    assert!(error.starts_with("TLS: "), "{error}");
+    let error = with_causes(&error);
+    assert!(error.starts_with("TLS handshake with 127.0.0.1 failed: "), "{error}");
 }
 
 #[tokio::test]
-async fn what_is_asked_is_what_the_manifest_says() {
+async fn the_request_is_what_the_manifest_says() {
     let (port, request) = serve("HTTP/1.1 204 No Content\r\n\r\n").await;
     http(&get(port, &[("Host", "shop.example.com"), ("X-Probe", "1")]), HERE)
         .await
@@ -99,24 +101,24 @@ async fn what_is_asked_is_what_the_manifest_says() {
 }
 
 #[tokio::test]
-async fn a_port_is_good_if_somebody_listens() {
+async fn a_tcp_probe_succeeds_if_something_listens() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     assert!(connect(None, port, HERE).await.is_ok());
     assert!(connect(Some("127.0.0.1"), port, None).await.is_ok());
     assert_eq!(
-        connect(None, port, None).await.unwrap_err(),
+        connect(None, port, None).await.unwrap_err().to_string(),
         "the pod has no IP address"
     );
     drop(listener);
-    let refused = connect(None, port, HERE).await.unwrap_err();
+    let refused = with_causes(&connect(None, port, HERE).await.unwrap_err());
     assert!(
         refused.starts_with(&format!("cannot connect to port {port} of 127.0.0.1: ")),
         "{refused}"
     );
 }
 
-/// The health service, as a server has it: one service serves, one does not, others are unknown.
+/// A health service: one service is serving, one is not, others are unknown.
 #[tokio::test]
 async fn a_grpc_server_is_asked_for_its_health() {
     use tonic::codegen::{Body, Service, http as wire};
@@ -170,9 +172,10 @@ async fn a_grpc_server_is_asked_for_its_health() {
             .add_service(Health)
             .serve_with_incoming(incoming),
     );
-    assert_eq!(grpc("", port, HERE).await, Ok(()));
-    assert!(grpc("sick", port, HERE).await.unwrap_err().contains("not serving"));
-    assert!(grpc("other", port, HERE).await.unwrap_err().contains("unknown service"));
+    grpc("", port, HERE).await.unwrap();
+    let error = async |service| with_causes(&grpc(service, port, HERE).await.unwrap_err());
+    assert!(error("sick").await.contains("not serving"));
+    assert!(error("other").await.contains("unknown service"));
     server.abort();
     let _ = server.await;
     assert!(

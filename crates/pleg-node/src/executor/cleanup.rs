@@ -1,0 +1,125 @@
+//! Removes what a terminated pod leaves on the host: its directories and its cgroup. Blocking.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
+
+use super::cgroups;
+use super::requests::{Cgroups, NodeConfig};
+use crate::manifest::Pod;
+
+/// Why something of a pod was not removed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CleanupError {
+    /// Something is mounted there, whose content is not the pod's.
+    #[error("not removing {}: {} is a mount point; unmount it first", .path.display(), .mount.display())]
+    Mounted {
+        /// The directory.
+        path: PathBuf,
+        /// The mount point in it.
+        mount: PathBuf,
+    },
+    /// It cannot be removed.
+    #[error("cannot remove {}", .path.display())]
+    Remove {
+        /// The directory or cgroup.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Removes the pod's own directories and its cgroup, with all that is in them; never the target of a symbolic link, or what is mounted
+/// there. What does not exist is skipped.
+pub(super) fn remove(node: &NodeConfig, pod: &Pod) -> Result<(), CleanupError> {
+    remove_unmounted(node, pod, Path::new("/proc/self/mountinfo"))
+}
+
+fn remove_unmounted(node: &NodeConfig, pod: &Pod, mountinfo: &Path) -> Result<(), CleanupError> {
+    for path in [node.pod_directory(&pod.id.uid), node.log_directory(pod)] {
+        if !path.exists() {
+            continue;
+        }
+        // A privileged container can leave mounts behind in a volume. Their content must not be removed.
+        let mounts = fs::read_to_string(mountinfo).map_err(|source| CleanupError::Remove {
+            path: path.clone(),
+            source,
+        })?;
+        let real = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
+        if let Some(mount) = mount_points(&mounts).find(|mount| mount.starts_with(&real)) {
+            return Err(CleanupError::Mounted { path, mount });
+        }
+        match fs::remove_dir_all(&path) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                return Err(CleanupError::Remove { path, source });
+            }
+            _ => {}
+        }
+    }
+    // systemd removes slices itself.
+    if node.cgroups == Cgroups::Path {
+        let cgroup = node.cgroup(pod);
+        cgroups::remove(&node.cgroup_mount, &cgroup).map_err(|source| CleanupError::Remove {
+            path: node.cgroup_mount.join(cgroup.trim_start_matches('/')),
+            source,
+        })?;
+    }
+    Ok(())
+}
+
+/// The mount points in a `mountinfo` file.
+fn mount_points(mountinfo: &str) -> impl Iterator<Item = PathBuf> {
+    let points = mountinfo.lines().filter_map(|line| line.split(' ').nth(4));
+    points.map(|point| {
+        // Spaces and other special characters are written as \ooo.
+        let mut bytes = Vec::with_capacity(point.len());
+        let mut rest = point.as_bytes();
+        while let Some((&byte, after)) = rest.split_first() {
+            let code = after.get(..3).filter(|_| byte == b'\\');
+            let code = code.and_then(|code| u8::from_str_radix(std::str::from_utf8(code).ok()?, 8).ok());
+            bytes.push(code.unwrap_or(byte));
+            rest = if code.is_some() { &after[3..] } else { after };
+        }
+        PathBuf::from(OsString::from_vec(bytes))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::executor::volumes::prepare;
+    use crate::testing::{node, pod};
+
+    /// A container with mount propagation can leave a disk mounted in its volume.
+    #[test]
+    fn what_is_mounted_in_a_volume_is_not_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = node(dir.path());
+        let pod = pod("volumes: [{name: tmp, emptyDir: {}}], containers: [{name: a, image: i}]");
+        prepare(&node, &pod).unwrap();
+        let disk = node.empty_dir(&pod, "tmp").join("my disk");
+        fs::create_dir(&disk).unwrap();
+        fs::write(disk.join("precious"), "x").unwrap();
+        let mountinfo = dir.path().join("mountinfo");
+        let place = fs::canonicalize(&disk)
+            .unwrap()
+            .display()
+            .to_string()
+            .replace(' ', "\\040");
+        let lines =
+            format!("22 1 8:1 / / rw - ext4 /dev/sda1 rw\n36 22 8:2 / {place} rw shared:1 - ext4 /dev/sdb1 rw\n");
+        fs::write(&mountinfo, lines).unwrap();
+        let error = remove_unmounted(&node, &pod, &mountinfo).unwrap_err().to_string();
+        assert!(
+            error.starts_with("not removing ") && error.ends_with("my disk is a mount point; unmount it first"),
+            "{error}"
+        );
+        assert!(disk.join("precious").exists());
+        fs::write(&mountinfo, "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n").unwrap();
+        remove_unmounted(&node, &pod, &mountinfo).unwrap();
+        assert!(!disk.exists());
+    }
+}

@@ -1,0 +1,111 @@
+//! Why an action failed. Each error has a reason, the word that Kubernetes has for it in a pod status.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use pleg_cri::error::seconds;
+
+use super::cleanup::CleanupError;
+use super::requests::RunAsNonRootError;
+use super::volumes::VolumeError;
+use crate::net::NetError;
+
+/// Why an action failed. A failed call may still have taken effect, in particular one that timed out.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ActionError {
+    /// The pod terminates, so the action is no longer needed.
+    #[error("the pod is terminating")]
+    Cancelled,
+    /// A CRI call failed.
+    #[error(transparent)]
+    Call(CallError),
+    /// The image is missing and must not be pulled.
+    #[error("container image {0} is not present and imagePullPolicy is Never")]
+    ImageNeverPull(String),
+    /// The container would run as root.
+    #[error(transparent)]
+    RunAsNonRoot(#[from] RunAsNonRootError),
+    /// The container was killed because its post-start hook failed.
+    #[error(transparent)]
+    PostStartHook(#[from] HookError),
+    /// A directory or volume of the pod cannot be prepared.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+    /// Something of the pod cannot be removed from the host.
+    #[error(transparent)]
+    Cleanup(#[from] CleanupError),
+    /// The log of a removed container cannot be removed.
+    #[error("cannot remove {}", .path.display())]
+    RemoveLog {
+        /// The log.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A thread for file operations panicked, or we shut down.
+    #[error("file operations were interrupted")]
+    Interrupted(#[from] tokio::task::JoinError),
+}
+
+impl ActionError {
+    /// The reason in a pod status, and in metrics.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::Cancelled => "Cancelled",
+            Self::Call(error) => error.reason,
+            Self::ImageNeverPull(_) => "ErrImageNeverPull",
+            Self::RunAsNonRoot(_) => "CreateContainerConfigError",
+            Self::PostStartHook(_) => "PostStartHookError",
+            Self::Volume(_) | Self::Cleanup(_) | Self::Interrupted(_) => "FailedMount",
+            Self::RemoveLog { .. } => "RemoveContainerError",
+        }
+    }
+}
+
+/// A CRI call of an action that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{source}")]
+pub(crate) struct CallError {
+    /// The reason in a pod status.
+    reason: &'static str,
+    source: pleg_cri::Error,
+}
+
+/// For `map_err`: a call failed, and this is the reason in a pod status.
+pub(super) fn call_failed(reason: &'static str) -> impl Fn(pleg_cri::Error) -> ActionError {
+    move |source| ActionError::Call(CallError { reason, source })
+}
+
+/// Why a command in a container failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ExecError {
+    /// It exited with another code than 0.
+    #[error("`{command}` exited with {code}: {output}")]
+    Exited {
+        /// The command.
+        command: String,
+        /// Its exit code.
+        code: i32,
+        /// The beginning of its output.
+        output: String,
+    },
+    /// It could not be run.
+    #[error(transparent)]
+    Call(#[from] pleg_cri::Error),
+}
+
+/// Why a hook failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HookError {
+    /// Its command failed.
+    #[error(transparent)]
+    Exec(#[from] ExecError),
+    /// Its HTTP request failed.
+    #[error(transparent)]
+    Http(#[from] NetError),
+    /// Its HTTP request took too long.
+    #[error("no answer within {}", seconds(*.0))]
+    Timeout(Duration),
+}

@@ -1,0 +1,43 @@
+//! Sandboxes: created, stopped and removed.
+
+use pleg::SandboxId;
+use pleg_cri::{Subject, v1};
+
+use super::error::call_failed;
+use super::{ActionError, RuntimeExecutor, ignore_not_found, subject, volumes};
+use crate::manifest::Pod;
+
+impl RuntimeExecutor {
+    /// Stops the sandboxes that are replaced, prepares the directories of the pod, and creates a sandbox.
+    pub(super) async fn run_sandbox(&self, pod: &Pod, attempt: u32, replaces: &[SandboxId]) -> Result<(), ActionError> {
+        for old in replaces {
+            self.stop_sandbox(pod, old).await?;
+        }
+        self.blocking(pod, volumes::prepare).await?;
+        let request = v1::RunPodSandboxRequest {
+            config: Some(self.node.sandbox_config(pod, attempt)),
+            runtime_handler: String::new(),
+        };
+        let created = self.call(&subject(pod), request).await;
+        created.map(drop).map_err(call_failed("CreatePodSandboxError"))
+    }
+
+    /// Stops a sandbox, which frees its network.
+    pub(super) async fn stop_sandbox(&self, pod: &Pod, id: &SandboxId) -> Result<(), ActionError> {
+        let request = v1::StopPodSandboxRequest {
+            pod_sandbox_id: id.to_string(),
+        };
+        let about = Subject::sandbox(pod.id.full_name(), id.shared());
+        ignore_not_found(self.call(&about, request).await).map_err(call_failed("KillPodSandboxError"))
+    }
+
+    /// Stops a sandbox and removes it, with its containers.
+    pub(super) async fn remove_sandbox(&self, pod: &Pod, id: &SandboxId) -> Result<(), ActionError> {
+        self.stop_sandbox(pod, id).await?;
+        let request = v1::RemovePodSandboxRequest {
+            pod_sandbox_id: id.to_string(),
+        };
+        let about = Subject::sandbox(pod.id.full_name(), id.shared());
+        ignore_not_found(self.call(&about, request).await).map_err(call_failed("KillPodSandboxError"))
+    }
+}

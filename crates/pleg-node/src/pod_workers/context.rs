@@ -1,0 +1,70 @@
+//! What all pod workers of a node share. Nothing in it belongs to one pod.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use pleg::Pleg;
+use pleg_cri::Client;
+use tokio::sync::{Semaphore, watch};
+
+use super::host_ports::HostPorts;
+use crate::executor::RuntimeExecutor;
+use crate::executor::requests::NodeConfig;
+use crate::host::clock::Clock;
+use crate::metrics::NodeMetrics;
+use crate::probes::ProbeResults;
+use crate::status::reports::PodReports;
+use crate::status::{NodeInfo, Stale};
+use crate::store::StoreWriter;
+
+/// How many pods start at once. A runtime on two cores is not faster with more than four, and usually one of ours is being inspected.
+const CONCURRENT_STARTS: usize = 5;
+
+/// What all pod workers of a node share. Clones share it too.
+#[derive(Debug, Clone)]
+pub(crate) struct NodeContext {
+    pub(crate) pleg: Pleg,
+    pub(crate) executor: RuntimeExecutor,
+    pub(crate) clock: Clock,
+    pub(crate) reports: PodReports,
+    // Held for a lookup or a change; never across an await.
+    pub(crate) probes: Arc<Mutex<ProbeResults>>,
+    pub(crate) node: Arc<NodeInfo>,
+    /// Permits to start a pod. First come, first served, so that the first pods run soon.
+    pub(crate) starts: Arc<Semaphore>,
+    /// Where state that has to survive a restart of `pleg node` goes; none without a state file.
+    pub(crate) store: Option<StoreWriter>,
+    pub(crate) host_ports: HostPorts,
+    pub(crate) metrics: NodeMetrics,
+    /// Set while the runtime cannot be observed.
+    pub(crate) stale: watch::Receiver<Option<Arc<Stale>>>,
+}
+
+impl NodeContext {
+    pub(crate) fn new(
+        client: Client,
+        pleg: Pleg,
+        node: NodeConfig,
+        runtime: &str,
+        stale: watch::Receiver<Option<Arc<Stale>>>,
+    ) -> prometheus::Result<Self> {
+        let info = NodeInfo {
+            ips: node.ips.clone(),
+            runtime: runtime.to_owned(),
+        };
+        let metrics = NodeMetrics::new(pleg.metrics().registry())?;
+        Ok(Self {
+            executor: RuntimeExecutor::new(client, pleg.clone(), Arc::new(node)),
+            host_ports: HostPorts::default(),
+            metrics,
+            pleg,
+            clock: Clock::default(),
+            reports: PodReports::default(),
+            probes: Arc::default(),
+            node: Arc::new(info),
+            starts: Arc::new(Semaphore::new(CONCURRENT_STARTS)),
+            store: None,
+            stale,
+        })
+    }
+}

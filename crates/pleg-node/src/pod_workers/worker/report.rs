@@ -1,0 +1,109 @@
+//! What a worker tells others: probes, the published status, metrics.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pleg::{ContainerState, ContainerStatus, PodEntry, PodStatus};
+use tokio::time::Instant;
+
+use super::{PodWorker, Running, Wake};
+use crate::metrics::{Operation, Skip};
+use crate::probes::ProbedContainer;
+use crate::reconcile::decide::Goal;
+use crate::status::reports::Report;
+use crate::status::{self, Stale};
+
+/// When a pod in quarantine is asked for again.
+const QUARANTINE_RETRY: Duration = Duration::from_secs(2);
+
+impl PodWorker {
+    /// Probes running containers, unless they are about to be stopped.
+    pub(super) fn probe(&mut self, status: &PodStatus, goal: Goal) {
+        let is_probed = |container: &&ContainerStatus| container.state == ContainerState::Running && goal == Goal::Run;
+        // A container that ran before this worker has run for as long as the runtime says. One that starts under our eyes starts now: the
+        // runtime's clock may have been set since ours was read.
+        let adopted = self.last.is_none();
+        let probed = |container: &ContainerStatus| {
+            let started = container.started_at.filter(|_| adopted);
+            let ran = started.map(|started| self.context.clock.now().duration_since(started));
+            let ran = ran.and_then(|ran| Duration::try_from(ran).ok()).unwrap_or_default();
+            let now = Instant::now();
+            ProbedContainer {
+                pod: Arc::clone(&self.pod),
+                name: container.name.to_string(),
+                id: container.id.clone(),
+                ip: status.ips.first().copied(),
+                since: now.checked_sub(ran).unwrap_or(now),
+            }
+        };
+        let running = status.containers.iter().filter(is_probed).map(probed).collect();
+        self.prober.probe_only(running);
+    }
+
+    /// The runtime does not answer about this pod: publishes the last status as stale. Returns when to try again.
+    pub(super) fn on_quarantine(&mut self, last: &PodEntry, why: &str) -> Wake {
+        self.context.metrics.skip(Skip::Quarantined);
+        let decision = self.last.take().map(|(_, decision)| decision).unwrap_or_default();
+        self.last = Some((Arc::clone(&last.status), decision));
+        self.quarantined = Some(Stale {
+            as_of: last.inspected_at,
+            why: why.to_owned(),
+        });
+        self.publish_status();
+        Wake {
+            at: Instant::now() + QUARANTINE_RETRY,
+            relist: true,
+        }
+    }
+
+    /// Computes the pod status and puts it into the reports.
+    pub(super) fn publish_status(&mut self) {
+        let node_stale = self.context.stale.borrow_and_update().clone();
+        let stale = self.quarantined.clone().or_else(|| node_stale.as_deref().cloned());
+        let Some((observed, decision)) = &self.last else { return };
+        let status = Arc::new(status::compute(&status::StatusInput {
+            pod: &self.pod,
+            status: observed,
+            history: &self.history,
+            probes: &self.context.probes.lock(),
+            backing_off: &decision.backing_off,
+            in_flight: &self.in_flight.containers,
+            not_admitted: self.not_admitted.as_ref(),
+            stale: stale.as_ref(),
+            before: self.last_published.as_deref(),
+            node: &self.context.node,
+            now: self.context.clock.now(),
+        }));
+        let stage = decision.stage.clone();
+        self.last_published = Some(Arc::clone(&status));
+        self.context.reports.set(Report {
+            pod: Arc::clone(&self.pod),
+            status,
+            stage,
+            goal: *self.goal.borrow(),
+            stale,
+        });
+    }
+
+    /// Measures how long the pod takes to start, and what its actions are part of.
+    pub(super) fn measure(&mut self, status: &PodStatus, goal: Goal, running: &Running) {
+        if self.operation.is_none() && !running.is_empty() {
+            let operation = match (goal, self.starting_since) {
+                (Goal::Terminate { .. }, _) => Operation::Terminate,
+                (Goal::Run, Some(_)) => Operation::Create,
+                (Goal::Run, None) => Operation::Sync,
+            };
+            self.operation = Some((operation, Instant::now()));
+        }
+        let runs = |name: &str| {
+            let mut all = status.containers.iter();
+            all.any(|container| *container.name == *name && container.state == ContainerState::Running)
+        };
+        if let Some(since) = self.starting_since
+            && self.pod.spec.containers.iter().all(|container| runs(&container.name))
+        {
+            self.starting_since = None;
+            self.context.metrics.pod_started(since.elapsed());
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! One probe of one container, within its timeout.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use tokio::time::timeout;
+use tonic::client::Grpc;
+use tonic_prost::ProstCodec;
+
+use super::ProbedContainer;
+use crate::executor::{ExecError, RuntimeExecutor};
+use crate::manifest::{HttpGet, Probe, ProbeHandler};
+use crate::net::NetError;
+use crate::net::http_get::{self, authority, connect, host_or_pod_ip};
+
+/// Why a probe failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ProbeError {
+    /// The container does not answer in time.
+    #[error("no answer within {} s", .0.as_secs())]
+    Timeout(Duration),
+    /// Its command failed.
+    #[error(transparent)]
+    Exec(#[from] ExecError),
+    /// There is no connection, or no HTTP response.
+    #[error(transparent)]
+    Net(#[from] NetError),
+    /// The HTTP response is not from 200 to 399.
+    #[error("HTTP probe failed with statuscode: {0}")]
+    HttpStatus(u16),
+    /// There is no connection to the gRPC server.
+    #[error("cannot connect to {authority}")]
+    GrpcConnect {
+        /// Host and port.
+        authority: String,
+        /// Why.
+        #[source]
+        source: tonic::transport::Error,
+    },
+    /// The gRPC server does not answer a health check.
+    #[error("gRPC health check failed")]
+    Grpc(#[source] Box<tonic::Status>),
+    /// The gRPC server answers that it is not serving.
+    #[error("the server reports that it is not serving (status {0})")]
+    NotServing(i32),
+}
+
+/// Runs a probe. No answer within its timeout is a failure.
+pub(super) async fn run_probe(
+    executor: &RuntimeExecutor,
+    container: &ProbedContainer,
+    probe: &Probe,
+) -> Result<(), ProbeError> {
+    let ip = || executor.address(&container.pod, container.ip.as_slice());
+    let running = async {
+        match &probe.handler {
+            ProbeHandler::Exec(command) => {
+                let ProbedContainer { pod, name, id, .. } = container;
+                Ok(executor.exec(pod, name, id, command, probe.timeout).await?)
+            }
+            ProbeHandler::Http(get) => http(get, ip()).await,
+            ProbeHandler::Tcp { host, port } => {
+                connect(host.as_deref(), *port, ip()).await?;
+                Ok(())
+            }
+            ProbeHandler::Grpc { port, service } => grpc(service, *port, ip()).await,
+        }
+    };
+    match timeout(probe.timeout, running).await {
+        Ok(answer) => answer,
+        Err(_) => Err(ProbeError::Timeout(probe.timeout)),
+    }
+}
+
+async fn http(get: &HttpGet, ip: Option<IpAddr>) -> Result<(), ProbeError> {
+    let status = http_get::get(get, ip).await?.as_u16();
+    if (200..400).contains(&status) {
+        return Ok(());
+    }
+    Err(ProbeError::HttpStatus(status))
+}
+
+/// `grpc.health.v1.HealthCheckRequest`.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+struct HealthCheckRequest {
+    #[prost(string, tag = "1")]
+    service: String,
+}
+
+/// `grpc.health.v1.HealthCheckResponse`.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+struct HealthCheckResponse {
+    #[prost(int32, tag = "1")]
+    status: i32,
+}
+
+/// `SERVING`.
+const SERVING: i32 = 1;
+
+async fn grpc(service: &str, port: u16, ip: Option<IpAddr>) -> Result<(), ProbeError> {
+    let authority = authority(&host_or_pod_ip(None, ip)?, port);
+    let connect = async {
+        let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{authority}"))?;
+        let mut client = Grpc::new(endpoint.connect().await?);
+        client.ready().await?;
+        Ok(client)
+    };
+    let mut client = connect.await.map_err(|source| ProbeError::GrpcConnect {
+        authority: authority.clone(),
+        source,
+    })?;
+    let request = tonic::Request::new(HealthCheckRequest {
+        service: service.to_owned(),
+    });
+    let path = http::uri::PathAndQuery::from_static("/grpc.health.v1.Health/Check");
+    let codec = ProstCodec::<HealthCheckRequest, HealthCheckResponse>::default();
+    let answer = client.unary(request, path, codec).await;
+    match answer
+        .map_err(|status| ProbeError::Grpc(Box::new(status)))?
+        .into_inner()
+        .status
+    {
+        SERVING => Ok(()),
+        status => Err(ProbeError::NotServing(status)),
+    }
+}
+
+#[cfg(test)]
+mod tests;
