@@ -71,7 +71,7 @@ async fn a_locked_container_hangs_every_list_and_nobody_else() {
     assert!(cause.text.contains("ListContainers has been waiting"), "{}", cause.text);
     assert!(report.message.contains("name-c7"), "{}", report.message);
     assert!(
-        report.message.contains(Trouble::LockedContainer.means()),
+        report.message.contains(Trouble::LockedContainer.meaning()),
         "{}",
         report.message
     );

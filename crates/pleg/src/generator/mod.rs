@@ -1,13 +1,19 @@
-//! The generator: one task that looks, compares, inspects and commits.
+//! The generator: one task that relists, compares, inspects and commits.
 //!
 //! ```text
-//! hints ──▶ plan ──▶ list ──▶ observe ──▶ inspect ──▶ commit ──▶ cache, feed
-//!           (look)   (look)   (records)   (work)      (commit)
+//! requests ──▶ schedule ──▶ lists ──▶ records ──▶ inspections ──▶ commit ──▶ cache, feed
+//!  callers,     when to     relist,    take_in     pod by pod     reconcile,  publisher
+//!  events       relist      listing                               diff, publish
 //! ```
+//!
+//! Each stage is a struct that owns its state, answers when it next has something to do (`next_wake`) and knows nothing of the others;
+//! the steps between them are methods of [`Generator`], in the files of the stages. Beside the flow: `event_stream` (what events hint at,
+//! and how far they are trusted), `quarantine` (objects that do not answer), `stuck_list` (while a list hangs), `shim_prober` (hangs that
+//! no list shows), `health_watch` (what is announced about all of them).
 //!
 //! One list is in flight at a time, never a second behind a hung one. Inspections run beside it, pod by pod, and are committed as
 //! they arrive; nothing waits for a pod that does not answer. A full relist *ends* when every pod it found changed is committed or in
-//! quarantine, or when none of those left has moved for [`Config::settle_grace`], or after a third of the threshold: many changes at once
+//! quarantine, or when no inspection has ended for [`Config::settle_grace`], or after a third of the threshold: many changes at once
 //! are not ill health. The next one starts a period after that.
 
 mod census;
@@ -201,9 +207,8 @@ impl<R: Runtime> Generator<R> {
     fn next_wake(&self) -> Instant {
         let wakes = [
             self.relist_wake(),
-            self.stream_at(),
+            self.stream.next_wake(self.health.relists_fail()),
             self.late_reasons.next_wake(),
-            self.stream.report_down_at().filter(|_| !self.health.relists_fail()),
             self.census.next_wake(),
             self.quarantine.next_wake(),
             self.health_watch.next_wake(),

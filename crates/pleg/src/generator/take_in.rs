@@ -159,11 +159,9 @@ impl<R: Runtime> Generator<R> {
             ..
         } = relist;
         for &key in touched {
-            let requested_by = self
-                .records
-                .pod(key)
-                .and_then(|pod| requested.pods.get(&pod.uid).copied());
-            let event = || (hinted.all || self.is_told(key, hinted)).then_some(Source::Evented);
+            let Some(pod) = self.records.pod(key) else { continue };
+            let requested_by = requested.pods.get(&pod.uid).copied();
+            let event = || hinted.has(&pod.uid).then_some(Source::Evented);
             let source = requested_by.or(requested.all).or_else(event).unwrap_or(Source::Relist);
             self.schedule_inspection(key, *token, source, InspectTrigger::News);
         }

@@ -136,8 +136,8 @@ impl Seen {
             stage: self.stage,
             trouble: self.trouble,
             text,
-            means: self.trouble.means(),
-            next: next(self.trouble, &self.who, endpoint),
+            means: self.trouble.meaning(),
+            next: remedy(self.trouble, &self.who, endpoint),
             rpc: self.rpc,
             who: self.who,
             age_seconds: self.age.as_secs(),
@@ -154,11 +154,11 @@ impl Seen {
 
 /// What it usually means and what to type next.
 pub(super) fn advice(trouble: Trouble, who: &Who, endpoint: Option<&str>) -> String {
-    format!("{} {}", trouble.means(), next(trouble, who, endpoint))
+    format!("{} {}", trouble.meaning(), remedy(trouble, who, endpoint))
 }
 
-fn next(trouble: Trouble, who: &Who, endpoint: Option<&str>) -> String {
-    trouble.next(&About {
+fn remedy(trouble: Trouble, who: &Who, endpoint: Option<&str>) -> String {
+    trouble.remedy(&About {
         endpoint,
         pod: who.pod.as_deref(),
         container: who.container.as_deref(),
@@ -188,7 +188,7 @@ impl Cause {
     pub(super) fn name(&mut self, who: &Who, words: &str, endpoint: Option<&str>) {
         self.text.push_str(words);
         self.who = who.clone();
-        self.next = next(self.trouble, who, endpoint);
+        self.next = remedy(self.trouble, who, endpoint);
     }
 }
 

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::Health;
 use super::cause::{Cause, Seen, Stage, Who};
-use super::{Health, State};
+use super::state::HealthState;
 use crate::health::diagnosis::Trouble;
 
 /// Held by the generator as long as it lives. Whatever ends it, a panic, an abort or its shutdown, drops this.
@@ -45,7 +46,7 @@ impl Ended {
     }
 
     /// The one cause there is. Calls that were in flight and pods in quarantine are nobody's concern any more.
-    pub(super) fn cause(self, state: &State, now: Instant, endpoint: Option<&str>) -> Cause {
+    pub(super) fn cause(self, state: &HealthState, now: Instant, endpoint: Option<&str>) -> Cause {
         let age = |since: Instant| now.saturating_duration_since(since);
         let seen = Seen {
             stage: Stage::Generator,

@@ -48,8 +48,8 @@ impl Load {
             warnings.push(Warning {
                 trouble,
                 text,
-                means: trouble.means(),
-                next: trouble.next(&About {
+                means: trouble.meaning(),
+                next: trouble.remedy(&About {
                     endpoint,
                     ..About::default()
                 }),

@@ -56,7 +56,7 @@ impl Finding {
             sandbox: Some(&first.sandbox),
             shim_pid: first.shim_pid,
         };
-        let next = trouble.next(&about);
+        let next = trouble.remedy(&about);
         let more_objects = objects.len().saturating_sub(MOST_OBJECTS);
         objects.truncate(MOST_OBJECTS);
         Self {
@@ -65,7 +65,7 @@ impl Finding {
             evidence,
             objects,
             more_objects,
-            means: trouble.means(),
+            means: trouble.meaning(),
             next,
             seen_in: trouble.seen_in(),
         }

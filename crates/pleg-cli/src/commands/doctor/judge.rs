@@ -199,7 +199,7 @@ impl Judge<'_> {
         self.find(Severity::Critical, Trouble::LockedContainer, evidence, culprits);
         // The usual next step is to examine a shim.
         if let (true, Some(finding)) = (shims_answer, self.findings.last_mut()) {
-            finding.next = Trouble::StalledStorage.next(&About {
+            finding.next = Trouble::StalledStorage.remedy(&About {
                 endpoint: Some(&self.facts.endpoint),
                 ..About::default()
             });

@@ -15,7 +15,7 @@ use crate::runtime::Runtime;
 /// Up to this many pods at once are asked for by id. Beyond, one list tells which of them changed at all.
 const MOST_BY_ID: usize = 32;
 
-/// What events want lists for.
+/// Pods that events hint at and that have to be listed.
 #[derive(Debug, Default)]
 pub(in crate::generator) struct HintedPods {
     pub(in crate::generator) all: bool,
@@ -26,6 +26,11 @@ pub(in crate::generator) struct HintedPods {
 impl HintedPods {
     pub(in crate::generator) fn is_empty(&self) -> bool {
         !self.all && self.pods.is_empty()
+    }
+
+    /// Events hint at this pod, or at any.
+    pub(in crate::generator) fn has(&self, uid: &PodUid) -> bool {
+        self.all || self.pods.contains_key(uid)
     }
 
     /// Takes back what a failed relist has not served.

@@ -89,8 +89,16 @@ impl EventStream {
         self.link.runtime_back();
     }
 
+    /// When there is something to do about the stream: an unreported change becomes a miss, something is to be checked again, or that
+    /// it is down is to be reported.
+    pub(super) fn next_wake(&self, relists_fail: bool) -> Option<Instant> {
+        let down = self.report_down_at().filter(|_| !relists_fail);
+        let wakes = [self.misses.next(), self.ahead.next(), self.stopped.next(), down];
+        wakes.into_iter().flatten().min()
+    }
+
     /// When to report that the stream is down.
-    pub(super) fn report_down_at(&self) -> Option<Instant> {
+    fn report_down_at(&self) -> Option<Instant> {
         self.down.filter(|(_, told)| !told).map(|(since, _)| since + UNREPORTED)
     }
 
@@ -124,13 +132,6 @@ impl<R: Runtime> Generator<R> {
             };
             AbortOnDropHandle::new(tokio::spawn(stream.run()))
         })
-    }
-
-    /// When the stream itself next needs attention: an unreported change becomes a miss, or something is to be checked again.
-    pub(super) fn stream_at(&self) -> Option<Instant> {
-        let stream = &self.stream;
-        let wakes = [stream.misses.next(), stream.ahead.next(), stream.stopped.next()];
-        wakes.into_iter().flatten().min()
     }
 
     /// Whatever the stream has to say: whether it is up, what it was about, and what it failed to tell.

@@ -57,19 +57,19 @@ impl Standing {
 }
 
 impl<R: Runtime> Generator<R> {
-    /// A full relist found news about these pods, and events asked for `told` of them. ProbeQueue the others that the stream should have
+    /// A full relist found news about these pods, and events hinted at `hinted`. ProbeQueue the others that the stream should have
     /// reported.
-    pub(in crate::generator) fn verify(&mut self, touched: &[PodKey], told: &HintedPods) {
+    pub(in crate::generator) fn verify(&mut self, touched: &[PodKey], hinted: &HintedPods) {
         let now = Instant::now();
         self.stream.misses.forget_old(now);
-        if self.stream.standing != Standing::Verified || told.all {
+        if self.stream.standing != Standing::Verified || hinted.all {
             return;
         }
         for &key in touched {
             let Some(uid) = self.records.pod(key).map(|pod| pod.uid.clone()) else {
                 continue;
             };
-            if self.is_told(key, told)
+            if hinted.has(&uid)
                 || self.inspections.is_hinted(key)
                 || self.quarantine.is_hinted(key)
                 || self.stream.misses.is_hinted(&uid, now)
@@ -88,13 +88,6 @@ impl<R: Runtime> Generator<R> {
             }
             self.stream.misses.unreported(&uid, change);
         }
-    }
-
-    /// Events asked for a relist of this pod.
-    pub(in crate::generator) fn is_told(&self, key: PodKey, told: &HintedPods) -> bool {
-        self.records
-            .pod(key)
-            .is_some_and(|pod| told.pods.contains_key(&pod.uid))
     }
 
     /// Counts changes that the stream had time to report, and did not.

@@ -2,6 +2,7 @@
 //!
 //! Pure: names and texts only, not how a trouble is recognised. The cited issues are upstream reports of it.
 
+mod commands;
 mod remedy;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -118,7 +119,7 @@ impl Trouble {
     }
 
     /// What it usually means, in one sentence.
-    pub fn means(self) -> &'static str {
+    pub fn meaning(self) -> &'static str {
         match self {
             Self::GeneratorEnded => {
                 "A bug in pleg made its generator panic, or its process is shutting down; the runtime and its \
@@ -289,7 +290,7 @@ mod tests {
             let name = trouble.name();
             assert!(name.chars().all(|c| c.is_ascii_lowercase() || c == '-'), "{name}");
             assert_eq!(Trouble::parse(name), Some(trouble));
-            let means = trouble.means();
+            let means = trouble.meaning();
             assert!(
                 means.ends_with('.') && !means.contains(". "),
                 "{trouble}: one sentence: {means}"

@@ -80,32 +80,8 @@ pub struct Difference {
 /// Replays a recording.
 pub fn replay(lines: impl IntoIterator<Item = Line>) -> Result<Replayed, ReplayError> {
     let mut lines = (1..).zip(lines);
-    let (header, to) = match lines.next() {
-        Some((_, Line { time, what })) => match what {
-            What::Recording(header) if header.format == FORMAT => (header, time),
-            What::Recording(header) => return Err(ReplayError::Format(header.format)),
-            _ => return Err(ReplayError::NoHeader),
-        },
-        None => return Err(ReplayError::NoHeader),
-    };
-    let mut node = Node::default();
-    let mut entries = Vec::new();
-    for (number, line) in lines {
-        match line.what {
-            What::Pod(pod) => node.add(&pod),
-            What::Relist(_) | What::Seen(_) | What::Inspect { .. } | What::Commit(_) => entries.push((number, line)),
-            _ => {}
-        }
-    }
-    for (number, line) in entries.iter().rev() {
-        let undone = match &line.what {
-            What::Seen(seen) => node.unsee(seen),
-            What::Commit(commit) => node.uncommit(commit),
-            _ => Ok(()),
-        };
-        undone.map_err(|what| ReplayError::Contradiction { line: *number, what })?;
-    }
-
+    let (header, to) = read_header(lines.next().map(|(_, line)| line))?;
+    let (node, entries) = rewind(lines)?;
     let mut forth = Forth::new(node)?;
     let mut replayed = Replayed {
         header,
@@ -146,6 +122,41 @@ pub fn replay(lines: impl IntoIterator<Item = Line>) -> Result<Replayed, ReplayE
         }
     }
     Ok(replayed)
+}
+
+/// The header and its time: when the recording ends.
+fn read_header(first: Option<Line>) -> Result<(Arc<Header>, Timestamp), ReplayError> {
+    let Some(Line { time, what }) = first else {
+        return Err(ReplayError::NoHeader);
+    };
+    match what {
+        What::Recording(header) if header.format == FORMAT => Ok((header, time)),
+        What::Recording(header) => Err(ReplayError::Format(header.format)),
+        _ => Err(ReplayError::NoHeader),
+    }
+}
+
+/// The node as it was when the recording began, and the lines to replay: a recording has the state at its end, so they are undone from
+/// the last to the first.
+fn rewind(lines: impl Iterator<Item = (usize, Line)>) -> Result<(Node, Vec<(usize, Line)>), ReplayError> {
+    let mut node = Node::default();
+    let mut entries = Vec::new();
+    for (number, line) in lines {
+        match line.what {
+            What::Pod(pod) => node.add(&pod),
+            What::Relist(_) | What::Seen(_) | What::Inspect { .. } | What::Commit(_) => entries.push((number, line)),
+            _ => {}
+        }
+    }
+    for (number, line) in entries.iter().rev() {
+        let undone = match &line.what {
+            What::Seen(seen) => node.unsee(seen),
+            What::Commit(commit) => node.uncommit(commit),
+            _ => Ok(()),
+        };
+        undone.map_err(|what| ReplayError::Contradiction { line: *number, what })?;
+    }
+    Ok((node, entries))
 }
 
 /// How a commit compares.
