@@ -124,7 +124,7 @@ async fn a_runtime_that_goes_away_and_comes_back() {
     sleep(Duration::from_secs(15)).await;
     let down = ready(&pleg);
     assert_eq!(
-        (down.status, down.reason, &*down.message),
+        (down.status, &*down.reason, &*down.message),
         (false, "KubeletNotReady", "container runtime is down")
     );
     // Looks fail for as long; after three minutes that is said too, with its cause.

@@ -28,7 +28,7 @@ use crate::health::{Who, of_inspection};
 use crate::inspect::{Answered, Call, Outcome, Unanswered};
 use crate::model::event::Source;
 use crate::model::{ObjectRef, ObjectState, PodRef, PodUid};
-use crate::publish::cache::{PodError, StalePart, Token};
+use crate::publish::cache::{PodError, Since, StalePart, Token};
 use crate::recorder::line::Turn;
 use crate::records::PodKey;
 use crate::runtime::Runtime;
@@ -118,7 +118,7 @@ struct Failure {
 impl From<&Error> for Failure {
     fn from(error: &Error) -> Self {
         Self {
-            rpc: error.rpc,
+            rpc: error.rpc.clone(),
             subject: error.subject.clone(),
             kind: error.kind.clone(),
             text: error.to_string().into(),
@@ -509,12 +509,12 @@ impl<R: Runtime> Generator<R> {
         held.error = Some(Arc::new(PodError {
             message: Arc::clone(&failure.text),
             trouble: of_inspection(&failure.kind),
-            rpc: failure.rpc.name(),
+            rpc: failure.rpc.name().into(),
             container: failure.subject.container.clone(),
             id: failure.subject.id.clone(),
             sandbox: sandbox.map(|sandbox| sandbox.shared()),
             attempts: held.attempts,
-            since: held.since,
+            since: Since::at(held.since),
         }));
         let (key, tried, asked) = (held.pod, held.token, held.asked);
         let Some(pod) = self.records.pod(key).cloned() else {

@@ -22,7 +22,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use pleg_cri::error::seconds;
 use pleg_cri::{Error, InFlight, Rpc};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::evented::ModeReport;
@@ -52,7 +52,7 @@ pub(crate) const SLOW_CALL: Duration = Duration::from_secs(5);
 const MOST_CAUSES: usize = 20;
 
 /// How well the generator does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Level {
     /// All is seen.
     Healthy,
@@ -62,8 +62,8 @@ pub enum Level {
     Unhealthy,
 }
 
-/// The health at one moment.
-#[derive(Debug, Clone, Serialize)]
+/// The health at one moment. Its JSON is that of the HTTP API.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
     /// How well.
     pub level: Level,
@@ -74,7 +74,7 @@ pub struct Report {
     /// Why the level is not Healthy: by stage, and within a stage the longest-standing first.
     pub causes: Vec<Cause>,
     /// Causes that are not listed because there are too many.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub more_causes: usize,
     /// What may become a trouble, though it is none to us: list sizes, dead containers, slow calls.
     pub warnings: Vec<Warning>,
@@ -84,7 +84,8 @@ pub struct Report {
     pub threshold_seconds: u64,
     /// How changes are found.
     pub mode: ModeReport,
-    /// Looks completed so far.
+    /// Relists completed so far.
+    #[serde(rename = "looks")]
     pub relists: u64,
     /// What made no sense in the last complete look. Never a reason for not being healthy.
     pub odd_objects: Oddities,
@@ -324,7 +325,7 @@ impl Health {
             let seen = Seen {
                 stage: Stage::List,
                 trouble: of_list(&failure.error, alone || failure.alone),
-                rpc: failure.error.rpc.name(),
+                rpc: failure.error.rpc.name().into(),
                 who: Who::default(),
                 age: age(failure.since),
             };
@@ -353,7 +354,7 @@ impl Health {
                     true => Trouble::RuntimeStuck,
                     false => Trouble::StuckInspection,
                 },
-                rpc: call.rpc.name(),
+                rpc: call.rpc.name().into(),
                 who: Who {
                     pod: call.subject.pod,
                     container: call.subject.container,
@@ -370,7 +371,7 @@ impl Health {
             let seen = Seen {
                 stage: Stage::Inspect,
                 trouble: hung.map_or(error.trouble, |_| Trouble::HungShim),
-                rpc: error.rpc,
+                rpc: error.rpc.clone(),
                 who: Who {
                     pod: Some(pod.full_name()),
                     container: error.container.clone(),
@@ -379,7 +380,7 @@ impl Health {
                     shim: hung.and_then(|hung| hung.shim),
                     about: Some((pod.clone(), object.clone())),
                 },
-                age: age(error.since),
+                age: age(error.since.instant()),
             };
             causes.push(seen.failed(&error.message, error.attempts, endpoint));
         }
@@ -387,7 +388,7 @@ impl Health {
             let seen = Seen {
                 stage: Stage::Probe,
                 trouble: Trouble::HungShim,
-                rpc: Rpc::PodSandboxStatus.name(),
+                rpc: Rpc::PodSandboxStatus.name().into(),
                 who: hung.who(),
                 age: age(hung.since),
             };
@@ -409,7 +410,7 @@ impl Health {
         let seen = |trouble: Trouble, since: Instant| Seen {
             stage: Stage::Stream,
             trouble,
-            rpc: Rpc::GetContainerEvents.name(),
+            rpc: Rpc::GetContainerEvents.name().into(),
             who: Who::default(),
             age: now.saturating_duration_since(since),
         };
@@ -451,7 +452,8 @@ impl Health {
                 } else {
                     Rpc::PodSandboxStatus
                 }
-                .name(),
+                .name()
+                .into(),
                 age: now.saturating_duration_since(*since),
                 who,
             };

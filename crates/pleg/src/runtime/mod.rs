@@ -18,7 +18,7 @@ use crate::model::{ContainerId, PodUid, SandboxId};
 use crate::records::snapshot::{ContainerList, SandboxList};
 
 /// Name and version of a runtime.
-#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct RuntimeVersion {
     /// `containerd`, `cri-o`, …
     pub name: String,
