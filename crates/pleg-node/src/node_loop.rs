@@ -244,7 +244,7 @@ impl NodeLoop {
         let last_look = report.last_seen_seconds;
         let last_look = last_look.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         // How long nothing was heard of the runtime, neither by a relist nor by the monitor's heartbeat.
-        let answered = pleg.readiness().last_answer().map(|at| at.elapsed());
+        let answered = pleg.readiness().since_last_answer();
         let quiet = answered.into_iter().chain(last_look).min();
         let why = report.why_stale();
         let bad = why.is_some();

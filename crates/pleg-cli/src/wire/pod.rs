@@ -234,7 +234,7 @@ mod tests {
             threshold_seconds: 180,
             mode: pleg::ModeReport::default(),
             relists: 1,
-            odd_objects: pleg::records::snapshot::Oddities::default(),
+            odd_objects: pleg::health::Oddities::default(),
         }
     }
 

@@ -30,7 +30,7 @@ use crate::evented::trust::Remembered;
 use crate::health::diagnosis::Trouble;
 use crate::model::{ObjectRef, PodRef, PodUid, SandboxId};
 use crate::publish::cache::PodError;
-use crate::records::snapshot::Oddities;
+pub use crate::records::snapshot::Oddities;
 use crate::runtime::shim::Shim;
 pub(crate) use cause::of_inspection;
 pub use cause::{Cause, Stage, Who};

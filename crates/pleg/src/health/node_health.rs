@@ -10,6 +10,7 @@ use crate::health::{Check, Report};
 
 /// The health of the node at one moment.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct NodeHealth {
     /// The generator's.
     pub report: Report,

@@ -283,9 +283,9 @@ impl Readiness {
         NodeHealth { report, ready, runtime }
     }
 
-    /// When the runtime last answered `Status`, whatever it said; none before the first time.
-    pub fn last_answer(&self) -> Option<Instant> {
-        self.shared.lock().runtime.last_answer
+    /// How long ago the runtime last answered `Status`, whatever it said; none before the first time.
+    pub fn since_last_answer(&self) -> Option<Duration> {
+        self.shared.lock().runtime.last_answer.map(|at| at.elapsed())
     }
 
     /// The runtime answered.

@@ -12,6 +12,7 @@ use crate::model::{ContainerId, ContainerRef, PodRef, SandboxId, SandboxState};
 
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum EventType {
     /// A container was made and has not started.
     ContainerCreated,
@@ -112,6 +113,7 @@ impl std::fmt::Display for EventType {
 /// What triggered the relist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Source {
     /// The periodic relist of all pods.
     Relist,
@@ -249,6 +251,7 @@ pub struct Gap {
 /// Why a reader does not get events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum GapReason {
     /// The feed no longer held them when the reader came for them.
     Overflow,

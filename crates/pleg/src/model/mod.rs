@@ -231,7 +231,8 @@ pub enum ObjectState {
     Sandbox(SandboxState),
 }
 
-/// A pod as lists show it: just enough to tell what changed.
+/// A pod as lists show it: just enough to tell what changed. Not part of the API.
+#[doc(hidden)]
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodView {
     /// Its sandboxes, newest first.

@@ -5,10 +5,10 @@
 //! writes `listed`; a commit only writes `committed`. What is unchanged is recognised while the lists are read, and costs a bit.
 
 mod advance;
-pub mod diff;
+pub(crate) mod diff;
 mod known;
 mod recorded;
-pub mod snapshot;
+pub(crate) mod snapshot;
 mod table;
 
 use std::sync::Arc;

@@ -9,6 +9,7 @@ use crate::model::{ContainerState, SandboxState};
 
 /// A pod in a few words. Each container counts once, by its newest attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Summary {
     /// What the pod is doing, in a word; see [`PodStatus::summary`].
     pub state: Box<str>,
