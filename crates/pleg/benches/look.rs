@@ -6,10 +6,8 @@ mod node;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group};
 use node::Node;
+use pleg::internals::{Records, Snapshot, diff};
 use pleg::model::PodView;
-use pleg::records::Records;
-use pleg::records::diff::diff;
-use pleg::records::snapshot::Snapshot;
 use pleg::{ContainerRef, ContainerState, SandboxState};
 
 fn idle_relist(c: &mut Criterion) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{Fake, Rig};
-use pleg::inspect::limiter::LimiterConfig;
+use pleg::LimiterConfig;
 use pleg::runtime::ErrorKind;
 use pleg::{Config, ContainerState, EventedConfig, Item, Level, Mode, Overflow, PodUid, SandboxState, Start};
 use tokio::time::{Instant, sleep, timeout};

@@ -106,9 +106,16 @@ async fn a_supervised_task_ends_when_it_is_told_to() {
 #[test]
 fn callers_without_async_block() {
     let (_dir, listen) = socket();
-    let simulating = tokio::runtime::Runtime::new().unwrap();
+    let simulating = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     assert!(pleg::blocking::Pleg::spawn(listen.clone(), Config::default()).is_err());
-    let sim = simulating.block_on(sim(2, listen));
+    let config = SimConfig {
+        pods: 2,
+        ..SimConfig::default()
+    };
+    let sim = simulating.block_on(Sim::spawn_thread(config, listen)).unwrap();
     let pleg = pleg::blocking::Pleg::spawn(sim.endpoint().clone(), Config::default()).unwrap();
     let mut events = pleg.subscribe(Start::Oldest, Overflow::Gap);
     pleg.synced(pleg.handle().request_all(), PATIENCE).unwrap();

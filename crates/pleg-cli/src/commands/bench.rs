@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use pleg::Metrics;
-use pleg::records::snapshot::Snapshot;
-use pleg::records::{Coverage, Records};
+use pleg::internals::{Coverage, Records, Snapshot};
 use pleg_cri::{Client, ListFilter, v1};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;

@@ -156,9 +156,9 @@ pub(crate) struct PodJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     inspected_at: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<PodErrorJson<'a>>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    stale: Vec<StalePartJson<'a>>,
+    error: Option<&'a pleg::cache::PodError>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    stale: &'a [pleg::StalePart],
     #[serde(skip_serializing_if = "Option::is_none")]
     status_stale: Option<&'a StatusStale>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -187,23 +187,6 @@ impl<'a> PodHealth<'a> {
     }
 }
 
-#[derive(Debug, Serialize)]
-struct StalePartJson<'a> {
-    #[serde(flatten)]
-    object: &'a pleg::model::ObjectRef,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    listed: Option<pleg::model::ObjectState>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<PodErrorJson<'a>>,
-}
-
-#[derive(Debug, Serialize)]
-struct PodErrorJson<'a> {
-    #[serde(flatten)]
-    error: &'a pleg::cache::PodError,
-    age_seconds: u64,
-}
-
 impl<'a> PodJson<'a> {
     /// A pod with what health says about it.
     pub(crate) fn new(entry: &'a PodEntry, health: &'a PodHealth<'_>) -> Self {
@@ -211,8 +194,8 @@ impl<'a> PodJson<'a> {
             summary: entry.status.summary(),
             status: &entry.status,
             inspected_at: entry.inspected_at,
-            error: entry.error.as_deref().map(PodErrorJson::from),
-            stale: entry.stale.iter().map(StalePartJson::from).collect(),
+            error: entry.error.as_deref(),
+            stale: &entry.stale,
             status_stale: health.stale.as_ref(),
             causes: health.causes.of(&entry.status),
         }
@@ -225,28 +208,9 @@ impl<'a> PodJson<'a> {
             status,
             inspected_at: Some(at),
             error: None,
-            stale: Vec::new(),
+            stale: &[],
             status_stale: None,
             causes: Vec::new(),
-        }
-    }
-}
-
-impl<'a> From<&'a pleg::StalePart> for StalePartJson<'a> {
-    fn from(part: &'a pleg::StalePart) -> Self {
-        Self {
-            object: &part.object,
-            listed: part.listed,
-            error: part.error.as_deref().map(PodErrorJson::from),
-        }
-    }
-}
-
-impl<'a> From<&'a pleg::cache::PodError> for PodErrorJson<'a> {
-    fn from(error: &'a pleg::cache::PodError) -> Self {
-        Self {
-            error,
-            age_seconds: error.since.elapsed().as_secs(),
         }
     }
 }
@@ -263,9 +227,9 @@ mod tests {
             stage: pleg::health::Stage::List,
             trouble: pleg::Trouble::LockedContainer,
             text: "t".to_owned(),
-            means: "m",
+            means: "m".into(),
             next: "n".to_owned(),
-            rpc: "ListContainers",
+            rpc: "ListContainers".into(),
             who: pleg::health::Who {
                 id: Some("c".into()),
                 ..pleg::health::Who::default()
@@ -285,7 +249,7 @@ mod tests {
             threshold_seconds: 180,
             mode: pleg::ModeReport::default(),
             relists: 1,
-            odd_objects: pleg::records::snapshot::Oddities::default(),
+            odd_objects: pleg::health::Oddities::default(),
         }
     }
 
@@ -327,12 +291,12 @@ mod tests {
         let error = Arc::new(pleg::cache::PodError {
             trouble: pleg::Trouble::StuckInspection,
             message: "m".into(),
-            rpc: "ContainerStatus",
+            rpc: "ContainerStatus".into(),
             container: Some("app".into()),
             id: Some("c".into()),
             sandbox: Some("s".into()),
             attempts: 2,
-            since: tokio::time::Instant::now(),
+            since: pleg::cache::Since::ago(Duration::from_secs(5)),
         });
         let part = pleg::StalePart {
             object: pleg::model::ObjectRef::Container(pleg::ContainerRef {

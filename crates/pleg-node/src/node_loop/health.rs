@@ -40,7 +40,7 @@ impl NodeLoop {
     fn last_observed(&self, relist_age: Option<f64>) -> Option<jiff::Timestamp> {
         let context = &self.workers.context;
         let relist_age = Duration::try_from_secs_f64(relist_age?).ok()?;
-        let answer_age = context.pleg.readiness().last_answer().map(|at| at.elapsed());
+        let answer_age = context.pleg.readiness().since_last_answer();
         let age = answer_age.map_or(relist_age, |answer| answer.min(relist_age));
         context.clock.now().saturating_sub(age).ok()
     }

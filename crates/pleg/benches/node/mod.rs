@@ -2,8 +2,7 @@
 
 use std::collections::HashMap;
 
-use pleg::records::snapshot::Snapshot;
-use pleg::records::{Coverage, Records};
+use pleg::internals::{Coverage, Records, Snapshot};
 use pleg_cri::v1;
 use prost::Message;
 

@@ -31,14 +31,14 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use ahead::Reached;
 pub(crate) use link::{Link, StreamState};
 pub(crate) use stream::Stream;
 
 /// How changes are found.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// By full relists, once a period.
@@ -107,7 +107,7 @@ impl Default for EventedConfig {
 }
 
 /// How changes are found now, and why so.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModeReport {
     /// What is done: [`Mode::Generic`] or [`Mode::Evented`].
     pub mode: Mode,

@@ -1,18 +1,19 @@
 //! One reason for not being healthy: what is seen, where, what it usually means and what to type next. The same words everywhere.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use pleg_cri::error::seconds;
 use pleg_cri::{Error, ErrorKind, Rpc};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::health::diagnosis::{About, Trouble};
 use crate::model::{ObjectRef, PodRef};
 use crate::runtime::shim::Shim;
 
 /// In which part of the generator's work something is wrong.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stage {
     /// The generator itself.
@@ -28,7 +29,7 @@ pub enum Stage {
 }
 
 /// Which pod, which container.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Who {
     /// The pod, as `namespace/name`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -61,7 +62,7 @@ impl std::fmt::Display for Who {
 }
 
 /// One reason for not being healthy.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Cause {
     /// In which part of a relist.
     pub stage: Stage,
@@ -70,11 +71,11 @@ pub struct Cause {
     /// What is seen, in one sentence.
     pub text: String,
     /// What that usually means.
-    pub means: &'static str,
+    pub means: Cow<'static, str>,
     /// What to type next.
     pub next: String,
     /// The call, such as `ContainerStatus`; empty where it is about none.
-    pub rpc: &'static str,
+    pub rpc: Cow<'static, str>,
     /// Who it is about.
     #[serde(flatten)]
     pub who: Who,
@@ -98,7 +99,7 @@ impl std::fmt::Display for Cause {
 pub(super) struct Seen {
     pub(super) stage: Stage,
     pub(super) trouble: Trouble,
-    pub(super) rpc: &'static str,
+    pub(super) rpc: Cow<'static, str>,
     pub(super) who: Who,
     pub(super) age: Duration,
 }
@@ -136,7 +137,7 @@ impl Seen {
             stage: self.stage,
             trouble: self.trouble,
             text,
-            means: self.trouble.meaning(),
+            means: self.trouble.meaning().into(),
             next: remedy(self.trouble, &self.who, endpoint),
             rpc: self.rpc,
             who: self.who,
@@ -181,7 +182,7 @@ impl Cause {
     /// It is about a list, not about one object; who holds up the list may be named.
     pub(crate) fn is_of_list(&self) -> bool {
         let of_object = [Rpc::ContainerStatus.name(), Rpc::PodSandboxStatus.name()];
-        self.stage == Stage::List && !of_object.contains(&self.rpc)
+        self.stage == Stage::List && !of_object.contains(&&*self.rpc)
     }
 
     /// Names somebody who has to do with it, and says so.

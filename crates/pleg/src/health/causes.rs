@@ -100,7 +100,7 @@ impl Causes<'_> {
         let seen = Seen {
             stage: Stage::List,
             trouble: of_list(&failure.error, self.others_answer || failure.other_list_ok),
-            rpc: failure.error.rpc.name(),
+            rpc: failure.error.rpc.name().into(),
             who: Who::default(),
             age: self.age(failure.since),
         };
@@ -121,7 +121,7 @@ impl Causes<'_> {
                 true => Trouble::RuntimeStuck,
                 false => Trouble::StuckInspection,
             },
-            rpc: call.rpc.name(),
+            rpc: call.rpc.name().into(),
             who: Who {
                 pod: call.subject.pod,
                 container: call.subject.container,
@@ -171,7 +171,7 @@ impl Causes<'_> {
             let seen = Seen {
                 stage: Stage::List,
                 trouble: Trouble::LockedContainer,
-                rpc: rpc.name(),
+                rpc: rpc.name().into(),
                 age: self.age(*since),
                 who,
             };
@@ -186,7 +186,7 @@ impl Causes<'_> {
             let seen = Seen {
                 stage: Stage::Inspect,
                 trouble: hung.map_or(error.trouble, |_| Trouble::HungShim),
-                rpc: error.rpc,
+                rpc: error.rpc.clone(),
                 who: Who {
                     pod: Some(pod.full_name()),
                     container: error.container.clone(),
@@ -195,7 +195,7 @@ impl Causes<'_> {
                     shim: hung.and_then(|hung| hung.shim),
                     about: Some((pod.clone(), object.clone())),
                 },
-                age: self.age(error.since),
+                age: self.age(error.since.instant()),
             };
             self.found
                 .push(seen.failed(&error.message, error.attempts, self.endpoint));
@@ -207,7 +207,7 @@ impl Causes<'_> {
             let seen = Seen {
                 stage: Stage::Probe,
                 trouble: Trouble::HungShim,
-                rpc: Rpc::PodSandboxStatus.name(),
+                rpc: Rpc::PodSandboxStatus.name().into(),
                 who: hung.who(),
                 age: self.age(hung.since),
             };
@@ -229,7 +229,7 @@ impl Causes<'_> {
         let seen = |trouble: Trouble, since: Instant| Seen {
             stage: Stage::Stream,
             trouble,
-            rpc: Rpc::GetContainerEvents.name(),
+            rpc: Rpc::GetContainerEvents.name().into(),
             who: Who::default(),
             age: self.age(since),
         };

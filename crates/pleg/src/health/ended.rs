@@ -51,7 +51,7 @@ impl Ended {
         let seen = Seen {
             stage: Stage::Generator,
             trouble: Trouble::GeneratorEnded,
-            rpc: "",
+            rpc: "".into(),
             who: Who::default(),
             age: age(self.at),
         };

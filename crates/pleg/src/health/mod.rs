@@ -30,7 +30,7 @@ use crate::evented::trust::Remembered;
 use crate::health::diagnosis::Trouble;
 use crate::model::{ObjectRef, PodRef, PodUid};
 use crate::publish::cache::PodError;
-use crate::records::snapshot::Oddities;
+pub use crate::records::snapshot::Oddities;
 pub(crate) use cause::of_inspection;
 pub use cause::{Cause, Stage, Who};
 use cause::{advice, of_list};

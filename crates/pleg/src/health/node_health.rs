@@ -3,11 +3,14 @@
 //! `health`, `/readyz`, the node conditions and the metrics are all made from one [`NodeHealth`], so that they cannot contradict each
 //! other, not even around the moment in which the threshold passes.
 
+use serde::{Deserialize, Serialize};
+
 use crate::health::readiness::{NodeCondition, RuntimeChecks};
 use crate::health::{Check, Report};
 
 /// The health of the node at one moment.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct NodeHealth {
     /// The generator's.
     pub report: Report,

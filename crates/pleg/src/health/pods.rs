@@ -79,7 +79,7 @@ mod tests {
     use crate::health::Health;
     use crate::model::PodRef;
     use crate::model::status::SandboxStatus;
-    use crate::publish::cache::PodError;
+    use crate::publish::cache::{PodError, Since};
     use crate::{SandboxState, Trouble};
 
     fn pod(uid: &str, sandbox: &str) -> PodStatus {
@@ -110,12 +110,12 @@ mod tests {
         let error = PodError {
             message: "no answer".into(),
             trouble: Trouble::StuckInspection,
-            rpc: "PodSandboxStatus",
+            rpc: "PodSandboxStatus".into(),
             container: None,
             id: Some("s-old".into()),
             sandbox: Some("s-old".into()),
             attempts: 1,
-            since: Instant::now(),
+            since: Since::at(Instant::now()),
         };
         let sandbox = crate::model::ObjectRef::Sandbox { id: "s-old".into() };
         health.quarantine(&old.pod, &sandbox, Arc::new(error));

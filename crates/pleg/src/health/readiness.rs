@@ -8,6 +8,7 @@
 //!
 //! All errors joined are the message of [`NodeCondition`]; with none the node is ready.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use pleg_cri::error::seconds;
 use pleg_cri::{Error, Rpc};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 use tokio::time::Instant;
 
 use crate::health::node_health::NodeHealth;
@@ -32,14 +33,14 @@ const NETWORK_UNKNOWN: &str = "network state unknown";
 const SLOW: Duration = Duration::from_secs(5);
 
 /// A condition in the shape that Kubernetes gives it in the status of a node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeCondition {
     /// `Ready`.
     #[serde(rename = "type")]
-    pub kind: &'static str,
+    pub kind: Cow<'static, str>,
     /// `True` or `False`.
-    #[serde(serialize_with = "capitalised")]
+    #[serde(with = "capitalised")]
     pub status: bool,
     /// When it was last found to be so.
     #[serde(serialize_with = "whole_seconds")]
@@ -48,14 +49,27 @@ pub struct NodeCondition {
     #[serde(serialize_with = "whole_seconds")]
     pub last_transition_time: Timestamp,
     /// `KubeletReady` or `KubeletNotReady`.
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
     /// Why not, in the kubelet's words where they are its own.
     pub message: String,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-fn capitalised<S: Serializer>(status: &bool, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(if *status { "True" } else { "False" })
+/// `True` and `False`, as Kubernetes writes them.
+mod capitalised {
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+    pub(super) fn serialize<S: Serializer>(status: &bool, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(if *status { "True" } else { "False" })
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+        match &*String::deserialize(deserializer)? {
+            "True" => Ok(true),
+            // `Unknown` too: nothing is known to be ready.
+            _ => Ok(false),
+        }
+    }
 }
 
 /// Kubernetes' times have no fractions.
@@ -76,11 +90,11 @@ impl NodeCondition {
             ("KubeletNotReady", joined(errors))
         };
         Self {
-            kind: "Ready",
+            kind: "Ready".into(),
             status,
             last_heartbeat_time: now,
             last_transition_time,
-            reason,
+            reason: reason.into(),
             message,
         }
     }
@@ -209,7 +223,7 @@ fn not_ready(condition: Option<&RuntimeCondition>) -> Option<String> {
 }
 
 /// The runtime's own checks, for `/readyz`: what is wrong, or nothing.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuntimeChecks {
     /// `Status` was answered recently enough; if not, also how the calls since then ended.
     pub status: Option<String>,
@@ -269,9 +283,9 @@ impl Readiness {
         NodeHealth { report, ready, runtime }
     }
 
-    /// When the runtime last answered `Status`, whatever it said; none before the first time.
-    pub fn last_answer(&self) -> Option<Instant> {
-        self.shared.lock().runtime.last_answer
+    /// How long ago the runtime last answered `Status`, whatever it said; none before the first time.
+    pub fn since_last_answer(&self) -> Option<Duration> {
+        self.shared.lock().runtime.last_answer.map(|at| at.elapsed())
     }
 
     /// The runtime answered.
@@ -425,13 +439,16 @@ mod tests {
         let at = |second| Timestamp::from_second(second).unwrap();
         let errors = |text: &str| [text.to_owned()];
         let one = NodeCondition::ready(None, &errors("a"), at(1));
-        assert_eq!((one.status, one.reason, &*one.message), (false, "KubeletNotReady", "a"));
+        assert_eq!(
+            (one.status, &*one.reason, &*one.message),
+            (false, "KubeletNotReady", "a")
+        );
         assert_eq!((one.last_heartbeat_time, one.last_transition_time), (at(1), at(1)));
         let two = NodeCondition::ready(Some(&one), &errors("b"), at(2));
         assert_eq!(&*two.message, "b");
         assert_eq!((two.last_heartbeat_time, two.last_transition_time), (at(2), at(1)));
         let three = NodeCondition::ready(Some(&two), &[], at(3));
-        assert_eq!((three.status, three.reason), (true, "KubeletReady"));
+        assert_eq!((three.status, &*three.reason), (true, "KubeletReady"));
         assert_eq!(&*three.message, "kubelet is posting ready status");
         assert_eq!((three.last_heartbeat_time, three.last_transition_time), (at(3), at(3)));
         let four = NodeCondition::ready(Some(&three), &[], at(4));

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use pleg_cri::error::seconds;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::cause::Cause;
@@ -18,7 +18,7 @@ use crate::records::snapshot::Oddities;
 const MOST_CAUSES: usize = 20;
 
 /// How well the generator does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Level {
     /// All is seen.
     Healthy,
@@ -38,8 +38,8 @@ impl std::fmt::Display for Level {
     }
 }
 
-/// The health at one moment.
-#[derive(Debug, Clone, Serialize)]
+/// The health at one moment. Its JSON is that of the HTTP API.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
     /// How well.
     pub level: Level,
@@ -50,7 +50,7 @@ pub struct Report {
     /// Why the level is not Healthy: by stage, and within a stage the longest-standing first.
     pub causes: Vec<Cause>,
     /// Causes that are not listed because there are too many.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub more_causes: usize,
     /// What may become a trouble, though it is none to us: list sizes, dead containers, slow calls.
     pub warnings: Vec<Warning>,
@@ -61,6 +61,7 @@ pub struct Report {
     /// How changes are found.
     pub mode: ModeReport,
     /// Relists completed so far.
+    #[serde(rename = "looks")]
     pub relists: u64,
     /// What made no sense in the last complete relist. Never a reason for not being healthy.
     pub odd_objects: Oddities,

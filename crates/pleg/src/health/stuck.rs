@@ -67,7 +67,7 @@ impl StuckContainers {
         let seen = |trouble, who, since: Instant| Seen {
             stage: Stage::Probe,
             trouble,
-            rpc: Rpc::ContainerStatus.name(),
+            rpc: Rpc::ContainerStatus.name().into(),
             who,
             age: now.saturating_duration_since(since),
         };

@@ -1,9 +1,10 @@
 //! What we cope with and a kubelet may not: never a reason for not being healthy, but worth a word before it becomes one.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use pleg_cri::error::seconds;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::health::diagnosis::{About, Trouble};
 
@@ -17,14 +18,14 @@ const LONG_RELIST: Duration = Duration::from_mins(1);
 const SLOW: Duration = Duration::from_millis(500);
 
 /// Something that may become a trouble.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Warning {
     /// Which.
     pub trouble: Trouble,
     /// What is seen, in one sentence.
     pub text: String,
     /// What that usually means.
-    pub means: &'static str,
+    pub means: Cow<'static, str>,
     /// What to type next.
     pub next: String,
 }
@@ -48,7 +49,7 @@ impl Load {
             warnings.push(Warning {
                 trouble,
                 text,
-                means: trouble.meaning(),
+                means: trouble.meaning().into(),
                 next: trouble.remedy(&About {
                     endpoint,
                     ..About::default()

@@ -3,7 +3,7 @@
 //! The unit of trust is the object, not the pod. An inspection returns what answered; an object that takes far longer than the
 //! runtime usually needs is returned as [`Unanswered`], with its call still in flight, so that nobody waits for it.
 
-pub mod limiter;
+pub(crate) mod limiter;
 
 use std::net::IpAddr;
 use std::pin::Pin;

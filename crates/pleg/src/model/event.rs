@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use crate::health::diagnosis::Trouble;
 use crate::model::cursor::{Cursor, InstanceId};
@@ -12,6 +12,7 @@ use crate::model::{ContainerId, ContainerRef, PodRef, SandboxId, SandboxState};
 
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum EventType {
     /// A container was made and has not started.
     ContainerCreated,
@@ -112,6 +113,7 @@ impl std::fmt::Display for EventType {
 /// What triggered the relist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Source {
     /// The periodic relist of all pods.
     Relist,
@@ -133,7 +135,7 @@ impl Source {
 }
 
 /// What an event is about, within its pod.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Subject {
     /// A container.
@@ -158,8 +160,8 @@ impl Subject {
     }
 }
 
-/// One thing that happened.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// One thing that happened. Its JSON is that of the HTTP API.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Event {
     /// Its place in the order of its generator: 1, 2, 3, … without gaps. A `PodSync` that was made for one reader has the number of
     /// an event that this reader has read or missed, or 0.
@@ -190,13 +192,13 @@ pub struct Event {
     /// What triggered the relist.
     pub source: Source,
     /// From the runtime's own timestamp of the change to our commit, where it has one. In seconds on the wire.
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_seconds")]
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "in_seconds")]
     pub lag: Option<Duration>,
     /// What usually lies behind a trouble that started or ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<Trouble>,
     /// How long a trouble lasted that ended. In seconds on the wire.
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_seconds")]
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "in_seconds")]
     pub lasted: Option<Duration>,
 }
 
@@ -230,7 +232,7 @@ impl Event {
 ///
 /// It is no place to continue from: what it announces has not been read yet. A reader that stops after a gap continues from the last
 /// event before it, and is told of the gap again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type")]
 pub struct Gap {
     /// The first missed event of `instance`.
@@ -247,8 +249,9 @@ pub struct Gap {
 }
 
 /// Why a reader does not get events.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum GapReason {
     /// The feed no longer held them when the reader came for them.
     Overflow,
@@ -256,10 +259,23 @@ pub enum GapReason {
     Restarted,
 }
 
-#[expect(clippy::ref_option, reason = "serde's signature")]
-fn as_seconds<S: Serializer>(lag: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
-    // Micros are finer than any runtime's clock tells, and short to read.
-    lag.map(|lag| lag.as_micros() as f64 / 1e6).serialize(serializer)
+/// A time span as a number of seconds.
+mod in_seconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+
+    #[expect(clippy::ref_option, reason = "serde's signature")]
+    pub(super) fn serialize<S: Serializer>(span: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+        // Micros are finer than any runtime's clock, and short to read.
+        span.map(|span| span.as_micros() as f64 / 1e6).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+        let seconds = Option::<f64>::deserialize(deserializer)?;
+        let span = seconds.map(|seconds| Duration::try_from_secs_f64((seconds * 1e6).round() / 1e6));
+        span.transpose().map_err(serde::de::Error::custom)
+    }
 }
 
 #[cfg(test)]

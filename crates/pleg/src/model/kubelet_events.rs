@@ -4,13 +4,13 @@
 //! is only created is to it in the same state as one the runtime cannot tell: *unknown*.
 
 use hashbrown::HashMap;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::model::SandboxState;
 use crate::model::event::{Event, EventType, Subject};
 
 /// The kubelet's own event types.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names are the kubelet's own")]
 pub enum KubeletEventType {
     ContainerStarted,
@@ -21,7 +21,7 @@ pub enum KubeletEventType {
 }
 
 /// What the kubelet's PLEG would send: the type, and the id of the container or sandbox.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct KubeletEvent {
     /// The type.
     #[serde(rename = "type")]

@@ -122,7 +122,7 @@ impl fmt::Display for PodRef {
 }
 
 /// A container by all its names. Cheap to clone.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ContainerRef {
     /// The runtime's id.
     pub id: ContainerId,
@@ -133,7 +133,7 @@ pub struct ContainerRef {
 }
 
 /// The state of a container. An absent container has no state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ContainerState {
     /// Created, never started.
     Created,
@@ -211,7 +211,7 @@ impl fmt::Display for SandboxState {
 }
 
 /// A container or a sandbox of a pod.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum ObjectRef {
     /// A container.
@@ -242,7 +242,7 @@ impl ObjectRef {
 }
 
 /// The state of a container or of a sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum ObjectState {
     /// A container's.
@@ -251,7 +251,8 @@ pub enum ObjectState {
     Sandbox(SandboxState),
 }
 
-/// A pod as lists show it: just enough to tell what changed.
+/// A pod as lists show it: just enough to tell what changed. Not part of the API.
+#[doc(hidden)]
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodView {
     /// Its sandboxes, newest first.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use jiff::Timestamp;
 use pleg_cri::v1;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use pairs::Pairs;
 pub use summary::Summary;
@@ -22,7 +22,7 @@ const TEXT_LIMIT: usize = 2048;
 const IP_LIMIT: usize = 16;
 
 /// A pod, as the runtime described it when it was last inspected.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PodStatus {
     /// Which pod.
     pub pod: PodRef,
@@ -83,7 +83,7 @@ impl PodStatus {
 }
 
 /// A sandbox.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SandboxStatus {
     /// The runtime's id.
     pub id: SandboxId,
@@ -97,18 +97,18 @@ pub struct SandboxStatus {
     /// Its addresses.
     pub ips: Box<[IpAddr]>,
     /// The handler that runs it, such as `runc`; empty for the default.
-    #[serde(skip_serializing_if = "str::is_empty")]
+    #[serde(default, skip_serializing_if = "str::is_empty")]
     pub runtime_handler: Box<str>,
     /// The pod's labels.
-    #[serde(skip_serializing_if = "Pairs::is_empty")]
+    #[serde(default, skip_serializing_if = "Pairs::is_empty")]
     pub labels: Pairs,
     /// The pod's annotations.
-    #[serde(skip_serializing_if = "Pairs::is_empty")]
+    #[serde(default, skip_serializing_if = "Pairs::is_empty")]
     pub annotations: Pairs,
 }
 
 /// A container.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ContainerStatus {
     /// The runtime's id.
     pub id: ContainerId,
@@ -131,18 +131,18 @@ pub struct ContainerStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
     /// The runtime's word for its state: `Completed`, `Error`, `OOMKilled`, `StartError`, …
-    #[serde(skip_serializing_if = "str::is_empty")]
+    #[serde(default, skip_serializing_if = "str::is_empty")]
     pub reason: Arc<str>,
     /// The runtime's sentence about its state.
-    #[serde(skip_serializing_if = "str::is_empty")]
+    #[serde(default, skip_serializing_if = "str::is_empty")]
     pub message: Box<str>,
     /// The image as it was asked for.
     pub image: Box<str>,
     /// The image as it was found: a digest or an id.
-    #[serde(skip_serializing_if = "str::is_empty")]
+    #[serde(default, skip_serializing_if = "str::is_empty")]
     pub image_ref: Box<str>,
     /// Where its output goes.
-    #[serde(skip_serializing_if = "str::is_empty")]
+    #[serde(default, skip_serializing_if = "str::is_empty")]
     pub log_path: Box<str>,
     /// Its limits, where the runtime tells.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -150,7 +150,7 @@ pub struct ContainerStatus {
 }
 
 /// A container's limits, as they are in force.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names are CRI's own")]
 pub struct Resources {
     pub cpu_period: i64,

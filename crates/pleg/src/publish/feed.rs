@@ -45,6 +45,7 @@ use futures_util::Stream;
 use hashbrown::HashMap;
 use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio_util::sync::ReusableBoxFuture;
 
@@ -57,8 +58,9 @@ use crate::publish::filter::{EventFilter, Filtering};
 /// How many events a subscriber takes from the ring at once.
 const BATCH: usize = 64;
 
-/// What a subscriber reads.
-#[derive(Debug, Clone, PartialEq)]
+/// What a subscriber reads. Its JSON is a line of the HTTP API's events.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
 pub enum Item {
     /// An event.
     Event(Arc<Event>),

@@ -5,11 +5,11 @@
 //! writes `listed`; a commit only writes `committed`. What is unchanged is recognised while the lists are read, and costs a bit.
 
 mod advance;
-pub mod diff;
+pub(crate) mod diff;
 mod known;
 mod observe;
 mod recorded;
-pub mod snapshot;
+pub(crate) mod snapshot;
 mod table;
 mod views;
 

@@ -6,7 +6,7 @@
 
 use pleg_cri::list::{BATCH, Malformed, glance_container, glance_sandbox, parse_container, parse_sandbox};
 use pleg_cri::{ContainerItem, SandboxItem};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::records::{Recognised, Seen};
 
@@ -16,7 +16,8 @@ const TEXT_LIMIT: usize = 1024;
 const SPARE: usize = 1 << 20;
 
 /// Objects with missing or contradictory metadata. They never stop a relist; they are counted and shown.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Oddities {
     /// Objects without an id.
     pub empty_id: u32,

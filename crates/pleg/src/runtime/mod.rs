@@ -3,7 +3,7 @@
 //! [`CriRuntime`] is the real one. The trait is small so that a test can drive the generator in-process, with paused time.
 
 mod cri;
-pub mod quirks;
+pub(crate) mod quirks;
 pub mod shim;
 
 use std::sync::Arc;
@@ -15,10 +15,10 @@ pub use pleg_cri::{Error, ErrorKind, InFlight, ListFilter, ListSummary, Subject}
 use crate::evented::Reached;
 use crate::model::status::{ContainerStatus, SandboxStatus};
 use crate::model::{ContainerId, PodUid, SandboxId};
-use crate::records::snapshot::{ContainerList, SandboxList};
+pub use crate::records::snapshot::{ContainerList, SandboxList};
 
 /// Name and version of a runtime.
-#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct RuntimeVersion {
     /// `containerd`, `cri-o`, …
     pub name: String,
@@ -72,7 +72,7 @@ pub struct RuntimeEvent {
     pub pod: Option<PodUid>,
     /// The state that it claims for the object. It decides nothing, except that the object is checked again if the claim does not hold.
     pub reached: Option<Reached>,
-    /// Its creation time. It decides nothing: see [`crate::runtime::quirks`].
+    /// Its creation time. It decides nothing: see `runtime::quirks`.
     pub created_at: i64,
 }
 

@@ -42,7 +42,7 @@ impl Quirks {
 
 /// When an event says it was made. Seconds and nanoseconds since 1970 cannot be mistaken for each other: the same number is a
 /// time in this century as one of them only.
-pub fn made_at(created_at: i64) -> Option<Timestamp> {
+pub(crate) fn made_at(created_at: i64) -> Option<Timestamp> {
     /// 2001 in nanoseconds; as seconds, it is beyond what a [`Timestamp`] can hold.
     const LEAST_NANOSECONDS: i64 = 1_000_000_000_000_000_000;
     match created_at {

@@ -13,10 +13,9 @@ use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
 use pleg::model::PodView;
-use pleg::records::snapshot::{ContainerList, SandboxList};
 use pleg::runtime::{
-    Error, ErrorKind, EventStream, ListFilter, ListSummary, Runtime, RuntimeEvent, RuntimeStatus, RuntimeVersion,
-    Subject,
+    ContainerList, Error, ErrorKind, EventStream, ListFilter, ListSummary, Runtime, RuntimeEvent, RuntimeStatus,
+    RuntimeVersion, SandboxList, Subject,
 };
 use pleg::status::Resources;
 use pleg::{

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use pleg::runtime::quirks::Quirks;
+use pleg::internals::Quirks;
 use pleg_cri::{Client, ErrorKind};
 use tokio::time::{Instant, timeout};
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use pleg::records::snapshot::Snapshot;
+use pleg::internals::Snapshot;
 use pleg_cri::{Client, ConnectError, Deadlines, Endpoint, InFlight, ListFilter, Rpc, v1};
 use tokio::time::Instant;
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleg::records::snapshot::Oddities;
+use pleg::health::Oddities;
 use pleg::shim::Shim;
 use serde::Serialize;
 

@@ -3,8 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use pleg::records::snapshot::Snapshot;
-use pleg::records::{Coverage, Records};
+use pleg::internals::{Coverage, Records, Snapshot};
 use pleg::{ContainerState, SandboxState};
 
 use super::facts::{DeadOf, Inventory, Object};

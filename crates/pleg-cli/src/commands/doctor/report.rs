@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use pleg::records::snapshot::Oddities;
+use pleg::health::Oddities;
 use serde::Serialize;
 
 use super::events;

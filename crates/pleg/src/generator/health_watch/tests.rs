@@ -3,7 +3,7 @@ use pleg_cri::{InFlight, Rpc, Subject as CallSubject};
 use super::*;
 use crate::health::{Health, THRESHOLD, Who};
 use crate::model::ContainerRef;
-use crate::publish::cache::PodError;
+use crate::publish::cache::{PodError, Since};
 
 fn pod(n: usize) -> PodRef {
     PodRef {
@@ -26,12 +26,12 @@ fn quarantine(health: &Health, n: usize) {
     let error = PodError {
         message: "no answer within 10s".into(),
         trouble: Trouble::StuckInspection,
-        rpc: Rpc::ContainerStatus.name(),
+        rpc: Rpc::ContainerStatus.name().into(),
         container: object.container_name().cloned(),
         id: Some(Arc::clone(object.id())),
         sandbox: None,
         attempts: 1,
-        since: Instant::now(),
+        since: Since::ago(Duration::ZERO),
     };
     health.quarantine(&pod(n), &object, Arc::new(error));
 }

@@ -11,7 +11,7 @@ use crate::health::of_inspection;
 use crate::inspect::{Call, Outcome, Unanswered};
 use crate::model::ObjectRef;
 use crate::model::event::Source;
-use crate::publish::cache::{PodError, Token};
+use crate::publish::cache::{PodError, Since, Token};
 use crate::records::PodKey;
 use crate::runtime::Runtime;
 
@@ -191,12 +191,12 @@ impl<R: Runtime> Generator<R> {
         held.error = Some(Arc::new(PodError {
             message: Arc::clone(&failure.text),
             trouble: of_inspection(&failure.kind),
-            rpc: failure.rpc.name(),
+            rpc: failure.rpc.name().into(),
             container: failure.subject.container.clone(),
             id: failure.subject.id.clone(),
             sandbox: sandbox.map(|sandbox| sandbox.shared()),
             attempts: held.attempts,
-            since: held.since,
+            since: Since::at(held.since),
         }));
         let (key, tried, asked) = (held.pod, held.token, held.asked);
         let Some(pod) = self.records.pod(key).cloned() else {

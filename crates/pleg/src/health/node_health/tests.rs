@@ -16,7 +16,7 @@ use crate::health::diagnosis::Trouble;
 use crate::health::readiness::Readiness;
 use crate::health::{Alive, Health, HungShim, Level, StuckContainer, THRESHOLD, Who};
 use crate::model::{ContainerRef, ObjectRef, PodRef};
-use crate::publish::cache::PodError;
+use crate::publish::cache::{PodError, Since};
 use crate::runtime::{RuntimeCondition, RuntimeStatus};
 
 /// The longest that a call may wait before it is a cause.
@@ -159,12 +159,12 @@ impl Node {
         let error = PodError {
             message: "no answer within 10s".into(),
             trouble: Trouble::StuckInspection,
-            rpc: Rpc::ContainerStatus.name(),
+            rpc: Rpc::ContainerStatus.name().into(),
             container: Some("app".into()),
             id: Some(container(n)),
             sandbox: None,
             attempts: 1,
-            since: Instant::now(),
+            since: Since::ago(Duration::ZERO),
         };
         let object = ObjectRef::Container(ContainerRef {
             id: (&*container(n)).into(),

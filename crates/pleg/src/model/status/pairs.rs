@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 
+use serde::de::{Deserialize, Deserializer};
 use serde::ser::{Serialize, SerializeMap as _, Serializer};
 
 /// More pairs than this are left out, those with the last names first.
@@ -79,6 +80,13 @@ impl Serialize for Pairs {
     }
 }
 
+impl<'de> Deserialize<'de> for Pairs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let map: HashMap<String, String> = HashMap::deserialize(deserializer)?;
+        Ok(Self::new(&map))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -94,6 +102,10 @@ mod tests {
         assert_eq!(pairs.iter().collect::<Vec<_>>(), [("a", ""), ("b", "2"), ("c", "é")]);
         assert_eq!((pairs.get("b"), pairs.get("x"), pairs.get("")), (Some("2"), None, None));
         assert_eq!(serde_json::to_string(&pairs).unwrap(), r#"{"a":"","b":"2","c":"é"}"#);
+        assert_eq!(
+            serde_json::from_str::<Pairs>(r#"{"b":"2","a":"","c":"é"}"#).unwrap(),
+            pairs
+        );
         assert!(Pairs::default().is_empty() && Pairs::default().iter().next().is_none());
     }
 

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{ContainerStatus, PodStatus};
 use crate::model::{ContainerState, SandboxState};
 
 /// A pod in a few words. Each container counts once, by its newest attempt.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Summary {
     /// What the pod is doing, in a word; see [`PodStatus::summary`].
     pub state: Box<str>,

@@ -23,24 +23,26 @@
 //! inspects one pod anew, and its entry has both points after the call. Containers that have exited are the exception: the runtime does
 //! not change their status any more, so that it is read once, and again only after a restart of the runtime.
 
+mod since;
 mod wait;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 use jiff::Timestamp;
-use serde::Serialize;
-use tokio::time::Instant;
+use serde::{Deserialize, Serialize};
 
 use crate::health::diagnosis::Trouble;
 use crate::model::status::PodStatus;
 use crate::model::{ContainerId, ObjectRef, ObjectState, PodRef, PodUid};
 use crate::sync::{AtomicU64, Mutex, Notify, Ordering, RwLock};
+pub use since::Since;
 use wait::WaitTable;
 pub use wait::{Awaited, Wait, WaitError};
 
 /// A point in the order of relists. See the [module's text](self).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Token(u64);
 
 impl Token {
@@ -51,14 +53,14 @@ impl Token {
 }
 
 /// Why a pod's status could not be brought up to date.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PodError {
     /// The call that failed, with its object and cause.
     pub message: Arc<str>,
     /// The trouble that usually causes it.
     pub trouble: Trouble,
     /// The call, such as `ContainerStatus`.
-    pub rpc: &'static str,
+    pub rpc: Cow<'static, str>,
     /// The container it was about; none for the sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container: Option<Arc<str>>,
@@ -70,13 +72,13 @@ pub struct PodError {
     pub sandbox: Option<Arc<str>>,
     /// Attempts that failed since it last answered.
     pub attempts: u32,
-    /// When the first of them was sent.
-    #[serde(skip)]
-    pub since: Instant,
+    /// When the first of them was sent. Its age in seconds on the wire.
+    #[serde(rename = "age_seconds")]
+    pub since: Since,
 }
 
 /// A container or sandbox whose part of a status is older than the rest of it, or was never inspected.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct StalePart {
     /// Which one.
     #[serde(flatten)]
@@ -89,10 +91,11 @@ pub struct StalePart {
     pub error: Option<Arc<PodError>>,
 }
 
-/// What the cache knows of a pod.
-#[derive(Debug, Clone)]
+/// What the cache knows of a pod. Its JSON has the fields that a pod has in the HTTP API, and the points in the order of relists.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PodEntry {
     /// What the runtime said of each part of the pod when it was last asked for it.
+    #[serde(flatten)]
     pub status: Arc<PodStatus>,
     /// The relist as of which the sandboxes and containers of the pod are these, each in this state. Says nothing about the rest of the
     /// status: see [what an entry promises](self#what-an-entry-promises).
@@ -103,11 +106,14 @@ pub struct PodEntry {
     /// the status is at least this new, but for containers that had already exited.
     pub inspected: Token,
     /// When the runtime last answered about the pod or a part of it, by the wall clock; none before the first time.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub inspected_at: Option<Timestamp>,
     /// Set while a part of the pod is in quarantine: the first error of `stale`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<Arc<PodError>>,
     /// The parts that have not been inspected since they changed. A part that was never inspected is in the status as the lists
     /// show it.
+    #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
     pub stale: Arc<[StalePart]>,
 }
 

@@ -117,6 +117,7 @@ fn described(entry: Option<&PodEntry>) -> String {
 
 /// The callers that wait for one thing.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Wait {
     /// The pod; none for a complete relist.
     pub uid: Option<PodUid>,
