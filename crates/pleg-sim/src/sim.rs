@@ -24,10 +24,10 @@ use crate::world::{Truth, World, WorldError};
 /// Why a simulator does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum SimError {
-    /// A socket cannot be had.
+    /// A socket cannot be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// The pods that were asked for cannot be made.
+    /// The pods of the configuration cannot be created.
     #[error("cannot create the pods")]
     World(#[from] WorldError),
     /// No thread, or no runtime for it.
@@ -40,7 +40,7 @@ pub enum SimError {
 
 /// What all tasks of a simulator share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct Simulation {
     pub(crate) config: SimConfig,
     /// Every call is one short step: nothing waits while it holds the lock.
     world: Mutex<World>,
@@ -81,7 +81,7 @@ impl Drop for WorldGuard<'_> {
     }
 }
 
-impl Shared {
+impl Simulation {
     pub(crate) fn world(&self) -> WorldGuard<'_> {
         WorldGuard {
             world: self.world.lock(),
@@ -96,7 +96,7 @@ impl Shared {
         }
     }
 
-    /// Waits until the world is as asked; it is asked again whenever `changes` says so.
+    /// Waits until a condition of the world holds; it is checked again after each of `changes`.
     pub(crate) async fn wait_until(&self, mut changes: watch::Receiver<()>, is: impl Fn(&mut World) -> bool) {
         loop {
             changes.borrow_and_update();
@@ -110,7 +110,7 @@ impl Shared {
         }
     }
 
-    /// Waits until the shim of this sandbox or container does its work.
+    /// Waits until the shim of this sandbox or container no longer hangs.
     pub(crate) async fn shim(&self, id: &str) {
         let changes = self.world().shims();
         self.wait_until(changes, |world| !world.shim_hangs(id)).await;
@@ -132,7 +132,7 @@ impl Shared {
 /// A running simulator. Dropping it ends it without waiting; [`Sim::shutdown`] waits.
 #[derive(Debug)]
 pub struct Sim {
-    shared: Arc<Shared>,
+    shared: Arc<Simulation>,
     endpoint: Endpoint,
     cancel: CancellationToken,
     tracker: TaskTracker,
@@ -152,7 +152,7 @@ impl Sim {
         faults.set_latency(None, config.latency, config.jitter);
         let (cancel, tracker) = (CancellationToken::new(), TaskTracker::new());
         let (listening, switch) = Listening::new(listen.clone(), cancel.clone(), tracker.clone());
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(Simulation {
             world: Mutex::new(world),
             wake: Notify::new(),
             faults,
@@ -249,7 +249,7 @@ impl Sim {
         &self.shared.stats
     }
 
-    /// Does what `pleg sim ctl` can do.
+    /// Executes a command of `pleg sim ctl`.
     pub async fn execute(&self, command: control::Command) -> Result<control::Reply, control::CommandError> {
         control::execute(&*self.shared, command).await
     }
@@ -283,8 +283,8 @@ impl Drop for Sim {
     }
 }
 
-/// Lets the world do by itself what is due.
-async fn drive(shared: Arc<Shared>, cancel: CancellationToken) {
+/// Applies what the world's schedule has due: exits, restarts, churn.
+async fn drive(shared: Arc<Simulation>, cancel: CancellationToken) {
     cancel
         .run_until_cancelled(async {
             loop {

@@ -85,17 +85,18 @@ impl Counters {
 
 /// The counters. Clones share them.
 #[derive(Debug, Clone)]
-pub struct Stats(Arc<Inner>);
+pub struct Stats(Arc<CounterTable>);
 
 #[derive(Debug)]
-struct Inner {
+struct CounterTable {
     total: Counters,
+    /// In the order of [`Rpc::ALL`].
     rpcs: Vec<Counters>,
 }
 
 impl Default for Stats {
     fn default() -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(CounterTable {
             total: Counters::default(),
             rpcs: Rpc::ALL.iter().map(|_| Counters::default()).collect(),
         }))

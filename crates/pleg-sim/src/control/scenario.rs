@@ -19,7 +19,7 @@ use crate::duration::Span;
 use crate::fault::EventFaults;
 use crate::flavour::Flavour;
 use crate::selector::Selector;
-use crate::sim::Shared;
+use crate::sim::Simulation;
 use crate::world::Script;
 
 /// A larger file is no scenario.
@@ -247,7 +247,7 @@ impl Scenario {
 }
 
 /// Does the steps of the configuration, each at its time.
-pub(crate) async fn run_steps(shared: Arc<Shared>, cancel: CancellationToken) {
+pub(crate) async fn run_steps(shared: Arc<Simulation>, cancel: CancellationToken) {
     let start = Instant::now();
     cancel
         .run_until_cancelled(async {

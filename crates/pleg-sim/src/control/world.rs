@@ -7,14 +7,14 @@ use super::execute::{Commanded, counted};
 use crate::fault::Faults;
 use crate::selector::Selector;
 use crate::serve::listening::Switch;
-use crate::sim::Shared;
+use crate::sim::Simulation;
 use crate::stats::StatsSnapshot;
 use crate::world::{Ending, Readiness, World};
 
 /// Pods that one command may add.
 const MOST_ADDED: usize = 20_000;
 
-impl Commanded for Shared {
+impl Commanded for Simulation {
     fn faults(&self) -> &Faults {
         &self.faults
     }
@@ -103,7 +103,7 @@ impl Commanded for Shared {
     }
 }
 
-fn change(shared: &Shared, set: &Set) -> Result<String, CommandError> {
+fn change(shared: &Simulation, set: &Set) -> Result<String, CommandError> {
     let mut done = Vec::new();
     let mut world = shared.world();
     if let Some(churn) = set.churn {

@@ -1,4 +1,4 @@
-//! What is wrong at the moment. Rules change while calls run: a call that is held looks again after every change.
+//! The faults in force. Rules change while calls run: a call that is held checks the rules again after every change.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::code::GrpcCode;
 use crate::duration::Span;
 use crate::selector::Selector;
 
-/// Rules of one kind at most.
+/// Limit of the rules of one kind.
 const MOST_RULES: usize = 1000;
 
 /// Why a fault cannot be set.
@@ -90,10 +90,10 @@ struct Rules {
 
 /// The faults in force. Clones share them.
 #[derive(Debug, Clone)]
-pub struct Faults(Arc<Inner>);
+pub struct Faults(Arc<FaultState>);
 
 #[derive(Debug)]
-struct Inner {
+struct FaultState {
     rules: Mutex<Rules>,
     /// Rates and jitter.
     rng: Mutex<Rng>,
@@ -111,7 +111,7 @@ pub(super) struct Plan {
 impl Faults {
     /// No faults; rates are drawn from the seed.
     pub fn new(seed: u64) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(FaultState {
             rules: Mutex::default(),
             rng: Mutex::new(Rng::with_seed(seed)),
             changes: watch::Sender::new(0),
@@ -173,7 +173,7 @@ impl Faults {
         self.hang(rpc, None, Some(vec![id.into()]))
     }
 
-    /// Lets go what [`Faults::hang`] holds: the rules that have this call and this selector; what is `None` is not compared.
+    /// Releases the calls that [`Faults::hang`] holds: the rules that have this call and this selector; what is `None` is not compared.
     /// Returns how many rules ended.
     pub fn unhang(&self, rpc: Option<Rpc>, selector: Option<&Selector>) -> usize {
         self.end_hangs(rpc, |about| {
@@ -181,7 +181,7 @@ impl Faults {
         })
     }
 
-    /// Lets go what [`Faults::hang_id`] holds. Returns how many rules ended.
+    /// Releases the calls that [`Faults::hang_id`] holds. Returns how many rules ended.
     pub fn unhang_id(&self, rpc: Option<Rpc>, id: &str) -> usize {
         self.end_hangs(rpc, |about| about.is_some_and(|about| about.is(id)))
     }

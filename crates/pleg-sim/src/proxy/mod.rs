@@ -44,16 +44,17 @@ pub struct ProxyConfig {
 /// Why a proxy does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ProxyError {
-    /// There is no runtime to stand before.
+    /// The runtime behind it does not answer.
     #[error(transparent)]
     Upstream(#[from] ConnectError),
-    /// A socket cannot be had.
+    /// A socket cannot be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
 }
 
+/// What the listener, the calls and the control API of a proxy share.
 #[derive(Debug)]
-struct Shared {
+struct Proxied {
     faults: Faults,
     stats: Stats,
     switch: Switch,
@@ -63,7 +64,7 @@ struct Shared {
 /// A running proxy. Dropping it ends it without waiting; [`Proxy::shutdown`] waits.
 #[derive(Debug)]
 pub struct Proxy {
-    shared: Arc<Shared>,
+    shared: Arc<Proxied>,
     endpoint: Endpoint,
     cancel: CancellationToken,
     tracker: TaskTracker,
@@ -86,7 +87,7 @@ impl Proxy {
         };
         let (cancel, tracker) = (CancellationToken::new(), TaskTracker::new());
         let (listening, switch) = Listening::new(listen.clone(), cancel.clone(), tracker.clone());
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(Proxied {
             faults: Faults::new(seed),
             stats: Stats::default(),
             switch,
@@ -151,7 +152,7 @@ impl Drop for Proxy {
     }
 }
 
-impl Commanded for Shared {
+impl Commanded for Proxied {
     fn faults(&self) -> &Faults {
         &self.faults
     }

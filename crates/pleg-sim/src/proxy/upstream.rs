@@ -34,10 +34,10 @@ const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 
 /// The runtime, by one connection that is made when it is needed, and made again after it broke.
 #[derive(Debug, Clone)]
-pub(super) struct Upstream(Arc<Inner>);
+pub(super) struct Upstream(Arc<Link>);
 
 #[derive(Debug)]
-struct Inner {
+struct Link {
     endpoint: Endpoint,
     /// Held while connecting, so that a crowd of calls makes one connection.
     sender: Mutex<Option<SendRequest<Body>>>,
@@ -46,7 +46,7 @@ struct Inner {
 
 impl Upstream {
     pub(super) fn new(endpoint: Endpoint, cancel: CancellationToken, tracker: TaskTracker) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(Link {
             endpoint,
             sender: Mutex::new(None),
             tasks: Tracked { tracker, cut: cancel },

@@ -11,14 +11,14 @@ use tonic::body::Body;
 
 use super::answers::unimplemented;
 use super::{GRPC, PREFIX};
-use crate::sim::Shared;
+use crate::sim::Simulation;
 use crate::world::Subscription;
 
 /// What is handed to HTTP at once.
 const CHUNK: usize = 64 * 1024;
 
 /// Answers `GetContainerEvents`. The stream does not end by itself.
-pub(crate) fn answer(shared: &Shared) -> Result<Response<Body>, Status> {
+pub(crate) fn answer(shared: &Simulation) -> Result<Response<Body>, Status> {
     if !shared.config.flavour.has_events() {
         return Err(unimplemented(Rpc::GetContainerEvents));
     }

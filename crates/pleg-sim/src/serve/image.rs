@@ -7,7 +7,7 @@ use pleg_cri::v1::image_service_server::ImageService;
 use tonic::{Request, Response, Status};
 
 use super::runtime::status;
-use crate::sim::Shared;
+use crate::sim::Simulation;
 
 /// Where the simulated images would be.
 const IMAGE_ROOT: &str = "/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs";
@@ -15,11 +15,11 @@ const IMAGE_ROOT: &str = "/var/lib/containerd/io.containerd.snapshotter.v1.overl
 /// The image service over the shared world.
 #[derive(Debug)]
 pub(super) struct Image {
-    shared: Arc<Shared>,
+    shared: Arc<Simulation>,
 }
 
 impl Image {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Arc<Simulation>) -> Self {
         Self { shared }
     }
 }

@@ -14,7 +14,7 @@ use tonic::body::Body;
 
 use super::answers::unimplemented;
 use super::{GRPC, PREFIX};
-use crate::sim::Shared;
+use crate::sim::Simulation;
 use crate::world::ListAnswer;
 
 /// A list request has a filter and nothing else.
@@ -23,7 +23,7 @@ const REQUEST_LIMIT: usize = 1 << 20;
 const CHUNK: usize = 128 * 1024;
 
 /// Answers one of the four list calls.
-pub(crate) async fn answer(shared: &Shared, rpc: Rpc, request: Request<Body>) -> Result<Response<Body>, Status> {
+pub(crate) async fn answer(shared: &Simulation, rpc: Rpc, request: Request<Body>) -> Result<Response<Body>, Status> {
     let streamed = matches!(rpc, Rpc::StreamPodSandboxes | Rpc::StreamContainers);
     if streamed && !shared.config.streaming_lists {
         return Err(unimplemented(rpc));

@@ -17,7 +17,7 @@ use tower::Service;
 use super::image::Image;
 use super::runtime::Runtime;
 use super::{events, lists};
-use crate::sim::Shared;
+use crate::sim::Simulation;
 
 /// Requests are no larger than containerd takes them.
 const REQUEST_LIMIT: usize = 16 << 20;
@@ -27,13 +27,13 @@ type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + 
 /// The simulated CRI server, without faults.
 #[derive(Clone)]
 pub(crate) struct Router {
-    shared: Arc<Shared>,
+    shared: Arc<Simulation>,
     runtime: RuntimeServiceServer<Runtime>,
     image: ImageServiceServer<Image>,
 }
 
 impl Router {
-    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: &Arc<Simulation>) -> Self {
         let runtime = Runtime::new(Arc::clone(shared));
         let image = Image::new(Arc::clone(shared));
         Self {

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use tonic::{Code, Request, Response, Status};
 
 use super::answers::{conditions, exec, sandbox_info, unimplemented};
-use crate::sim::Shared;
+use crate::sim::Simulation;
 use crate::world::{Stopping, WorldError};
 
 /// How long containerd waits for a shim that does not say how its sandbox does.
@@ -23,11 +23,11 @@ const START_PATIENCE: Duration = Duration::from_secs(10);
 /// The runtime service over the shared world.
 #[derive(Debug)]
 pub(super) struct Runtime {
-    shared: Arc<Shared>,
+    shared: Arc<Simulation>,
 }
 
 impl Runtime {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Arc<Simulation>) -> Self {
         Self { shared }
     }
 }
@@ -68,7 +68,7 @@ impl Runtime {
 }
 
 /// Ends the lock that `UpdateContainerResources` holds, also when the client gives up.
-struct Unlock<'a>(&'a Shared, &'a str);
+struct Unlock<'a>(&'a Simulation, &'a str);
 
 impl Drop for Unlock<'_> {
     fn drop(&mut self) {

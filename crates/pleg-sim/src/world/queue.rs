@@ -14,26 +14,30 @@ use crate::clock::Clock;
 
 /// The world's end of a subscriber's queue.
 #[derive(Debug)]
-pub(super) struct Queue(Arc<Shared>);
+pub(super) struct Queue(Arc<EventBuffer>);
 
 /// A subscriber's end of the stream.
 #[derive(Debug)]
 pub struct Subscription {
-    shared: Arc<Shared>,
+    shared: Arc<EventBuffer>,
     /// Notified after each event that was taken: a call may wait for room.
     taken: watch::Sender<()>,
     clock: Clock,
 }
 
+/// Both ends of a queue.
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct EventBuffer {
+    state: Mutex<Buffered>,
+    /// Notified of each event that is added.
     came: Notify,
+    /// The subscriber is gone.
     left: AtomicBool,
 }
 
+/// Events that the subscriber has not read.
 #[derive(Debug, Default)]
-struct State {
+struct Buffered {
     /// With the time at which each came.
     waiting: VecDeque<(i64, Bytes)>,
     /// The longest that one had to wait before it was taken.
@@ -42,7 +46,7 @@ struct State {
 
 impl Queue {
     pub(super) fn new(clock: Clock, taken: watch::Sender<()>) -> (Self, Subscription) {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(EventBuffer::default());
         let subscription = Subscription {
             shared: Arc::clone(&shared),
             taken,
