@@ -66,6 +66,7 @@ mod store;
 mod testing;
 
 pub use executor::logs::LogLimits;
+pub use metrics::MetricsError;
 pub use node_loop::{HEARTBEAT, NodeLoop, foreign_pods};
 pub use status::reports::{PodList, PodReports, Report};
 pub use store::{Store, StoreError};

@@ -17,6 +17,11 @@ const BUCKETS: [f64; 14] = [
     0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
 ];
 
+/// The metrics of a node cannot be registered.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot register the metrics of the node; does the registry have those of another node?")]
+pub struct MetricsError(#[from] prometheus::Error);
+
 /// All metrics of a node. Clones count together.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeMetrics {

@@ -24,6 +24,7 @@ use self::orphan_search::{Listed, OrphanSearch};
 use crate::executor::logs::{LogLimits, LogRotator};
 use crate::executor::requests::NodeConfig;
 use crate::manifest::NodeName;
+use crate::metrics::MetricsError;
 use crate::pod_workers::PodWorkers;
 use crate::pod_workers::context::NodeContext;
 use crate::sources::{Change, DesiredState, Origin, Snapshot};
@@ -65,7 +66,7 @@ impl NodeLoop {
         node: NodeConfig,
         sources: impl IntoIterator<Item = Origin>,
         runtime: &str,
-    ) -> prometheus::Result<Self> {
+    ) -> Result<Self, MetricsError> {
         let (stale, is_stale) = watch::channel(None);
         let name = node.name.clone();
         let context = NodeContext::new(client.clone(), pleg, node, runtime, is_stale)?;

@@ -197,18 +197,7 @@ pub(super) fn read(field: &Field<'_>, init: bool, volumes: &BTreeMap<String, Vol
             .iter()
             .filter_map(|port| Some((port.name.clone()?, port.container)))
             .collect();
-        let mut probe = |name, kind| {
-            let field = object.get(name)?;
-            if role == Role::Init {
-                field.refuse("an init container cannot have probes unless it is a sidecar (restartPolicy: Always)");
-            }
-            probe::read(&field, kind, &by_name)
-        };
-        let (startup, liveness, readiness) = (
-            probe("startupProbe", ProbeKind::Startup),
-            probe("livenessProbe", ProbeKind::Liveness),
-            probe("readinessProbe", ProbeKind::Readiness),
-        );
+        let [startup, liveness, readiness] = read_probes(object, role, &by_name);
         let (post_start, pre_stop) = lifecycle(object, role, &by_name);
         Container {
             name: object
@@ -242,6 +231,22 @@ pub(super) fn read(field: &Field<'_>, init: bool, volumes: &BTreeMap<String, Vol
             post_start,
             pre_stop,
         }
+    })
+}
+
+/// Reads the startup, liveness and readiness probe.
+fn read_probes(object: &mut Object<'_>, role: Role, ports: &BTreeMap<String, u16>) -> [Option<Probe>; 3] {
+    let fields = [
+        ("startupProbe", ProbeKind::Startup),
+        ("livenessProbe", ProbeKind::Liveness),
+        ("readinessProbe", ProbeKind::Readiness),
+    ];
+    fields.map(|(name, kind)| {
+        let field = object.get(name)?;
+        if role == Role::Init {
+            field.refuse("an init container cannot have probes unless it is a sidecar (restartPolicy: Always)");
+        }
+        probe::read(&field, kind, ports)
     })
 }
 

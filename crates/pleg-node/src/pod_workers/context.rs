@@ -11,7 +11,7 @@ use super::host_ports::HostPorts;
 use crate::executor::RuntimeExecutor;
 use crate::executor::requests::NodeConfig;
 use crate::host::clock::Clock;
-use crate::metrics::NodeMetrics;
+use crate::metrics::{MetricsError, NodeMetrics};
 use crate::probes::ProbeResults;
 use crate::status::reports::PodReports;
 use crate::status::{NodeInfo, Stale};
@@ -47,7 +47,7 @@ impl NodeContext {
         node: NodeConfig,
         runtime: &str,
         stale: watch::Receiver<Option<Arc<Stale>>>,
-    ) -> prometheus::Result<Self> {
+    ) -> Result<Self, MetricsError> {
         let info = NodeInfo {
             ips: node.ips.clone(),
             runtime: runtime.to_owned(),

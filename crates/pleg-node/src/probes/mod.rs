@@ -1,7 +1,7 @@
 //! Probes containers.
 //!
 //! In: the running containers of a pod, from its worker. Out: settled results in one table for the node, and a wake-up of the worker when a
-//! result changes. A result settles after as many equal answers in a row as its threshold says. Each [`PodProber`] owns its tasks.
+//! result changes. A result settles after as many equal answers in a row as its threshold says. Each `PodProber` owns its tasks.
 //!
 //! One task for each running container with probes: first the startup probe until it succeeds, then liveness and readiness in parallel.
 //!

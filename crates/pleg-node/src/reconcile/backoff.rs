@@ -6,7 +6,7 @@
 //! | an image could not be pulled | 10 s doubling to 5 min: [`StartFailure`] | `ContainerHistory::failure` |
 //! | anything else failed at a start | 1 s doubling to 1 min: [`StartFailure`] | `ContainerHistory::failure`, `PodHistory::sandbox_failure` |
 //!
-//! Whether a container is restarted at all is decided in [`restart`](super::restart).
+//! Whether a container is restarted at all is decided in `restart.rs`.
 
 use std::time::Duration;
 

@@ -132,7 +132,6 @@ pub struct Snapshot {
     pub problems: Vec<SourceProblem>,
     /// The pods that are refused for it.
     pub refused: Vec<RefusedPod>,
-    /// It has read everything at least once. While it has not, it may want pods that it neither pods nor refuses, so no pod may be
-    /// called unwanted.
+    /// It knows all its pods, at least by name. While it does not, no pod may be terminated as an orphan.
     pub complete: bool,
 }

@@ -158,7 +158,7 @@ pub fn compute(from: &StatusInput<'_>) -> ApiPodStatus {
     }
 }
 
-/// The QoS class, from the resources of the containers.
+/// The quality-of-service class, from the resources of the containers.
 pub fn qos_class(pod: &Pod) -> QosClass {
     let all: Vec<&Resources> = pod
         .spec

@@ -271,4 +271,21 @@ mod tests {
         let histories = Store::open(&path).unwrap().take_histories();
         assert_eq!(histories, BTreeMap::from([(PodUid::from("2"), PodHistory::default())]));
     }
+
+    /// Names in the file stay, whatever the fields are called.
+    #[test]
+    fn the_format_of_a_history_does_not_change() {
+        let text = serde_json::to_string(&history(1, 3)).unwrap();
+        let at = at(1);
+        for part in [
+            format!("\"started_at\":\"{}\"", crate::testing::at(0)),
+            "\"containers\":{\"app\":{\"attempt\":0,\"endings\":[{\"attempt\":0,\"id\":\"app0\",\"exit_code\":3"
+                .to_owned(),
+            format!("\"back_off\":{{\"delay\":{{\"secs\":10,\"nanos\":0}},\"since\":\"{at}\"}},\"failure\":null"),
+            "\"replaced\":null,\"made_in\":null".to_owned(),
+            "\"sandbox_failure\":null,\"failed\":null".to_owned(),
+        ] {
+            assert!(text.contains(&part), "{part} is not in {text}");
+        }
+    }
 }

@@ -20,8 +20,8 @@ impl PodWorker {
     /// Probes running containers, unless they are about to be stopped.
     pub(super) fn probe(&mut self, status: &PodStatus, goal: Goal) {
         let is_probed = |container: &&ContainerStatus| container.state == ContainerState::Running && goal == Goal::Run;
-        // A container that ran before this worker has run for as long as the runtime says. One that starts under our eyes starts now: the
-        // runtime's clock may have been set since ours was read.
+        // A container that ran before this worker has run for as long as the runtime says. One that appears later has
+        // just started: the runtime's clock may have been set since ours was read.
         let adopted = self.last.is_none();
         let probed = |container: &ContainerStatus| {
             let started = container.started_at.filter(|_| adopted);
