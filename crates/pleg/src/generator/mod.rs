@@ -107,7 +107,7 @@ pub struct Generator<R> {
 
 impl<R: Runtime> Generator<R> {
     /// A generator that observes `runtime`. Does nothing until it is run. Settings that contradict each other are not refused here but
-    /// logged when it runs: whoever takes them from people calls [`Config::validate`] first, as [`connect()`](crate::connect()) does.
+    /// logged when it runs: callers that read them from a user call [`Config::validate`] first, as [`connect()`](crate::connect()) does.
     pub fn new(runtime: R, config: Config, metrics: Metrics) -> Self {
         let now = Instant::now();
         metrics.inspections_bounds(config.inspections.least, config.inspections.most);
@@ -173,6 +173,7 @@ impl<R: Runtime> Generator<R> {
         let _stream = self.start_stream();
         loop {
             self.follow_stream();
+            self.census.count_if_due(&self.records, &self.metrics);
             self.end_relist_if_late();
             self.check_health();
             self.announce_troubles();
