@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use crate::sync::{AtomicU64, Mutex, Notify, Ordering};
 
-/// Where the stream stands.
+/// The state of the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum StreamState {
     /// Being asked for; nothing is known yet.
@@ -32,7 +32,7 @@ pub(crate) enum StreamState {
     },
 }
 
-/// What the task tells the generator. Clones share it.
+/// The state of the stream, written by the task that reads it and read by the generator. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct Link {
     shared: Arc<LinkState>,
@@ -62,7 +62,7 @@ impl Link {
         self.shared.turns.load(Ordering::Acquire)
     }
 
-    /// Where the stream stands now.
+    /// The state now.
     pub(crate) fn state(&self) -> StreamState {
         self.shared.state.lock().clone()
     }
@@ -77,7 +77,7 @@ impl Link {
         self.shared.runtime_back.notified().await;
     }
 
-    /// Says where the stream stands. Returns whether that is news; then the generator has to be woken.
+    /// Sets the state. Returns whether it has changed; then the generator has to be woken.
     pub(crate) fn set(&self, state: StreamState) -> bool {
         let mut now = self.shared.state.lock();
         if *now == state {

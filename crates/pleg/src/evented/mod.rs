@@ -1,14 +1,14 @@
 //! Event-driven generation: events of the runtime are hints, and nothing else.
 //!
 //! ```text
-//!              GetContainerEvents            dirty set                 one writer
-//! runtime ───────────────────────▶ stream ─────────────▶ hints ─────────────────▶ generator
+//!              GetContainerEvents          event hints                one writer
+//! runtime ───────────────────────▶ stream ─────────────▶ requests ──────────────▶ generator
 //!    ▲                             (this module's task)                               │
 //!    └──────────── by id · one pod's lists · both lists in full ◀─────────────────────┘
 //! ```
 //!
 //! The task in `stream` reads the stream as fast as events arrive, in every state of the generator: a slow reader blocks the runtime. It
-//! writes only the dirty set. Cache, records and events have one writer, the generator, so an event that is late, duplicated, half empty or
+//! writes only hints. Cache, records and events have one writer, the generator, so an event that is late, duplicated, half empty or
 //! from the future costs a relist and does no harm. [`quirks`] lists what runtimes are known to do to their events.
 //!
 //! An event may be ahead of the runtime's own answers: its claim is checked again a moment later (`ahead`). The removal of a stopped pod may

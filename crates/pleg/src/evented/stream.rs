@@ -1,4 +1,4 @@
-//! The task that reads the event stream: subscribes, drains events into the dirty set, and reconnects without end.
+//! The task that reads the event stream: subscribes, turns events into hints, and reconnects without end.
 //!
 //! Nothing here waits for the generator, and nothing is gated on health: a stream that is not read blocks the runtime, and a
 //! generator that waits for events that it does not read never starts (as happened to the kubelet with more than 1000 queued events).
@@ -130,7 +130,7 @@ impl<R: Runtime> Stream<R> {
         let mut first = true;
         let mut clean = false;
         let error = loop {
-            // The first event, or a second without a refusal, says that the subscription stands.
+            // The first event, or a second without a refusal, shows that the subscription stands.
             let event = if first {
                 let Ok(event) = timeout(PROVEN.saturating_sub(asked.elapsed()), events.next()).await else {
                     self.up(&name, splits, &mut first);

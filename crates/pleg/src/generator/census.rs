@@ -49,6 +49,13 @@ impl Census {
         self.outdated.then(|| self.counted + PAUSE)
     }
 
+    /// Brings the gauges up to date if they are outdated and the pause is over.
+    pub(super) fn count_if_due(&mut self, records: &Records, metrics: &Metrics) {
+        if self.next_wake().is_some_and(|at| Instant::now() >= at) {
+            self.count(records, metrics);
+        }
+    }
+
     /// Brings the gauges up to date with the records.
     pub(super) fn count(&mut self, records: &Records, metrics: &Metrics) {
         let (states, pods) = records.census();

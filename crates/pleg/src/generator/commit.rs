@@ -87,7 +87,7 @@ impl<R: Runtime> Generator<R> {
             ..
         } = done;
         let mut inspected = inspected?;
-        // If a list has changed the pod meanwhile, the next inspection has to tell what this one was to find out.
+        // If a list has changed the pod meanwhile, the next inspection has to find out what this one was to.
         let unchanged = self.records.listed(key) == view;
         let by_id = self.inspections.get(key).and_then(PodInspection::by_id_since);
         let by_id = by_id.filter(|_| unchanged);
@@ -105,7 +105,7 @@ impl<R: Runtime> Generator<R> {
         let mut kept = skipped;
         kept.extend(unanswered.iter().map(|unanswered| Arc::clone(unanswered.object.id())));
         self.take_over(key, unanswered, arrival, again);
-        // What was listed again since the runtime denied it may be back: the next inspection tells.
+        // What was listed again since the runtime denied it may be back: the next inspection finds out.
         if again.is_none() {
             self.records.not_found(&[], &inspected.gone_containers);
         }
@@ -165,7 +165,7 @@ impl<R: Runtime> Generator<R> {
     /// All that was known of the pod is gone, and no list has said yet that the pod is. Returns whether there is anything to wait for.
     fn wait_for_list(&mut self, key: PodKey, by_id: bool, unchanged: bool) -> bool {
         if self.stuck_list.is_hanging() && !self.stuck_list.is_emptied(key) {
-            // A new sandbox of the pod may be in the list that hangs: only a list of sandboxes that is sent from now on can tell.
+            // A new sandbox of the pod may be in the list that hangs: only a list of sandboxes that is sent from now on shows it.
             let source = self
                 .inspections
                 .forget(key)
@@ -189,7 +189,7 @@ impl<R: Runtime> Generator<R> {
             return true;
         }
         if !unchanged && !self.records.listed(key).is_empty() {
-            // Something else of the pod is listed since: the next inspection tells of both.
+            // Something else of the pod is listed since: the next inspection covers both.
             self.finish_inspection(key, true);
             self.inspection_settled(key);
             return true;
@@ -197,11 +197,11 @@ impl<R: Runtime> Generator<R> {
         false
     }
 
-    /// Asks for lists of the pod where the inspection says something that only lists can settle.
+    /// Asks for lists of the pod if the inspection raised a question that only lists can settle.
     fn want_lists(&mut self, uid: &PodUid, by_id: bool, inspected: &Inspected) {
         // There may be no event for what is ahead of the lists, and the next full relist is far.
         let behind = !by_id && self.stream.period.is_grown() && self.records.is_behind(inspected);
-        // What went without a word: its pod may not be what we think.
+        // An object vanished without an event: the pod may have changed in other ways.
         if behind || (by_id && inspected.misses_something()) {
             self.stream.hinted.pods.entry(uid.clone()).or_default();
         }
@@ -358,7 +358,7 @@ impl<R: Runtime> Generator<R> {
         }
     }
 
-    /// Only a complete relist can say that there is no trace of a pod. A caller's request does not wait a period for it.
+    /// Only a complete relist can establish that a pod is gone. A caller does not wait a period for it.
     pub(super) fn confirm_absence(&self, source: Source) {
         self.requests.all(source);
     }

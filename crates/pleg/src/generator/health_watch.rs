@@ -104,7 +104,7 @@ impl HealthWatch {
     }
 
     /// Compares the health with what was announced, if it is time to. Returns the events that announce the difference. `hang_logged`:
-    /// a list hangs, and it is known who holds it up, or that nobody stands out.
+    /// a list hangs, and the object that blocks it is known, or known not to be found.
     fn compare(&mut self, now: Instant, hang_logged: bool) -> Vec<Event> {
         if self.compare_at().is_none_or(|at| now < at) {
             return Vec::new();
@@ -114,7 +114,7 @@ impl HealthWatch {
         self.announced.compared = Some(now);
         let report = self.health.report_in_full();
         let worth_announcing = |cause: &&Cause| match cause.stage {
-            // A list that hangs is announced with who holds it up, as soon as that is known, or known not to be found.
+            // A list that hangs is announced together with the object that blocks it, once that is known, or known not to be found.
             Stage::List => cause.attempts > 0 || hang_logged,
             // A status call that is late answers, or its object is in quarantine soon.
             Stage::Inspect => cause.attempts > 0,
@@ -197,7 +197,7 @@ impl Announced {
         events
     }
 
-    /// What the level says beyond the troubles, if that is news.
+    /// The event of a change of level, if the level has changed.
     fn level(&mut self, report: &Report, now: Instant) -> Option<Event> {
         match (report.level, self.degraded_since) {
             (Level::Degraded, None) => {
@@ -256,7 +256,7 @@ fn trouble(kind: EventType, what: Trouble, about: Option<(PodRef, ObjectRef)>) -
     }
 }
 
-/// The lists are one trouble, whoever holds them up; whatever is about one object is that object's.
+/// The lists are one trouble, whichever object blocks them; a trouble of one object is keyed by that object.
 fn key(cause: &Cause) -> Key {
     let id = cause.who.id.clone().filter(|_| !cause.is_of_list());
     (cause.stage, id)

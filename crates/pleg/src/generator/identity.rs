@@ -26,7 +26,7 @@ impl RuntimeIdentity {
         self.outage = token;
     }
 
-    /// A call found the runtime unreachable. Only a relist can tell that it is away.
+    /// A call found the runtime unreachable. That alone does not mean that the runtime is away: a relist decides.
     pub(super) fn call_unreachable(&mut self, token: Token) {
         self.outage = token;
     }

@@ -175,6 +175,7 @@ impl<R: Runtime> Generator<R> {
         let _stream = self.start_stream();
         loop {
             self.follow_stream();
+            self.census.count_if_due(&self.records, &self.metrics);
             self.end_relist_if_late();
             self.check_health();
             self.announce_troubles();

@@ -69,7 +69,7 @@ impl<R: Runtime> Generator<R> {
         }
         let cache = &self.publisher.cache;
         let (requested, token) = self.requests.take(|| cache.start_relist());
-        // Whatever the reason for a relist, it is news about what events were about.
+        // Every relist serves the hints of events, whatever its reason.
         let hinted = std::mem::take(&mut self.stream.hinted);
         let scope = self.scope(due, &requested, &hinted);
         self.records.begin_relist();

@@ -38,7 +38,7 @@ impl Alive {
     }
 }
 
-/// A state that was told by id.
+/// A state that a call by id reported.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Saw {
     Sandbox(SandboxState),
@@ -177,7 +177,7 @@ impl Records {
             })
     }
 
-    /// An inspection said of something that it is further than the lists say.
+    /// An inspection found something in a later state than the lists show.
     pub(crate) fn is_behind(&self, inspected: &Inspected) -> bool {
         let sandbox = |status: &SandboxStatus| {
             let slot = self.sandboxes.find(status.id.as_str().as_bytes());

@@ -68,7 +68,7 @@ pub enum Coverage {
 }
 
 impl Records {
-    /// A relist begins: what was told by id so far is older than what it will list.
+    /// A relist begins: what calls by id reported so far is older than what it will list.
     pub(crate) fn begin_relist(&mut self) {
         self.sandboxes.forget_notes();
         self.containers.forget_notes();

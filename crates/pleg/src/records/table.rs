@@ -30,9 +30,9 @@ pub(super) struct Item<S> {
     pub(super) listed: Option<S>,
     /// What was last committed; `None`: never, or its removal was.
     pub(super) committed: Option<S>,
-    /// The listed state that the flight recorder was told.
+    /// The listed state that the flight recorder has.
     pub(super) recorded: Option<S>,
-    /// `not_found` was true when the recorder was last told, or since.
+    /// `not_found` was true at the last entry of the recorder, or since.
     pub(super) recorded_denied: bool,
     pub(super) pod: PodKey,
     /// The sandbox that a container is in; of a sandbox, nothing.
@@ -74,7 +74,7 @@ pub(super) struct Table<S> {
     pub(super) listed: usize,
     /// How many of those the runtime denied when asked by id.
     pub(super) denied: usize,
-    /// Slots whose state was told by id since the last relist began: its lists may be older.
+    /// Slots whose state a call by id reported since the last relist began: its lists may be older.
     noted: HashSet<u32>,
     /// How many items were removed so far: while a list is read, a slot that it has seen may become another item's.
     removals: u64,

@@ -12,7 +12,7 @@ use crate::model::{PodUid, SandboxState};
 use crate::records::{PodKey, Records};
 use crate::runtime::Runtime;
 
-/// Up to this many pods at once are asked for by id. Beyond, one list tells which of them changed at all.
+/// Up to this many pods at once are asked for by id. Beyond that, one full relist finds out which of them changed.
 const MOST_BY_ID: usize = 32;
 
 /// Pods that events hint at and that have to be listed.
@@ -78,8 +78,8 @@ impl<R: Runtime> Generator<R> {
                 let (id, pod) = (Arc::clone(&id), uid.clone());
                 stream.ahead.claimed(Claim { id, pod, reached }, now);
             }
-            // What was never seen and is gone again is nobody's news; unless it is being listed, or was just told to be there, as
-            // by runtimes that say so of what has only stopped.
+            // An object that was never listed and is gone again is no news; unless a list is in flight, or another event reported it, as
+            // runtimes do that report the deletion of what has only stopped.
             let news = hint.seen || self.lists.is_in_flight();
             match (known, uid) {
                 (Some(key), Some(uid)) => {
@@ -174,7 +174,7 @@ impl<R: Runtime> Generator<R> {
         }
         let complete = self.publisher.complete();
         for (key, ids) in by_id {
-            // A container that nobody has listed yet may be missing, so this vouches for nothing beyond the last complete relist.
+            // A container may exist that no list has shown yet, so this vouches for nothing beyond the last complete relist.
             self.inspect_objects(key, ids, complete);
         }
     }

@@ -51,10 +51,16 @@ pub(super) struct EventStream {
     reason: Arc<str>,
     /// Why and since when the stream is down, if it is.
     error: Option<(Arc<str>, Instant)>,
-    /// Since when the stream is down, and whether that was logged.
-    down: Option<(Instant, bool)>,
+    outage: Option<Outage>,
     /// What lists are wanted for.
     pub(super) hinted: HintedPods,
+}
+
+/// The stream is down, through however many attempts to reconnect.
+#[derive(Debug)]
+struct Outage {
+    since: Instant,
+    logged: bool,
 }
 
 impl EventStream {
@@ -79,7 +85,7 @@ impl EventStream {
             runtime: None,
             reason: Arc::default(),
             error: None,
-            down: None,
+            outage: None,
             hinted: HintedPods::default(),
         }
     }
@@ -99,7 +105,8 @@ impl EventStream {
 
     /// When to report that the stream is down.
     fn report_down_at(&self) -> Option<Instant> {
-        self.down.filter(|(_, told)| !told).map(|(since, _)| since + UNREPORTED)
+        let outage = self.outage.as_ref().filter(|outage| !outage.logged)?;
+        Some(outage.since + UNREPORTED)
     }
 
     fn report(&self) -> ModeReport {
@@ -134,7 +141,7 @@ impl<R: Runtime> Generator<R> {
         })
     }
 
-    /// Whatever the stream has to say: whether it is up, what it was about, and what it failed to tell.
+    /// Follows the stream: its state, the hints of its events, and the changes that it failed to report.
     pub(super) fn follow_stream(&mut self) {
         let turns = self.stream.link.turns();
         if std::mem::replace(&mut self.stream.turn, turns) != turns {
@@ -146,9 +153,6 @@ impl<R: Runtime> Generator<R> {
         self.list_stopped_pods();
         self.judge_misses();
         self.forget_misses();
-        if self.census.next_wake().is_some_and(|at| Instant::now() >= at) {
-            self.census.count(&self.records, &self.metrics);
-        }
     }
 
     fn on_stream_state_change(&mut self) {
@@ -169,7 +173,7 @@ impl<R: Runtime> Generator<R> {
         let reason = Arc::clone(&self.stream.reason);
         match &state {
             StreamState::Up { runtime, splits } => {
-                if let Some((since, true)) = self.stream.down.take() {
+                if let Some(Outage { since, logged: true }) = self.stream.outage.take() {
                     tracing::info!("the event stream is up again after {}", seconds(since.elapsed()));
                 } else {
                     tracing::debug!("subscribed to the events of {runtime}");
@@ -186,7 +190,7 @@ impl<R: Runtime> Generator<R> {
                 self.requests.all(Source::Relist);
             }
             StreamState::Off { reason } => {
-                self.stream.down = None;
+                self.stream.outage = None;
                 // It was configured, so there is nothing to report.
                 if self.config.evented.mode != Mode::Generic {
                     tracing::info!("relisting every {}: {reason}", seconds(self.config.period));
@@ -194,7 +198,10 @@ impl<R: Runtime> Generator<R> {
                 self.recorder.transition(Turn::Generic, None, Some(reason), None);
             }
             StreamState::Down { since, .. } => {
-                self.stream.down.get_or_insert((*since, false));
+                self.stream.outage.get_or_insert(Outage {
+                    since: *since,
+                    logged: false,
+                });
                 if was_up {
                     self.recorder.transition(Turn::Generic, None, Some(&reason), None);
                     // What happened meanwhile has no event.
@@ -212,10 +219,10 @@ impl<R: Runtime> Generator<R> {
         if self.stream.report_down_at().is_none_or(|at| Instant::now() < at) || self.health.relists_fail() {
             return;
         }
-        let Some((_, told)) = &mut self.stream.down else {
+        let Some(outage) = &mut self.stream.outage else {
             return;
         };
-        *told = true;
+        outage.logged = true;
         let advice = self.health.advice(Trouble::StreamDown, &Who::default());
         tracing::warn!(relist_every = %seconds(self.config.period), "{}", self.stream.reason);
         tracing::debug!("{advice}");

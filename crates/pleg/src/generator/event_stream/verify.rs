@@ -57,7 +57,7 @@ impl Standing {
 }
 
 impl<R: Runtime> Generator<R> {
-    /// A full relist found news about these pods, and events hinted at `hinted`. ProbeQueue the others that the stream should have
+    /// A full relist found news about these pods, and events hinted at `hinted`. Notes the others that the stream should have
     /// reported.
     pub(in crate::generator) fn verify(&mut self, touched: &[PodKey], hinted: &HintedPods) {
         let now = Instant::now();

@@ -15,7 +15,7 @@ use crate::records::PodKey;
 use crate::runtime::Runtime;
 
 impl<R: Runtime> Generator<R> {
-    /// Decides what to do about a pod that a relist brought news of, or that somebody asked for.
+    /// Decides what to do about a pod that a relist brought news of, or that a caller asked for.
     pub(in crate::generator) fn schedule_inspection(
         &mut self,
         key: PodKey,

@@ -1,4 +1,4 @@
-//! What readers, health, recorder and log are told about the quarantine.
+//! Reports what is in quarantine: to readers of the cache, health, recorder and log.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -59,7 +59,7 @@ impl<R: Runtime> Generator<R> {
             }
         }
         if self.quarantine.over_budget > 0 {
-            // Lists tell whether it is the runtime or these objects.
+            // Lists show whether it is the runtime or these objects.
             self.reset_period("inspections hang");
         }
     }
@@ -89,7 +89,7 @@ impl<R: Runtime> Generator<R> {
         }
     }
 
-    /// A relist brought news of the pod, or somebody asked for it: what is listed no more is let go, and what is listed in another
+    /// A relist brought news of the pod, or a caller asked for it: what is listed no more is let go, and what is listed in another
     /// state, or was asked for, is tried at once.
     pub(in crate::generator) fn follow_quarantined(&mut self, key: PodKey, token: Token, source: Source, asked: bool) {
         if !self.quarantine.has_pod(key) {

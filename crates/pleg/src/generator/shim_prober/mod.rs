@@ -61,8 +61,8 @@ impl Default for ProbeConfig {
 
 /// Probes in flight at once: hung ones do not end the round.
 const MOST_PROBES: usize = 4;
-/// ProbeQueue that wait for their probe. More than this are found in the round.
-const MOST_SUSPECTS: usize = 64;
+/// Most pods in the queue. More than this are found in the round.
+const MOST_QUEUED: usize = 64;
 /// Most probes in flight while relists are rare: the probes of a round are then sent together.
 const MOST_TOGETHER: usize = 32;
 /// Most probes per round while relists are rare; larger nodes need several rounds. More would dominate the cost of an idle node.
@@ -74,26 +74,26 @@ const MOST_WITNESSES: u32 = 3;
 /// Most hung shims that are tracked. If more hang at once, shims are not the cause.
 const MOST_HUNG: usize = 256;
 
-/// Pods that are suspected, by the generator or a caller. Clones share it.
+/// Pods to probe before all others, because the generator or a caller suspects them. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ProbeQueue {
-    shared: Arc<Mutex<VecDeque<PodUid>>>,
+    pods: Arc<Mutex<VecDeque<PodUid>>>,
 }
 
 impl ProbeQueue {
     pub(crate) fn add(&self, uid: &PodUid) {
-        let mut suspects = self.shared.lock();
-        if suspects.len() < MOST_SUSPECTS && !suspects.contains(uid) {
-            suspects.push_back(uid.clone());
+        let mut pods = self.pods.lock();
+        if pods.len() < MOST_QUEUED && !pods.contains(uid) {
+            pods.push_back(uid.clone());
         }
     }
 
     fn is_empty(&self) -> bool {
-        self.shared.lock().is_empty()
+        self.pods.lock().is_empty()
     }
 
     fn take(&self) -> Option<PodUid> {
-        self.shared.lock().pop_front()
+        self.pods.lock().pop_front()
     }
 }
 
@@ -257,7 +257,7 @@ impl<R: Runtime> Generator<R> {
         (config.round / pods).max(config.least_pause)
     }
 
-    /// ProbeQueue and shims that hang do not wait for the pause of the round.
+    /// Queued pods and hung shims do not wait for the pause of the round.
     fn next_probe(&self) -> Instant {
         let soon = self.prober.last + self.config.probe.least_pause;
         if !self.prober.queue.is_empty() {
@@ -274,7 +274,7 @@ impl<R: Runtime> Generator<R> {
         hung.map_or(round, |at| at.min(round))
     }
 
-    /// ProbeQueue first, then hung shims and stuck containers whose time has come, then the next in the round.
+    /// Queued pods first, then hung shims and stuck containers whose time has come, then the next in the round.
     fn next_to_probe(&mut self, now: Instant) -> Option<Chosen> {
         let busy = |prober: &ShimProber, uid: &PodUid| prober.in_flight.contains(uid);
         while let Some(uid) = self.prober.queue.take() {
@@ -306,7 +306,7 @@ impl<R: Runtime> Generator<R> {
     }
 
     fn next_in_round(&mut self) -> Option<Chosen> {
-        // A runtime that does not answer has nothing to say about shims either.
+        // While the runtime does not answer, a probe shows nothing about shims.
         if self.health.relists_fail() {
             return None;
         }
@@ -381,7 +381,7 @@ impl<R: Runtime> Generator<R> {
                 .transition(Turn::ShimAnswers, pod, None, Some(since.elapsed()));
         }
         self.metrics.hung_shims(self.prober.hung.len());
-        // Whatever happened behind the shim's back shows now.
+        // Changes that the hung shim hid show now.
         self.requests.pod(uid, crate::model::event::Source::Relist);
     }
 }

@@ -73,7 +73,7 @@ impl StuckList {
         confirmed
     }
 
-    /// A list hangs, and the log says so: with who holds it up, unless nobody stands out.
+    /// A list hangs and that was logged, with the object that blocks it if one stands out.
     pub(super) fn is_logged(&self) -> bool {
         self.hang.as_ref().is_some_and(|hang| hang.logged)
     }
@@ -292,7 +292,7 @@ impl<R: Runtime> Generator<R> {
         self.recorder
             .relisted(&mut self.records, &[key], why, since.unwrap_or_default(), 0);
         self.census.note(true);
-        // A container that nobody has listed yet may be missing, so this vouches for nothing beyond the last complete relist.
+        // A container may exist that no list has shown yet, so this vouches for nothing beyond the last complete relist.
         let why = if asked {
             InspectTrigger::Asked
         } else {
