@@ -1,4 +1,4 @@
-//! Who runs where, how it is set, and what it waits for: what a bug report needs beside what was recorded.
+//! Facts for a bug report beside the recording: versions, settings, calls in flight.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use pleg_cri::{Client, InFlight, v1};
 use serde::Serialize;
 use tokio::time::timeout;
 
-/// A runtime that does not say its version within this is stuck, and that is told instead.
+/// Deadline of `Version`. A runtime that misses it is reported as stuck instead.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Flags in force, as texts. Nothing of the environment.
+/// The effective flags, as texts, without the environment.
 pub(crate) type Settings = BTreeMap<&'static str, String>;
 
 /// What [`About`] is made from.
@@ -22,14 +22,14 @@ pub(crate) struct Setup {
     settings: Settings,
 }
 
-/// A process that looks at a runtime.
+/// A pleg process that observes a runtime.
 #[derive(Debug, Serialize)]
 pub(crate) struct About {
     version: &'static str,
     endpoint: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     runtime: Option<RuntimeVersion>,
-    /// Why the runtime did not say its version.
+    /// The error of `Version`.
     #[serde(skip_serializing_if = "Option::is_none")]
     runtime_error: Option<String>,
     settings: Settings,
@@ -59,7 +59,7 @@ impl Setup {
     /// As of now.
     pub(crate) async fn about(&self) -> About {
         let inflight = calls(self.client.inflight());
-        // Not `Client::version`: that one starts over with finding out what the runtime can do.
+        // Not `Client::version`, which resets what is known about the runtime's features.
         let request = v1::VersionRequest {
             version: self.client.api().to_string(),
         };

@@ -1,15 +1,16 @@
-//! Where a daemon is reached, and where it listens on TCP.
+//! Addresses of a daemon: where to reach it, and where it listens on TCP.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use http::uri::Authority;
 use pleg_cri::Endpoint;
+use pleg_cri::error::quoted;
 
-/// The environment variable that names the daemon to ask.
+/// The environment variable with the daemon's address.
 pub(crate) const DAEMON_VARIABLE: &str = "PLEG_DAEMON";
 
-/// Where a daemon is reached.
+/// The address of a daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DaemonAddress {
     /// Its unix socket.
@@ -19,10 +20,10 @@ pub(crate) enum DaemonAddress {
 }
 
 impl DaemonAddress {
-    /// Reads `unix:///path`, a bare absolute path, or `http://HOST:PORT`.
+    /// Parses `unix:///path`, a bare absolute path, or `http://HOST:PORT`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if let Some(rest) = text.strip_prefix("http://") {
-            let wrong = || format!("{text:?}: expected http://HOST:PORT without a path");
+            let wrong = || format!("{}: expected http://HOST:PORT without a path", quoted(text));
             let authority: Authority = rest.trim_end_matches('/').parse().map_err(|_| wrong())?;
             if authority.port_u16().is_none() || authority.as_str().contains('@') {
                 return Err(wrong());
@@ -32,13 +33,14 @@ impl DaemonAddress {
         match Endpoint::parse(text) {
             Ok(endpoint) => Ok(Self::Unix(endpoint)),
             Err(pleg_cri::endpoint::EndpointError::Scheme(_)) => Err(format!(
-                "{text:?}: expected unix:///path/to/socket, or http://HOST:PORT if the daemon has --listen-tcp"
+                "{}: expected unix:///path/to/socket, or http://HOST:PORT if the daemon has --listen-tcp",
+                quoted(text)
             )),
             Err(error) => Err(error.to_string()),
         }
     }
 
-    /// What `$PLEG_DAEMON` names, if it is set.
+    /// The address in `$PLEG_DAEMON`, if it is set.
     pub(crate) fn from_environment() -> Result<Option<Self>, crate::Usage> {
         match std::env::var(DAEMON_VARIABLE) {
             Ok(text) if text.is_empty() => Ok(None),
@@ -67,7 +69,7 @@ impl fmt::Display for DaemonAddress {
     }
 }
 
-/// Reads `IP:PORT` or `localhost:PORT`. No other name: what it stands for may change, and with it who can connect.
+/// Parses `IP:PORT` or `localhost:PORT`. Other names are refused: they may resolve to a public address later.
 pub(crate) fn parse_listen_tcp(text: &str) -> Result<SocketAddr, String> {
     let localhost = || {
         let port = text.strip_prefix("localhost:")?.parse().ok()?;

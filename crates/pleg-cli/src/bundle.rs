@@ -1,4 +1,4 @@
-//! The file that is attached to a bug report: a tar.gz of a few texts. Whoever reads one takes it for hostile.
+//! The bundle for a bug report: a tar.gz of a few text files. A bundle that is read is treated as hostile.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -14,20 +14,20 @@ use pleg::recorder::line::Line;
 
 /// The recording's place in a bundle.
 pub(crate) const RECORDER: &str = "recorder.jsonl";
-/// Everything of a bundle that is read, unpacked.
+/// Maximum size of a bundle, unpacked.
 const MOST_BYTES: u64 = 256 << 20;
-/// Files in a bundle. Ours have six.
+/// Maximum number of files in a bundle. Ours have six.
 const MOST_FILES: usize = 64;
-/// One line of a recording: a pod with tens of thousands of containers.
+/// Maximum length of a line in a recording: enough for a pod with tens of thousands of containers.
 const LONGEST_LINE: u64 = 32 << 20;
-/// What a gzip file begins with.
+/// The first bytes of a gzip file.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// A file of a bundle.
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) name: &'static str,
-    /// What it is, for people.
+    /// A description for people.
     pub(crate) what: &'static str,
     pub(crate) bytes: Vec<u8>,
 }
@@ -50,7 +50,7 @@ pub(crate) fn pack(parts: &[Part], time: Timestamp) -> io::Result<Vec<u8>> {
     tar.into_inner()?.finish()
 }
 
-/// Whether a bundle may be written there: in place of nothing, or, if told so, of a file. Never of a device, a link or a directory.
+/// Checks that a bundle may be written there: only a regular file is replaced, and only with `--force`; never a device, link or directory.
 pub(crate) fn check(path: &Path, force: bool) -> anyhow::Result<()> {
     let name = path.display();
     match path.symlink_metadata() {
@@ -62,10 +62,10 @@ pub(crate) fn check(path: &Path, force: bool) -> anyhow::Result<()> {
     }
 }
 
-/// Writes a bundle for us alone. Replaces a file only if told to.
+/// Writes a bundle that only its owner can read. Replaces a file only with `--force`.
 pub(crate) fn write(path: &Path, bytes: &[u8], force: bool) -> anyhow::Result<()> {
     check(path, force)?;
-    // What is replaced goes only once the new one is whole.
+    // The old file is replaced only once the new one is complete.
     let target = if force { aside(path) } else { path.to_owned() };
     let mut options = File::options();
     options.write(true).create_new(true).mode(0o600);
@@ -88,7 +88,7 @@ fn aside(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Reads the recording of a bundle, or a recording on its own.
+/// Reads a recording from a bundle or from a plain file.
 pub(crate) fn recording(path: &Path) -> anyhow::Result<Vec<Line>> {
     let name = path.display();
     let file = File::open(path).with_context(|| format!("cannot read {name}"))?;
@@ -155,7 +155,7 @@ mod tests {
         let lines = read(&packed).unwrap();
         assert_eq!(serde_json::to_string(&lines[0]).unwrap(), line);
         assert_eq!(read(format!("{line}\n").as_bytes()).unwrap(), lines);
-        // What a newer version tells is passed over.
+        // Lines of a newer version are skipped.
         let newer = r#"{"time":"2026-11-16T00:00:00Z","kind":"weather","from":64}"#;
         assert_eq!(read(format!("{newer}\n").as_bytes()).unwrap().len(), 1);
     }

@@ -1,4 +1,4 @@
-//! Who answers: the runtime that was named, a daemon, or the runtime that is found.
+//! Chooses what a command talks to: the runtime that was named, a daemon, or the runtime that is discovered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,24 +16,24 @@ use crate::http::client::Daemon;
 use crate::local::Local;
 use crate::{Usage, kube, waiting, wire};
 
-/// A daemon at its usual place that does not say hello within this is not there.
+/// Deadline for a daemon at the default address to answer; then the runtime is asked instead.
 const HELLO: Duration = Duration::from_secs(1);
-/// A command that answers once does not wait for a stuck runtime as long as a daemon would.
+/// Deadlines of commands that answer once are shorter than those of a daemon.
 const ONCE: Duration = Duration::from_secs(10);
 
-/// Who answers the observing commands.
+/// What the observing commands talk to.
 #[derive(Debug)]
 pub(crate) enum Observed {
     Daemon(Daemon),
     Runtime(Box<Local>),
 }
 
-/// Pods, by who is asked.
+/// Pods, in the shape of what was asked.
 #[derive(Debug)]
 pub(crate) enum Pods {
-    /// What a runtime has.
+    /// Pods of a runtime.
     Runtime(Vec<wire::Pod>),
-    /// What a node wants and has.
+    /// Pods of `pleg node`: desired and observed state.
     Node(Vec<kube::Pod>),
 }
 
@@ -46,7 +46,7 @@ impl Pods {
     }
 }
 
-/// What a daemon says of its pods: `pleg run` a list, `pleg node` a `PodList`.
+/// A daemon's answer about its pods: a list from `pleg run`, a `PodList` from `pleg node`.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Answer {
@@ -54,14 +54,14 @@ enum Answer {
     Node { items: Vec<serde_json::Value> },
 }
 
-/// Who is asked.
+/// What is asked.
 #[derive(Debug)]
 pub(crate) enum Source {
     Daemon(Daemon),
     Runtime(Client),
 }
 
-/// Whether a command answers once or stays.
+/// Whether a command answers once or keeps running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stay {
     Once,
@@ -69,12 +69,12 @@ pub(crate) enum Stay {
 }
 
 impl Observed {
-    /// Finds out who answers, and connects.
+    /// Chooses what to ask, and connects.
     pub(crate) async fn find(global: &Global, observe: &Observe, stay: Stay) -> anyhow::Result<Self> {
         Self::find_by(global, observe, stay, Mode::Auto).await
     }
 
-    /// The same; a generator of our own finds changes by `mode`.
+    /// The same; a generator in this process uses `mode`.
     pub(crate) async fn find_by(global: &Global, observe: &Observe, stay: Stay, mode: Mode) -> anyhow::Result<Self> {
         let metrics = Metrics::new()?;
         let client = match source(global, observe, stay, &metrics).await? {
@@ -84,16 +84,16 @@ impl Observed {
         let mut config = pleg::Config::default();
         config.evented.mode = mode;
         if stay == Stay::Once {
-            // Subscribing for one answer takes something from others and gives us nothing.
+            // Subscribing for a single answer would take events from other subscribers for nothing.
             config.evented.mode = Mode::Generic;
-            // An answer is due long before a round of probes is through.
+            // The answer is due long before a round of probes ends.
             config.probe.round = Duration::ZERO;
         }
         let generator = Generator::new(CriRuntime::new(client), config, metrics);
         Ok(Self::Runtime(Box::new(Local::start(generator))))
     }
 
-    /// The pods whose names `wanted` takes, in order of namespace and name.
+    /// The pods that `wanted` selects, sorted by namespace and name.
     pub(crate) async fn pods(&self, wanted: impl Fn(&str, &str, &str) -> bool) -> anyhow::Result<Pods> {
         let mut pods = match self {
             Self::Daemon(daemon) => of_daemon(daemon, &[]).await?,
@@ -119,7 +119,7 @@ impl Observed {
         Ok(pods)
     }
 
-    /// What the runtime has, also where a node is asked.
+    /// The pods of the runtime, also if `pleg node` is asked.
     pub(crate) async fn runtime_pods(&self, wanted: impl Fn(&str, &str) -> bool) -> anyhow::Result<Vec<wire::Pod>> {
         let mut pods = match self {
             Self::Daemon(daemon) => daemon.get_json("/api/v1/runtime/pods").await?,
@@ -137,7 +137,7 @@ impl Observed {
             Self::Daemon(daemon) => daemon.get_json("/api/v1/health").await,
             Self::Runtime(local) => {
                 let mut report: wire::Report = serde_json::from_value(serde_json::to_value(local.health().await)?)?;
-                // One look is no mode, and nobody comes back to it.
+                // A single relist has no mode and no cursor worth printing.
                 (report.mode, report.instance) = (None, None);
                 Ok(report)
             }
@@ -145,13 +145,13 @@ impl Observed {
     }
 }
 
-/// The pods of a daemon, in order of namespace and name.
+/// The pods of a daemon, sorted by namespace and name.
 pub(crate) async fn of_daemon(daemon: &Daemon, query: &[(&str, String)]) -> anyhow::Result<Pods> {
     Ok(match daemon.query_json("/api/v1/pods", query).await? {
         Answer::Runtime(pods) => Pods::Runtime(pods),
         Answer::Node { items } => {
             let pods = items.into_iter().map(kube::Pod::read).collect::<Result<_, _>>();
-            Pods::Node(pods.with_context(|| format!("the daemon at {} is another version", daemon.address()))?)
+            Pods::Node(pods.with_context(|| format!("the daemon at {} has another version", daemon.address()))?)
         }
     })
 }
@@ -165,7 +165,7 @@ pub(crate) fn read(local: &Local, entries: &[PodEntry]) -> anyhow::Result<Vec<wi
     Ok(pods?)
 }
 
-/// Finds out who is to be asked, and connects.
+/// Chooses what to ask, and connects.
 pub(crate) async fn source(
     global: &Global,
     observe: &Observe,
@@ -180,7 +180,7 @@ pub(crate) async fn source(
         .map(Source::Runtime)
 }
 
-/// The daemon that was named: by the flag, else by the environment. A runtime that was typed wins over the environment.
+/// The daemon named by the flag, else by the environment. `--runtime-endpoint` takes precedence over the environment.
 fn named(global: &Global, observe: &Observe) -> Result<Option<DaemonAddress>, Usage> {
     match &observe.daemon {
         Some(address) => Ok(Some(address.clone())),
@@ -189,7 +189,7 @@ fn named(global: &Global, observe: &Observe) -> Result<Option<DaemonAddress>, Us
     }
 }
 
-/// The daemon to ask, if one was named or answers at its usual place, and no runtime was named. Says so if that is wanted.
+/// The daemon to ask: one that was named, or one that answers at the default address if no runtime was named.
 pub(crate) async fn daemon(global: &Global, observe: &Observe) -> anyhow::Result<Option<Daemon>> {
     let daemon = find_daemon(global, observe).await?;
     if let (Some(daemon), true) = (&daemon, global.verbose) {
@@ -215,14 +215,14 @@ async fn find_daemon(global: &Global, observe: &Observe) -> anyhow::Result<Optio
     match daemon.hello(HELLO).await {
         Ok(()) => Ok(Some(daemon)),
         Err(error) => {
-            // Whoever has a daemon expects its answers, which know more than one look does.
+            // Where a daemon runs, users expect its answers, which know more than a single relist.
             tell(&format!("{error}; asking the runtime instead"));
             Ok(None)
         }
     }
 }
 
-/// Who would be asked, in words; for those who got no answer.
+/// Describes what would be asked, for error messages.
 pub(crate) fn asked(global: &Global, observe: &Observe) -> String {
     match (named(global, observe), endpoint(global)) {
         (Ok(Some(address)), _) => format!("the daemon at {address}"),
@@ -231,7 +231,7 @@ pub(crate) fn asked(global: &Global, observe: &Observe) -> String {
     }
 }
 
-/// The runtime's endpoint, and who named it.
+/// The runtime's endpoint, and where it was configured.
 pub(crate) fn endpoint(global: &Global) -> anyhow::Result<(Endpoint, String)> {
     if let Some(endpoint) = &global.runtime_endpoint {
         return Ok((endpoint.clone(), "--runtime-endpoint".to_owned()));
@@ -245,7 +245,7 @@ pub(crate) fn endpoint(global: &Global) -> anyhow::Result<(Endpoint, String)> {
     })
 }
 
-/// The runtime's endpoint; says who is asked if that is wanted.
+/// The runtime's endpoint; printed with `--verbose`.
 pub(crate) fn told_endpoint(global: &Global) -> anyhow::Result<Endpoint> {
     let (endpoint, from) = endpoint(global)?;
     if global.verbose {
@@ -254,7 +254,7 @@ pub(crate) fn told_endpoint(global: &Global) -> anyhow::Result<Endpoint> {
     Ok(endpoint)
 }
 
-/// Connects to the runtime; says on a terminal if that takes long.
+/// Connects to the runtime; reports progress on a terminal if that takes long.
 pub(crate) async fn runtime(global: &Global, deadlines: Deadlines, metrics: &Metrics) -> anyhow::Result<Client> {
     let endpoint = told_endpoint(global)?;
     let inflight = InFlight::observed_by(Arc::new(metrics.clone()));
@@ -267,14 +267,14 @@ pub(crate) async fn runtime(global: &Global, deadlines: Deadlines, metrics: &Met
     Ok(waiting::told(|| waiting::oldest_call(&inflight), connect).await?)
 }
 
-/// The deadlines of a command: the flag's, else crictl's, else ours.
+/// The deadlines of a command: from the flag, else from crictl.yaml, else the defaults.
 pub(crate) fn deadlines(global: &Global, stay: Stay) -> anyhow::Result<Deadlines> {
     let default = Deadlines::default();
     let crictl = || CrictlConfig::read(CRICTL_CONFIG.as_ref()).map_err(|error| anyhow::anyhow!("{error}"));
     let one = match global.timeout {
         Some(timeout) => Some(timeout),
         None => crictl()
-            .context("reading the time for one call")?
+            .context("cannot read the timeout")?
             .and_then(|config| config.timeout()),
     };
     Ok(match (one, stay) {
@@ -284,7 +284,7 @@ pub(crate) fn deadlines(global: &Global, stay: Stay) -> anyhow::Result<Deadlines
     })
 }
 
-/// The same deadline for every call that reads.
+/// Uses one deadline for every call that reads.
 pub(crate) fn every(one: Duration) -> Deadlines {
     let default = Deadlines::default();
     Deadlines {
@@ -295,7 +295,7 @@ pub(crate) fn every(one: Duration) -> Deadlines {
     }
 }
 
-/// Says something beside the answer.
+/// Prints a note on stderr.
 pub(crate) fn tell(text: &str) {
     use std::io::Write as _;
     let _ = writeln!(anstream::stderr(), "{text}");

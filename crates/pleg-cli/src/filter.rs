@@ -1,13 +1,13 @@
-//! Which events and pods are wanted: the same for the command line, the HTTP API and its client.
+//! Filters for events and pods, shared by the command line, the HTTP API and its client.
 
 use std::fmt;
 
 use pleg::{Event, EventType, PodRef};
 
-/// No name in Kubernetes is longer than 253.
+/// Maximum length of a name in Kubernetes.
 const NAME_LIMIT: usize = 253;
 
-/// A pod by name, where the namespace may be left out.
+/// A pod by name; the namespace is optional.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PodName {
     pub(crate) namespace: Option<String>,
@@ -15,7 +15,7 @@ pub(crate) struct PodName {
 }
 
 impl PodName {
-    /// Reads `name` or `namespace/name`.
+    /// Parses `name` or `namespace/name`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let (namespace, name) = match text.split_once('/') {
             Some((namespace, name)) => (Some(namespace), name),
@@ -45,7 +45,7 @@ impl fmt::Display for PodName {
     }
 }
 
-/// What has to be true of an event; what is empty is true of all.
+/// Conditions that an event must meet; an empty one is met by all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Filter {
     pub(crate) types: Vec<EventType>,
@@ -60,7 +60,7 @@ impl Filter {
         }
         match &event.pod {
             Some(pod) => self.matches_pod(pod),
-            // The generator's own health is no pod's event.
+            // Events about the generator's health belong to no pod.
             None => self.pod.is_none() && self.namespace.is_none(),
         }
     }
@@ -75,7 +75,7 @@ impl Filter {
                 .is_none_or(|name| name.matches(&pod.namespace, &pod.name))
     }
 
-    /// The same, as a query of the HTTP API.
+    /// The filter as a query of the HTTP API.
     pub(crate) fn query(&self) -> Vec<(&'static str, String)> {
         let mut query = Vec::new();
         if !self.types.is_empty() {

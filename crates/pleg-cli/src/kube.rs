@@ -1,6 +1,6 @@
-//! Pods as a `pleg node` daemon shows them: in the shape of Kubernetes.
+//! Pods as `pleg node` serves them: Kubernetes objects.
 //!
-//! What is printed as JSON or YAML is what the daemon sent; only what tables and texts show is read here.
+//! JSON and YAML output is printed as the daemon sent it; only the fields that tables and texts show are parsed here.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,10 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// A pod: what it says, and all of it as it was sent.
+/// The state of a pod that was removed.
+pub(crate) const REMOVED: &str = "Removed";
+
+/// A pod: the parsed fields, and the whole object as it was sent.
 #[derive(Debug, Clone)]
 pub(crate) struct Pod {
     pub(crate) view: View,
@@ -20,6 +23,15 @@ impl Pod {
         let view = View::deserialize(&raw)?;
         Ok(Self { view, raw })
     }
+
+    /// What is left to show of it once the node no longer has it.
+    pub(crate) fn removed(mut self) -> Self {
+        self.view.removed = true;
+        if let Some(Value::Object(status)) = self.raw.get_mut("status") {
+            status.insert("reason".to_owned(), REMOVED.into());
+        }
+        self
+    }
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -28,6 +40,9 @@ pub(crate) struct View {
     #[serde(default)]
     pub(crate) spec: Spec,
     pub(crate) status: Status,
+    /// The node no longer has it: this is what it was.
+    #[serde(skip)]
+    pub(crate) removed: bool,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -60,7 +75,7 @@ pub(crate) struct InitContainer {
 }
 
 impl InitContainer {
-    /// It goes on running beside the others.
+    /// It keeps running beside the other containers.
     pub(crate) fn is_sidecar(&self) -> bool {
         self.restart_policy.as_deref() == Some("Always")
     }
@@ -163,7 +178,7 @@ impl View {
         format!("{}/{}", self.metadata.namespace, self.metadata.name)
     }
 
-    /// How many containers are ready, and how many there are; a sidecar is one of them.
+    /// The number of ready containers and of all containers, sidecars included.
     pub(crate) fn ready(&self) -> (usize, usize) {
         let init = self
             .spec
@@ -173,12 +188,12 @@ impl View {
         let sidecars = init.filter(|(container, _)| container.is_sidecar());
         let sidecars: Vec<&Container> = sidecars.map(|(_, status)| status).collect();
         let main = self.status.container_statuses.iter();
-        let ready = main.chain(sidecars.iter().copied()).filter(|status| status.ready);
+        let ready = main.chain(sidecars.iter().copied());
+        let ready = ready.filter(|status| status.ready && !self.removed);
         (ready.count(), self.spec.containers.len() + sidecars.len())
     }
 
-    /// How often containers were started again, and when that was last; of init containers only while they are at work, or for good if
-    /// they are sidecars.
+    /// The number of restarts and the time of the last one. Init containers count only while they run, sidecars always.
     pub(crate) fn restarts(&self) -> (u64, Option<Timestamp>) {
         let begun = self.is_initialised();
         let init = self
@@ -197,12 +212,12 @@ impl View {
         })
     }
 
-    /// All init containers are done, or have started and stay.
+    /// All init containers have completed, or are sidecars that have started.
     fn is_initialised(&self) -> bool {
         self.unfinished_init().is_none()
     }
 
-    /// The first init container that is not done: its place and its status.
+    /// The first init container that has not completed: its index and status.
     fn unfinished_init(&self) -> Option<(usize, &Container)> {
         let init = self
             .spec
@@ -217,15 +232,18 @@ impl View {
         Some((place, status))
     }
 
-    /// The status is old: since when, if that is known, and the sentence about it.
+    /// Set if the status is stale: since when, if known, and the message.
     pub(crate) fn stale(&self) -> Option<(Option<Timestamp>, &str)> {
         let stale = |condition: &&Condition| condition.reason.as_deref() == Some(pleg_node::status::STALE);
-        let found = self.status.conditions.iter().find(stale)?;
+        let found = self.status.conditions.iter().find(stale).filter(|_| !self.removed)?;
         Some((found.last_probe_time, found.message.as_deref().unwrap_or_default()))
     }
 
-    /// The pod in a word, by kubectl's rules; one that is old is that before all.
+    /// The pod's state by kubectl's rules; a stale status takes precedence.
     pub(crate) fn word(&self) -> String {
+        if self.removed {
+            return REMOVED.to_owned();
+        }
         if self.stale().is_some() {
             return pleg_node::status::STALE.to_owned();
         }
@@ -245,7 +263,7 @@ impl View {
                 None => format!("Init:{place}/{total}"),
             };
         }
-        // As kubectl has it: of several the first one counts.
+        // As in kubectl, the first of several counts.
         let mut word = whole;
         let mut running = false;
         for status in self.status.container_statuses.iter().rev() {
@@ -265,7 +283,7 @@ impl View {
 }
 
 impl State {
-    /// Why a container does not run, in a word, unless it is only `but`.
+    /// The reason why a container does not run, unless it is `but`.
     fn trouble(&self, but: &str) -> Option<String> {
         if let Some(waiting) = &self.waiting {
             return Some(waiting.reason.clone()).filter(|reason| !reason.is_empty() && reason != but);

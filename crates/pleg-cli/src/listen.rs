@@ -1,4 +1,4 @@
-//! Where the daemons serve, and who may connect: the flags that `pleg run` and `pleg node` share.
+//! The sockets of the daemons and their permissions: flags that `pleg run` and `pleg node` share.
 
 #![expect(clippy::doc_markdown, reason = "these comments are what --help prints")]
 
@@ -13,11 +13,11 @@ use crate::address::parse_listen_tcp;
 use crate::args::default_socket;
 use crate::http::server::{Access, TcpSocket, UnixSocket};
 
-/// For the daemon's user alone.
+/// Only for the daemon's user.
 const OWNER: u32 = 0o600;
-/// For its group too.
+/// Also for its group.
 const OWNER_AND_GROUP: u32 = 0o660;
-/// Where groups have their names.
+/// The group database.
 const GROUPS: &str = "/etc/group";
 
 #[derive(Debug, Clone, Args)]
@@ -50,7 +50,7 @@ impl ListenArgs {
         }
     }
 
-    /// The address beside it, as text.
+    /// The TCP address, as text.
     pub(crate) fn tcp_text(&self) -> String {
         self.listen_tcp.map_or("none".to_owned(), |address| address.to_string())
     }
@@ -73,7 +73,7 @@ impl ListenArgs {
         UnixSocket::bind(&self.path()?, access).await
     }
 
-    /// Listens on TCP, if that was asked for.
+    /// Listens on TCP, if configured.
     pub(crate) async fn bind_tcp(&self) -> anyhow::Result<Option<TcpSocket>> {
         match self.listen_tcp {
             Some(address) => TcpSocket::bind(address, self.insecure_listen_any).await.map(Some),
@@ -82,7 +82,7 @@ impl ListenArgs {
     }
 }
 
-/// A number, or a name of `/etc/group`.
+/// Parses a group: a number, or a name in `/etc/group`.
 fn parse_group(text: &str) -> Result<u32, String> {
     if let Ok(gid) = text.parse() {
         return Ok(gid);

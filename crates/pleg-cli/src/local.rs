@@ -1,4 +1,4 @@
-//! A generator in this process, for those who ask a runtime without a daemon.
+//! A generator in this process, for commands that ask a runtime without a daemon.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::waiting;
 use crate::wire::ReportJson;
 
-/// How often a failed look is noticed while somebody waits for a complete one.
+/// Interval at which a failed relist is noticed while a command waits for a complete one.
 const NOTICE: Duration = Duration::from_millis(50);
 
-/// A running generator; it ends with this value.
+/// A running generator; it stops when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Local {
     pub(crate) pleg: Pleg,
@@ -36,8 +36,8 @@ impl Local {
         }
     }
 
-    /// The pods that `wanted` names, as of a complete look; only those are waited for. A pod that cannot be inspected is there with
-    /// its error.
+    /// The pods that `wanted` selects, as of a complete relist; only their inspections are awaited. A pod that cannot be inspected is
+    /// included with its error.
     pub(crate) async fn pods(&self, wanted: impl Fn(&PodRef) -> bool) -> anyhow::Result<Vec<PodEntry>> {
         let inflight = self.pleg.health().inflight();
         waiting::told(|| waiting::oldest_call(inflight), async {
@@ -50,21 +50,21 @@ impl Local {
                     pods.push(fresh(cache, &entry.status.pod.uid, token).await?);
                 }
             }
-            // What went away meanwhile is empty.
+            // A pod that was removed in the meantime is empty.
             pods.retain(|entry| !entry.status.pod.name.is_empty() || entry.inspected_at.is_some());
             Ok(pods)
         })
         .await
     }
 
-    /// The health after a complete look and its inspections, or after the look failed, and after the runtime was asked how it is.
+    /// The health after a relist with its inspections, failed or complete, and after a call of `Status`.
     pub(crate) async fn health(&self) -> ReportJson {
-        // A failure is in the report.
+        // The report contains a failure.
         let _ = tokio::join!(self.pods(|_| true), self.monitor.check());
         ReportJson::of(&self.pleg)
     }
 
-    /// Waits for a complete look; a failed one is an error.
+    /// Waits for a complete relist; a failed one is an error.
     async fn complete(&self, token: Token) -> anyhow::Result<()> {
         let complete = self.pleg.cache().synced(token, Duration::MAX);
         tokio::pin!(complete);

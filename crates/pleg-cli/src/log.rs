@@ -1,4 +1,4 @@
-//! The log: always to stderr, so that stdout holds answers only.
+//! The log: always on stderr, so that stdout contains only answers.
 
 use std::io::IsTerminal as _;
 
@@ -6,12 +6,12 @@ use tracing_subscriber::EnvFilter;
 
 use crate::args::{Cli, Command, LogFormat, LogLevel};
 
-/// Starts the log. Commands that stay say when the runtime is lost and back; those that answer once have their answer.
+/// Starts the log. Long-running commands log when the runtime is lost and back; others only print their answer.
 pub(crate) fn init(cli: &Cli) {
     let level = cli.global.log_level.unwrap_or(match cli.command {
         Command::Run(_) | Command::Watch(_) | Command::Sim(_) => LogLevel::Info,
         Command::Node(ref args) if args.stays() => LogLevel::Info,
-        // What the log would say is in the answer, or is the error.
+        // The answer or the error already says it.
         _ => LogLevel::Error,
     });
     let level = match level {
@@ -21,7 +21,7 @@ pub(crate) fn init(cli: &Cli) {
         LogLevel::Debug => "debug",
         LogLevel::Trace => "trace",
     };
-    // Of the libraries underneath only what is wrong, unless everything is wanted.
+    // Dependencies only log warnings, unless everything is requested.
     let rest = if level == "trace" { "debug" } else { "warn" };
     let filter = EnvFilter::new(format!(
         "{rest},pleg={level},pleg_cri={level},pleg_node={level},pleg_sim={level}"

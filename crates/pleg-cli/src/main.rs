@@ -2,23 +2,23 @@
 //!
 //! | module | job |
 //! |---|---|
-//! | [`address`] | where a daemon is reached |
-//! | [`about`] | who runs where, how it is set, and what it waits for |
+//! | [`about`] | versions, settings and calls in flight, for bug reports |
+//! | [`address`] | addresses of a daemon |
 //! | [`args`] | the command line |
-//! | [`bundle`] | the file that is attached to a bug report |
-//! | [`commands`] | one file a command |
-//! | [`connect`] | who answers: a daemon or a runtime |
-//! | [`listen`] | where the daemons serve, and who may connect |
+//! | [`bundle`] | the archive for a bug report |
+//! | [`commands`] | one file or folder per command |
+//! | [`connect`] | chooses a daemon or a runtime, and connects |
+//! | [`listen`] | the sockets of the daemons and their permissions |
 //! | [`one_pod`] | one pod, without a generator |
 //! | [`local`] | a generator in this process |
 //! | [`http`] | the daemon's API, and its client |
 //! | [`output`] | the only place that writes to stdout |
 //! | [`wire`] | the JSON of the API, as a reader sees it |
 //! | [`kube`] | the same of a node's pods, which have the shape of Kubernetes |
-//! | [`filter`] | which events and pods are wanted |
+//! | [`filter`] | filters for events and pods |
 //! | [`signals`] | when to stop |
 //!
-//! It must not hold logic that a user of the library would want.
+//! It must not contain logic that a library user would want.
 
 mod about;
 mod address;
@@ -47,7 +47,7 @@ use clap::FromArgMatches as _;
 
 use crate::args::Cli;
 
-/// A mistake in what was typed, found after clap was content. Ends with 2, as clap's own do.
+/// An invalid argument that clap cannot detect. The exit code is 2, as for clap's own errors.
 #[derive(Debug)]
 pub(crate) struct Usage(pub(crate) String);
 
@@ -79,13 +79,13 @@ fn main() -> ExitCode {
         .and_then(|runtime| {
             args::check(&cli, &matches)?;
             let ended = runtime.block_on(commands::run(cli));
-            // A writer that is blocked by a reader who does not read must not keep us.
+            // A blocked stdout must not delay the exit.
             runtime.shutdown_background();
             ended
         });
     match ended {
         Ok(code) => code,
-        // Whoever closed our stdout has read enough.
+        // A closed stdout is a normal end, as with `| head`.
         Err(error) if error.is::<output::Closed>() => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(anstream::stderr(), "Error: {error:#}");

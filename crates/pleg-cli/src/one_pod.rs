@@ -1,7 +1,7 @@
-//! One pod, from a runtime without a daemon: two lists, and then only what the pod has.
+//! One pod, from a runtime without a daemon: two lists, and then the status calls for that pod only.
 //!
-//! A generator would ask for every pod of the node before it could say anything about one. What does not answer is shown as the lists
-//! have it, with the error; the first such error is the pod's.
+//! A generator would inspect every pod of the node first. Objects that do not answer are shown as they are listed, with the error; the
+//! first such error is the pod's error.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,28 +19,28 @@ use tokio::time::Instant;
 
 use crate::{waiting, wire};
 
-/// Calls in flight at once: a pod may have hundreds of dead containers.
+/// Maximum number of calls in flight: a pod may have hundreds of dead containers.
 const AT_ONCE: usize = 32;
 
-/// A sandbox of the list. Of a pod without a UID there is nothing to show.
+/// A listed sandbox. A pod without a UID cannot be shown.
 #[derive(Debug)]
 struct Sandbox {
     id: String,
     pod: wire::PodRef,
-    /// What the list says of it.
+    /// Its listed state.
     status: SandboxStatus,
 }
 
-/// A container of the list. The labels name its pod where the sandbox is not listed.
+/// A listed container. Its labels name the pod if the sandbox is not listed.
 #[derive(Debug)]
 struct Container {
     sandbox: String,
     labelled: wire::PodRef,
-    /// What the list says of it.
+    /// Its listed state.
     status: ContainerStatus,
 }
 
-/// The pods that `choose` leaves of those that are listed.
+/// The listed pods that `choose` selects.
 pub(crate) async fn pods(client: &Client, choose: impl FnOnce(&mut Vec<Listed>)) -> anyhow::Result<Vec<wire::Pod>> {
     let inflight = client.inflight().clone();
     waiting::told(|| waiting::oldest_call(&inflight), async {
@@ -101,7 +101,7 @@ async fn lists(client: &Client) -> Result<(Vec<Sandbox>, Vec<Container>), Error>
     Ok((sandboxes, containers))
 }
 
-/// A pod, and what the lists have of it.
+/// A pod and its listed objects.
 #[derive(Debug)]
 pub(crate) struct Listed {
     pub(crate) pod: wire::PodRef,
@@ -117,7 +117,7 @@ impl Listed {
     }
 }
 
-/// The pods of the lists, by namespace and name.
+/// The listed pods, by namespace and name.
 fn group(sandboxes: Vec<Sandbox>, containers: Vec<Container>) -> Vec<Listed> {
     let mut pods: HashMap<String, Listed> = HashMap::new();
     let mut of_sandbox: HashMap<String, wire::PodRef> = HashMap::new();
@@ -178,7 +178,7 @@ async fn inspect(runtime: &CriRuntime, listed: Listed) -> anyhow::Result<wire::P
         id: listed.id.as_str().to_owned(),
         name: None,
         attempt: None,
-        listed: Some(format!("{:?}", listed.state)),
+        listed: Some(listed.state.to_string()),
         error: Some(described(error, waited)),
     });
     let mut containers: Vec<ContainerStatus> = answered(containers, &mut stale, |listed, error| wire::StalePart {
@@ -186,7 +186,7 @@ async fn inspect(runtime: &CriRuntime, listed: Listed) -> anyhow::Result<wire::P
         id: listed.id.as_str().to_owned(),
         name: Some(listed.name.as_ref().to_owned()),
         attempt: Some(listed.attempt),
-        listed: Some(format!("{:?}", listed.state)),
+        listed: Some(listed.state.to_string()),
         error: Some(described(error, waited)),
     });
     sandboxes.sort_by_key(|sandbox| std::cmp::Reverse(sandbox.created_at));
@@ -212,7 +212,7 @@ async fn inspect(runtime: &CriRuntime, listed: Listed) -> anyhow::Result<wire::P
     Ok(pod)
 }
 
-/// What went away meanwhile is left out; what does not answer is what the list said of it, and stale.
+/// Objects that were removed in the meantime are omitted; objects that do not answer keep their listed state and are stale.
 fn answered<T>(
     answers: Vec<(Result<T, Error>, T)>,
     stale: &mut Vec<wire::StalePart>,

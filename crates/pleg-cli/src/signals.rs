@@ -1,4 +1,4 @@
-//! When to stop: Ctrl-C, SIGTERM, or nobody reads our stdout any more.
+//! When to stop: Ctrl-C, SIGTERM, or a closed stdout.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -6,7 +6,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-/// A token that is cancelled by the first Ctrl-C, SIGTERM or hang-up.
+/// A token that the first SIGINT, SIGTERM or SIGHUP cancels.
 pub(crate) fn shutdown() -> anyhow::Result<CancellationToken> {
     let token = CancellationToken::new();
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -35,12 +35,12 @@ pub(crate) fn shutdown() -> anyhow::Result<CancellationToken> {
     Ok(token)
 }
 
-/// What the kernel tells of this process; empty where there is no /proc.
+/// /proc/self/status; empty without /proc.
 fn process_status() -> String {
     std::fs::read_to_string("/proc/self/status").unwrap_or_default()
 }
 
-/// Whether `status`, as in /proc/PID/status, says that the process ignores `kind`.
+/// Whether the process of this /proc/PID/status ignores `kind`.
 fn ignored(kind: SignalKind, status: &str) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
@@ -48,10 +48,10 @@ fn ignored(kind: SignalKind, status: &str) -> bool {
     mask.is_some_and(|mask| mask >> (kind.as_raw_value() - 1) & 1 == 1)
 }
 
-/// Resolves once the reader of our stdout has gone, also while we have nothing to write. Never for files.
+/// Resolves once the reader of stdout is gone, even while there is nothing to write. Never for files.
 pub(crate) async fn stdout_closed() {
     let (gone, tell) = oneshot::channel();
-    // The kernel tells only those who poll, and tokio polls foreign descriptors only in unsafe ways. The thread ends with us.
+    // Only polling detects that, and tokio polls foreign descriptors only through unsafe code. The thread ends with the process.
     let watch = std::thread::Builder::new()
         .name("stdout-reader".to_owned())
         .spawn(move || {
@@ -62,7 +62,7 @@ pub(crate) async fn stdout_closed() {
                 let _ = gone.send(());
             }
         });
-    // Where it cannot be told beforehand, the next write tells.
+    // If it cannot be detected, the next write fails.
     if watch.is_err() || tell.await.is_err() {
         std::future::pending::<()>().await;
     }

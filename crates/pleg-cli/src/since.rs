@@ -1,4 +1,4 @@
-//! After which event a reader begins: `--since` of `pleg watch` and `?since=` of the API.
+//! Where an event stream begins: `--since` of `pleg watch` and `?since=` of the API.
 
 use std::str::FromStr;
 
@@ -8,7 +8,7 @@ use pleg::{Cursor, Gap, GapReason, InstanceId, Item, Start};
 
 use crate::text::{parse_duration, zone};
 
-/// What `--since` and `?since=` accept, for those who wrote something else.
+/// What `--since` and `?since=` accept, for error messages.
 pub(crate) const ACCEPTED: [&str; 5] = [
     "a cursor, INSTANCE-SEQ",
     "a number from 0 on",
@@ -17,21 +17,21 @@ pub(crate) const ACCEPTED: [&str; 5] = [
     "a time, as in 2026-11-16T18:00:00Z or 2026-11-16T18:00",
 ];
 
-/// Where a reader begins.
+/// The beginning of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Since {
-    /// With what is new.
+    /// With the next new event.
     Now,
-    /// After the event of this number, of whichever instance answers. Only 0 is safe across a restart.
+    /// After the event with this number, in whichever instance answers. Only 0 is safe across a restart.
     Seq(u64),
     /// After this event of this instance.
     Cursor(Cursor),
-    /// With the first event from this time on, of those that are held.
+    /// With the first held event at or after this time.
     Time(Timestamp),
 }
 
 impl Since {
-    /// The same, for a feed of this instance.
+    /// The start in a feed of this instance.
     pub(crate) fn start(self, instance: InstanceId) -> Start {
         match self {
             Self::Now => Start::Now,
@@ -41,7 +41,7 @@ impl Since {
         }
     }
 
-    /// What leaves out the events from before the time, if one is meant.
+    /// The filter for events before the time, if a time was given.
     pub(crate) fn beginning(self) -> Option<FromTime> {
         match self {
             Self::Time(since) => Some(FromTime { since, first: true }),
@@ -50,16 +50,16 @@ impl Since {
     }
 }
 
-/// Leaves out events from before a time.
+/// Drops events before a time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FromTime {
     since: Timestamp,
-    /// No event was offered yet.
+    /// No event has been offered yet.
     first: bool,
 }
 
 impl FromTime {
-    /// Whether a reader gets this.
+    /// Whether this event is passed on.
     pub(crate) fn admits(&self, item: &Item) -> bool {
         match item {
             Item::Event(event) => event.time >= self.since,
@@ -67,7 +67,7 @@ impl FromTime {
         }
     }
 
-    /// What is missing before the first event: if that one is of the time asked for, older ones may have been, and are no longer held.
+    /// The gap before the first event: if the first held event is already after the time, earlier ones may have been dropped.
     pub(crate) fn missed(&mut self, item: &Item) -> Option<Gap> {
         let Item::Event(event) = item else {
             return None;
@@ -83,7 +83,7 @@ impl FromTime {
     }
 }
 
-/// A time with its zone, or one of the zone that times are shown in.
+/// A time with a zone, or in the zone in which times are shown.
 fn parse_time(text: &str) -> Option<Timestamp> {
     if let Ok(time) = text.parse() {
         return Some(time);

@@ -1,16 +1,16 @@
 //! Durations and times as people write and read them.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 
-/// Nobody means more than this.
+/// Maximum duration that is accepted.
 const LONGEST: Duration = Duration::from_hours(24 * 365);
 
-/// Reads `400ms`, `5s`, `2m`, `1m30s`.
+/// Parses `400ms`, `5s`, `2m`, `1m30s`.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong = || "a duration, as in 400ms, 5s, 2m or 1m30s".to_owned();
     let duration: SignedDuration = text.parse().map_err(|_| wrong())?;
@@ -24,16 +24,24 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
-/// The zone that times are shown in; the local one unless it was set.
+/// The same, and `0` for never or not at all.
+pub(crate) fn parse_duration_or_zero(text: &str) -> Result<Duration, String> {
+    if matches!(text, "0" | "0s") {
+        return Ok(Duration::ZERO);
+    }
+    parse_duration(text)
+}
+
+/// The zone in which times are shown; the local zone unless set.
 static ZONE: OnceLock<TimeZone> = OnceLock::new();
 
-/// Shows times in UTC from now on. Has to come before the first time is shown.
+/// Shows times in UTC. Must be called before the first time is shown.
 pub(crate) fn use_utc() {
-    // A second call changes nothing, and there is none.
+    // There is no second call.
     let _ = ZONE.set(TimeZone::UTC);
 }
 
-/// The zone that times are shown in.
+/// The zone in which times are shown.
 pub(crate) fn zone() -> TimeZone {
     ZONE.get_or_init(TimeZone::system).clone()
 }
@@ -51,7 +59,7 @@ pub(crate) fn clock(at: Timestamp, now: Timestamp, zone: &TimeZone, local: &Time
     shown.strftime("%Y-%m-%d %H:%M:%S %:z").to_string()
 }
 
-/// A time with its age: `18:04:05 (3m10s ago)`. Nothing for none.
+/// A time with its age: `18:04:05 (3m10s ago)`. Empty for `None`.
 pub(crate) fn when(at: Option<Timestamp>, now: Timestamp) -> String {
     let Some(at) = at else {
         return String::new();
@@ -66,7 +74,7 @@ pub(crate) fn age(since: Option<Timestamp>, now: Timestamp) -> String {
         return "-".to_owned();
     };
     let secs = now.duration_since(since).as_secs();
-    // Two clocks may disagree by a little; a large lead is a broken one.
+    // Two clocks may differ slightly; a time far in the future means that one is wrong.
     if secs < -2 {
         return "-".to_owned();
     }
@@ -101,13 +109,13 @@ pub(crate) fn lag(seconds: f64) -> String {
     }
 }
 
-/// A number and what it counts: `1 pod`, `2 pods`. For nouns whose plural takes an `s`.
+/// A number with its noun: `1 pod`, `2 pods`. Only for nouns whose plural ends in `s`.
 pub(crate) fn count<N: Copy + std::fmt::Display + PartialEq + From<u8>>(n: N, what: &str) -> String {
     let ending = if n == N::from(1) { "" } else { "s" };
     format!("{n} {what}{ending}")
 }
 
-/// Text of the runtime's, made safe for a terminal: a control character may not move the cursor.
+/// Text from the runtime, made safe for a terminal: control characters are escaped.
 pub(crate) fn clean(text: &str) -> String {
     if text.chars().any(char::is_control) {
         text.chars()
@@ -124,7 +132,7 @@ pub(crate) fn clean(text: &str) -> String {
     }
 }
 
-/// Ids of containers as crictl shows them: 13 digits are enough to name one, and 64 to lose the line.
+/// Container ids as crictl shows them: the first 13 digits.
 pub(crate) fn short_ids(text: &str) -> String {
     const FULL: usize = 64;
     const SHORT: usize = 13;
@@ -142,7 +150,7 @@ pub(crate) fn short_ids(text: &str) -> String {
     short
 }
 
-/// Cut to `width` columns, with a mark where it was cut. The end of a pod's name tells it from its siblings, so the middle goes.
+/// Shortens to `width` columns, in the middle: the end of a pod's name distinguishes it from its siblings.
 pub(crate) fn shorten(text: &str, width: usize) -> String {
     let chars: Vec<char> = text.chars().collect();
     if chars.len() <= width || width < 3 {
@@ -157,23 +165,21 @@ pub(crate) fn shorten(text: &str, width: usize) -> String {
         .collect()
 }
 
-/// Remembers which names were cut to what, so that no two look the same.
+/// Remembers how names were shortened, so that no two look the same.
 #[derive(Debug, Default)]
-pub(crate) struct ShortNames(Mutex<HashMap<String, String>>);
+pub(crate) struct ShortNames(HashMap<String, String>);
 
-/// Names that are remembered. What does not fit is not cut.
+/// Maximum number of names that are remembered. Further names are not shortened.
 const SHORT_NAMES: usize = 20_000;
 
 impl ShortNames {
-    /// Cut to `width` columns, unless another name already looks like that.
-    pub(crate) fn shorten(&self, name: &str, width: usize) -> String {
+    /// Shortens to `width` columns, unless another name already looks like that.
+    pub(crate) fn shorten(&mut self, name: &str, width: usize) -> String {
         let short = shorten(name, width);
         if short == name {
             return short;
         }
-        let Ok(mut known) = self.0.lock() else {
-            return name.to_owned();
-        };
+        let known = &mut self.0;
         match known.get(&short) {
             Some(same) if same == name => short,
             Some(_) => name.to_owned(),
@@ -260,7 +266,7 @@ mod tests {
     fn one_is_not_many() {
         assert_eq!(count(0_usize, "pod"), "0 pods");
         assert_eq!(count(1_u32, "attempt"), "1 attempt");
-        assert_eq!(count(2_u64, "look"), "2 looks");
+        assert_eq!(count(2_u64, "relist"), "2 relists");
     }
 
     #[test]
@@ -272,7 +278,7 @@ mod tests {
 
     #[test]
     fn no_two_names_look_the_same() {
-        let names = ShortNames::default();
+        let mut names = ShortNames::default();
         assert_eq!(names.shorten("default/web-7d4b9c-abcde", 12), "defaul…abcde");
         assert_eq!(
             names.shorten("default/web-111111-abcde", 12),

@@ -1,4 +1,4 @@
-//! Says on a terminal what is being waited for, once it takes longer than people expect.
+//! Reports progress on a terminal once a wait takes longer than people expect.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use pleg_cri::InFlight;
 use pleg_cri::error::seconds;
 
-/// The first word comes after this.
+/// Delay before the first report.
 const FIRST: Duration = Duration::from_secs(1);
-/// And then once in this time.
+/// Interval of further reports.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Awaits `future`; meanwhile tells now and then what `what` says, on a terminal.
+/// Awaits `future`; meanwhile prints the text of `what` now and then, on a terminal.
 pub(crate) async fn told<T>(what: impl Fn() -> Option<String>, future: impl Future<Output = T>) -> T {
     tokio::pin!(future);
     let mut pause = FIRST;
@@ -30,12 +30,12 @@ pub(crate) async fn told<T>(what: impl Fn() -> Option<String>, future: impl Futu
     }
 }
 
-/// Finer is not worth reading.
+/// Rounds down to tenths of a second.
 fn tenths(age: Duration) -> Duration {
     Duration::from_millis(u64::try_from(age.as_millis()).unwrap_or(u64::MAX) / 100 * 100)
 }
 
-/// The oldest call in flight, in words.
+/// Describes the oldest call in flight.
 pub(crate) fn oldest_call(inflight: &InFlight) -> Option<String> {
     let calls = inflight.calls();
     let first = calls.first()?;

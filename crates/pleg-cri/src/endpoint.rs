@@ -35,13 +35,13 @@ pub struct Endpoint {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
     /// Not a unix socket.
-    #[error("{0:?}: only unix sockets are supported; use unix:///path/to/socket")]
+    #[error("{}: only unix sockets are supported; use unix:///path/to/socket", crate::error::quoted(.0))]
     Scheme(String),
     /// Nothing after the scheme, or not from the root.
-    #[error("{0:?}: the socket path must be absolute, as in unix:///run/containerd/containerd.sock")]
+    #[error("{}: the socket path must be absolute, as in unix:///run/containerd/containerd.sock", crate::error::quoted(.0))]
     Relative(String),
     /// The kernel takes no longer ones.
-    #[error("{0:?}: the socket path is longer than 107 bytes")]
+    #[error("{}: the socket path is longer than 107 bytes", crate::error::quoted(.0))]
     TooLong(String),
 }
 

@@ -174,6 +174,21 @@ pub fn seconds(duration: Duration) -> String {
     }
 }
 
+/// A text of somebody else's in a message: between quotation marks, and unable to move the cursor of a terminal.
+pub fn quoted(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for c in text.chars() {
+        if c.is_control() || matches!(c, '"' | '\\') {
+            quoted.extend(c.escape_default());
+        } else {
+            quoted.push(c);
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
 /// Limit for texts of the runtime, which may have any length.
 fn clip(message: &str) -> String {
     const MOST: usize = 512;
@@ -217,6 +232,12 @@ fn code_name(code: tonic::Code) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn quoted_texts_stay_where_they_are() {
+        assert_eq!(quoted("unix:///run/ü.sock"), "\"unix:///run/ü.sock\"");
+        assert_eq!(quoted("it's a \"b\"\\\n\u{1b}"), "\"it's a \\\"b\\\"\\\\\\n\\u{1b}\"");
+    }
 
     #[test]
     fn durations_read_as_the_kubelet_writes_them() {

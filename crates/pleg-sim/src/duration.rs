@@ -15,7 +15,7 @@ pub struct Span(pub Duration);
 
 /// Why a text is no duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a duration; expected a number and a unit, as in 400ms, 5s, 2m or 1h")]
+#[error("{} is not a duration; expected a number and a unit, as in 400ms, 5s, 2m or 1h", pleg_cri::error::quoted(.0))]
 pub struct SpanError(String);
 
 impl FromStr for Span {

@@ -95,7 +95,7 @@ impl Flavour {
 
 /// Why a text is no flavour.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a flavour; expected sim, containerd-1.6, containerd-1.7, containerd-2.1 or crio")]
+#[error("{} is not a flavour; expected sim, containerd-1.6, containerd-1.7, containerd-2.1 or crio", pleg_cri::error::quoted(.0))]
 pub struct BadFlavour(String);
 
 impl FromStr for Flavour {

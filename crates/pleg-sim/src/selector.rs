@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// Why a text names no pod.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a pod; expected NAMESPACE/NAME, as in default/web-0")]
+#[error("{} is not a pod; expected NAMESPACE/NAME, as in default/web-0", pleg_cri::error::quoted(.0))]
 pub struct BadPodRef(String);
 
 /// A pod by the names people use: `namespace/name`.

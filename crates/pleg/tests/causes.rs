@@ -188,7 +188,7 @@ async fn a_list_beyond_the_kubelets_limit() {
 #[tokio::test]
 async fn many_changes_at_once() {
     let node = Node::start(pods(500)).await;
-    // Short enough to fit between two of our own looks: only there it is timed.
+    // Short enough to fit between two of our own relists: only there it is timed.
     node.sim
         .faults()
         .set_latency(Some(Rpc::PodSandboxStatus), Duration::from_millis(100), Duration::ZERO);

@@ -1,4 +1,4 @@
-//! Readers that come back: to the same generator, or to another one that looks at the same runtime, as after a restart of the daemon.
+//! Readers that come back: to the same generator, or to another one that observes the same runtime, as after a restart of the daemon.
 //! Whatever a reader missed it is told, and what it is told afterwards gives the truth.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "tests")]
@@ -69,7 +69,7 @@ async fn a_reader_that_comes_back_after_a_restart_is_told() {
 #[derive(Debug, Clone)]
 enum Step {
     Change(Change),
-    /// Time passes: some looks happen.
+    /// Time passes: some relists happen.
     Pass(u64),
     FailLists(bool),
     /// The reader takes up to this many items.

@@ -15,7 +15,7 @@ use pleg::runtime::{ErrorKind, RuntimeEvent, RuntimeVersion};
 use pleg::{Config, ContainerState, EventedConfig, Level, Mode, PodUid, Reached, SandboxState, Trouble};
 use tokio::time::{Instant, sleep, timeout};
 
-/// Long enough for a stream to be taken for good, and short of any look but those that it asks for.
+/// Long enough for a stream to be taken for good, and short of any relist but those that it asks for.
 const UP: Duration = Duration::from_millis(1500);
 
 fn uid(uid: &str) -> PodUid {
@@ -70,7 +70,7 @@ const MISSED: &str = "pleg_evented_missed_changes_total";
 /// How many lists and statuses were asked for: full, filtered, statuses.
 fn calls(fake: &Fake) -> (usize, usize, usize) {
     let world = fake.world();
-    (world.looks.len(), world.filtered_lists, world.status_calls.len())
+    (world.relists.len(), world.filtered_lists, world.status_calls.len())
 }
 
 #[tokio::test(start_paused = true)]
@@ -160,7 +160,7 @@ async fn half_filled_events_are_hints_all_the_same() {
     rig.settle().await;
     assert_eq!(rig.drain(), ["ContainerRemoved a c"]);
     assert_eq!((calls(&fake).0, calls(&fake).1), (before.0, before.1 + 1));
-    // Not known at all: everything is looked at.
+    // Not known at all: everything is relisted.
     fake.world().add_pod("b", &["d"]);
     fake.world().tell_of("d", None);
     sleep(Duration::from_millis(10)).await;
@@ -257,9 +257,9 @@ async fn a_change_that_no_event_told_is_counted_and_relists_come_often_again() {
     assert!(metric(&rig, "pleg_full_look_period_seconds") <= 2.0);
     assert_eq!(rig.pleg.health().report().mode.missed_changes, 1);
     // The next is found within a period, and told once.
-    let looks = calls(&fake).0;
+    let relists = calls(&fake).0;
     sleep(Duration::from_secs(3)).await;
-    assert!(calls(&fake).0 > looks);
+    assert!(calls(&fake).0 > relists);
     assert_eq!(metric(&rig, MISSED), 1.0);
     let recorded = recorded(&rig).await;
     assert!(
@@ -401,7 +401,7 @@ async fn who_waits_for_a_newer_status_does_not_wait_for_the_long_pause() {
         assert!(asked.elapsed() <= Duration::from_millis(1001), "{:?}", asked.elapsed());
         sleep(Duration::from_secs(7)).await;
     }
-    // Nobody waits any more, nobody looks.
+    // Nobody waits any more, nothing is relisted.
     let before = calls(&fake);
     sleep(Duration::from_secs(20)).await;
     assert_eq!(calls(&fake), before);
@@ -481,7 +481,7 @@ async fn a_lost_stream_is_asked_for_for_ever() {
     fake.world().cut();
     fake.world().exit("c", 1);
     sleep(Duration::from_millis(10)).await;
-    // Looked at once, without an event; and once a second from now on.
+    // Relisted at once, without an event; and once a second from now on.
     assert_eq!(rig.drain(), ["ContainerDied a c=1"]);
     sleep(UP).await;
     assert_eq!(fake.world().subscriptions.len(), subscriptions + 1);
@@ -763,7 +763,7 @@ async fn who_waits_for_a_hung_pod_does_not_keep_the_runtime_listing() {
     assert!(!waiting.is_finished());
     assert!(
         calls(&fake).0 - before <= 9,
-        "{} full looks in 9 s",
+        "{} full relists in 9 s",
         calls(&fake).0 - before
     );
 }
@@ -789,7 +789,7 @@ async fn a_death_is_told_at_once_though_a_list_changes_its_pod_meanwhile() {
     assert_eq!((metric(&rig, MISSED), rig.drain().len()), (0.0, 0));
 }
 
-/// A look at several pods is several lists: what was told by id since they were sent holds against each of them.
+/// A relist of several pods is several lists: what was told by id since they were sent holds against each of them.
 #[tokio::test(start_paused = true)]
 async fn old_lists_of_several_pods_undo_nothing_that_an_event_brought() {
     let fake = node();
@@ -838,7 +838,7 @@ async fn an_event_that_is_ahead_of_the_runtimes_books_is_looked_into_again() {
     }
     fake.world().add_pod("b", &[]);
     let mut rig = rested(&fake, config(), Duration::from_mins(1)).await;
-    let looks = fake.world().looks.len();
+    let relists = fake.world().relists.len();
     let tell = |id: &str, pod: &str, reached| {
         fake.world().tell(&RuntimeEvent {
             id: Some(id.into()),
@@ -868,7 +868,7 @@ async fn an_event_that_is_ahead_of_the_runtimes_books_is_looked_into_again() {
     tell("new", "a", Reached::Running);
     sleep(Duration::from_secs(2)).await;
     assert_eq!(fake.world().status_calls.len(), calls + 1);
-    assert_eq!(fake.world().looks.len(), looks, "no full look was needed");
+    assert_eq!(fake.world().relists.len(), relists, "no full relist was needed");
     assert_eq!(rig.pleg.health().report().mode.missed_changes, 0);
 }
 

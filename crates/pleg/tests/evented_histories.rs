@@ -255,7 +255,7 @@ async fn history(steps: Vec<Step>, faults: Faults, rested: bool) -> Result<(), T
             _ => {}
         }
         read.take(&mut rig, noted)?;
-        prop_assert!(!fake.world().spun, "looks without end");
+        prop_assert!(!fake.world().spun, "relists without end");
         if n % 20 == 19 {
             replayed(&rig).await?;
         }
@@ -282,7 +282,7 @@ async fn history(steps: Vec<Step>, faults: Faults, rested: bool) -> Result<(), T
     sleep(Duration::from_secs(90)).await;
     rig.seen().await;
     read.take(&mut rig, noted)?;
-    prop_assert!(!fake.world().spun, "looks without end");
+    prop_assert!(!fake.world().spun, "relists without end");
     cache_is_right(&rig)?;
     let report = rig.pleg.health().report();
     prop_assert_eq!(report.mode.mode, Mode::Evented);

@@ -59,7 +59,7 @@ impl Node {
         assert!(reached.is_ok(), "{what}: {:#?}", self.pleg.health().report());
     }
 
-    /// Everything was looked at after this call, and the cache is the runtime's truth.
+    /// Everything was relisted after this call, and the cache is the runtime's truth.
     async fn agrees(&self) {
         let token = self.pleg.request_all();
         let cache = self.pleg.cache();
@@ -176,7 +176,7 @@ async fn a_backlog_of_5000_does_not_delay_the_start() {
         }
         let started = Instant::now();
         let mut node = Node::start(sim).await;
-        node.until("a complete look", |report| report.relists > 0).await;
+        node.until("a complete relist", |report| report.relists > 0).await;
         for entry in node.pleg.cache().entries() {
             let token = node.pleg.cache().complete();
             timeout(

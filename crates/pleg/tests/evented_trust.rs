@@ -209,7 +209,7 @@ async fn churn(mode: Mode, latency: Duration) -> Cost {
     fake.world().latency = latency;
     let lists = |fake: &Fake| {
         let world = fake.world();
-        world.looks.len() + world.filtered_lists
+        world.relists.len() + world.filtered_lists
     };
     let (before, start) = (lists(&fake), Instant::now());
     let tell = |id: &str, pod: &str, reached| {
@@ -295,14 +295,14 @@ async fn requests_without_end_leave_the_runtime_half_of_the_time() {
         let rig = Rig::start(&fake, config(mode));
         sleep(Duration::from_secs(10)).await;
         fake.world().latency = Duration::from_millis(10);
-        let before = fake.world().looks.len();
+        let before = fake.world().relists.len();
         for _ in 0..10_000 {
             for n in 0..5 {
                 rig.pleg.request_relist(&format!("p{n}").into());
             }
             sleep(Duration::from_millis(1)).await;
         }
-        let lists = fake.world().looks.len() - before;
+        let lists = fake.world().relists.len() - before;
         assert!((400..=510).contains(&lists), "{mode}: {lists} in 10 s");
         // Requests now and then are served at once, full relist or not.
         sleep(Duration::from_millis(100)).await;
@@ -336,7 +336,7 @@ async fn a_stopped_pod_that_goes_without_an_event_is_seen_to_go() {
         let fake = node(2);
         fake.world().version = version("cri-o", "1.36.3");
         let mut rig = rested(&fake).await;
-        let full = fake.world().looks.len();
+        let full = fake.world().relists.len();
         fake.world().exit("c0", 137);
         fake.world().tell_of("c0", Some("p0"));
         fake.world().sandboxes.get_mut("s-p0").unwrap().state = SandboxState::NotReady;
@@ -362,7 +362,7 @@ async fn a_stopped_pod_that_goes_without_an_event_is_seen_to_go() {
         ];
         assert_eq!(events[events.len() - 3..], last);
         let world = fake.world();
-        let lists = (world.looks.len() - full, world.filtered_lists);
+        let lists = (world.relists.len() - full, world.filtered_lists);
         assert!(lists.0 == 0 && lists.1 <= 5, "{stays} ms: {lists:?}");
     }
 }

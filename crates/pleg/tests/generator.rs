@@ -336,7 +336,7 @@ async fn asking_does_not_wait_for_the_period() {
     fake.world().add_pod("q", &["b"]);
     let entry = rig.pleg.refresh(&uid("q"), Duration::MAX).await.unwrap();
     assert_eq!(entry.status.containers.len(), 1);
-    assert_eq!(fake.world().looks.len(), 2);
+    assert_eq!(fake.world().relists.len(), 2);
     // What was asked for is inspected even if no list shows a change.
     let calls = fake.world().status_calls.len();
     rig.pleg.refresh(&uid("q"), Duration::MAX).await.unwrap();
@@ -409,10 +409,10 @@ async fn never_a_second_relist_behind_a_hung_one() {
         rig.pleg.request_all();
         sleep(Duration::from_secs(1)).await;
     }
-    let looks = rig.pleg.cache().token().number();
+    let relists = rig.pleg.cache().token().number();
     rig.pleg.request_all();
     sleep(Duration::from_secs(1)).await;
-    assert_eq!(rig.pleg.cache().token().number(), looks);
+    assert_eq!(rig.pleg.cache().token().number(), relists);
 }
 
 /// The kubelet's rule and words, and both transitions.
@@ -753,9 +753,9 @@ async fn asking_for_a_pod_that_went_away_does_not_wait_for_the_period() {
     assert_eq!(&**last.stale[0].object.id(), "s-q");
     assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
     rig.drain();
-    let looks = fake.world().looks.len();
+    let relists = fake.world().relists.len();
     sleep(Duration::from_secs(30)).await;
-    assert_eq!(fake.world().looks.len(), looks);
+    assert_eq!(fake.world().relists.len(), relists);
 }
 
 #[tokio::test(start_paused = true)]

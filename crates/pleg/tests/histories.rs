@@ -26,7 +26,7 @@ use tokio::time::{sleep, timeout};
 #[derive(Debug, Clone)]
 enum Step {
     Change(Change),
-    /// Time passes: some looks happen.
+    /// Time passes: some relists happen.
     Pass(u64),
     Request(usize),
     Wait(usize),
@@ -62,7 +62,7 @@ fn step(faults: bool) -> impl Strategy<Value = Step> {
     }
 }
 
-/// Changes beside containers that hang, and looks of which one list hangs.
+/// Changes beside containers that hang, and relists of which one list hangs.
 fn partial_step() -> impl Strategy<Value = Step> {
     let pc = (0..PODS, 0..CONTAINERS);
     prop_oneof![
@@ -181,7 +181,7 @@ async fn history(steps: Vec<Step>, faults: bool, capacity: usize) -> Result<(), 
         match step {
             Step::Pass(millis) => sleep(Duration::from_millis(*millis)).await,
             Step::Request(p) => {
-                // Of both, so that both take the same looks.
+                // Of both, so that both take the same relists.
                 rig.pleg.request_relist(&format!("p{p}").into());
                 sleepy.pleg.request_relist(&format!("p{p}").into());
             }
@@ -357,18 +357,18 @@ fn removed_in_a_list(fake: &Fake, uid: Option<&str>) -> bool {
 
 /// Events of each container equal the table's over the relists that were taken; and the kubelet's equal its rules.
 fn exact(fake: &Fake, events: &[Event]) -> Result<(), TestCaseError> {
-    let looks = fake.world().looks.clone();
+    let relists = fake.world().relists.clone();
     let mut expected: BTreeMap<String, Vec<EventType>> = BTreeMap::new();
     let mut kubelet: BTreeMap<String, Vec<KubeletEventType>> = BTreeMap::new();
     let mut last = BTreeMap::new();
-    for look in &looks {
-        let (old, new) = (container_states(&last), container_states(look));
+    for relist in &relists {
+        let (old, new) = (container_states(&last), container_states(relist));
         for key in old.keys().chain(new.keys()).collect::<BTreeSet<_>>() {
             let (a, b) = (old.get(key).copied(), new.get(key).copied());
             expected.entry(key.1.clone()).or_default().extend(expected_events(a, b));
             kubelet.entry(key.1.clone()).or_default().extend(expected_kubelet(a, b));
         }
-        let (old, new) = (sandbox_states(&last), sandbox_states(look));
+        let (old, new) = (sandbox_states(&last), sandbox_states(relist));
         let as_container = |state: Option<&SandboxState>| {
             state.map(|s| {
                 if *s == SandboxState::Ready {
@@ -391,10 +391,10 @@ fn exact(fake: &Fake, events: &[Event]) -> Result<(), TestCaseError> {
                 .or_default()
                 .extend(expected_kubelet(as_container(a), as_container(b)));
         }
-        for uid in last.keys().filter(|uid| !look.contains_key(*uid)) {
+        for uid in last.keys().filter(|uid| !relist.contains_key(*uid)) {
             expected.entry(uid.clone()).or_default().push(EventType::PodRemoved);
         }
-        last = look.clone();
+        last = relist.clone();
     }
     let mut got: BTreeMap<String, Vec<EventType>> = BTreeMap::new();
     for event in events {
@@ -451,7 +451,7 @@ proptest! {
 
     #[test]
     fn calm_histories(steps in proptest::collection::vec(step(false), 1..60), capacity in 1usize..40) {
-        // One-pod looks see states that full relists do not; without them the relists are the whole story.
+        // Relists of one pod see states that full relists do not; without them the relists are the whole story.
         let steps = steps.into_iter().filter(|step| !matches!(step, Step::Request(_))).collect();
         run(steps, false, capacity)?;
     }

@@ -314,10 +314,10 @@ async fn outage(length: Duration, own_thread: bool) {
         *deaths.entry(format!("{:?}", event.subject)).or_default() += 1;
     }
     // And nothing more: after a relist of everything that started later.
-    let looks = node.pleg.health().report().relists;
+    let relists = node.pleg.health().report().relists;
     node.pleg.request_all();
     let later = async {
-        while node.pleg.health().report().relists < looks + 2 {
+        while node.pleg.health().report().relists < relists + 2 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
@@ -400,15 +400,15 @@ async fn a_lock_of_ten_minutes_hides_no_death_and_is_named() {
         );
     }
     tokio::time::sleep_until(locked + Duration::from_mins(10)).await;
-    let looks = node.pleg.health().report().relists;
+    let relists = node.pleg.health().report().relists;
     node.sim.faults().unlock(None);
     let recovered = async {
-        while node.pleg.health().report().relists == looks {
+        while node.pleg.health().report().relists == relists {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
     timeout(PATIENCE, recovered).await.unwrap();
-    assert_eq!(node.pleg.health().report().level, Level::Healthy, "after one look");
+    assert_eq!(node.pleg.health().report().level, Level::Healthy, "after one relist");
     assert_eq!(
         node.sim.stats().of(Rpc::ListContainers).most_in_flight,
         1,

@@ -67,7 +67,7 @@ async fn a_runtime_that_freezes_at_rest_is_told_within_seconds() {
     assert_eq!(report.level, Level::Degraded, "{report:?}");
 }
 
-/// The heartbeat replaces nothing while looks come as often, and keeps the longest silence short once they are rare.
+/// The heartbeat replaces nothing while relists come as often, and keeps the longest silence short once they are rare.
 #[tokio::test(start_paused = true)]
 async fn a_heartbeat_is_kept_while_relists_are_rare() {
     for events in [false, true] {
@@ -127,7 +127,7 @@ async fn a_runtime_that_goes_away_and_comes_back() {
         (down.status, &*down.reason, &*down.message),
         (false, "KubeletNotReady", "container runtime is down")
     );
-    // Looks fail for as long; after three minutes that is said too, with its cause.
+    // Relists fail for as long; after three minutes that is said too, with its cause.
     sleep(Duration::from_mins(3)).await;
     let message = ready(&pleg).message;
     assert!(

@@ -179,15 +179,15 @@ async fn an_idle_relist_is_one_entry_and_old_ones_go() {
     rig.seen().await;
     sleep(window + Duration::from_secs(5)).await;
     let lines = lines(&rig).await;
-    let looks = lines.iter().filter(|line| matches!(line.what, What::Relist(_))).count();
-    assert!((119..=121).contains(&looks), "{looks}");
+    let relists = lines.iter().filter(|line| matches!(line.what, What::Relist(_))).count();
+    assert!((119..=121).contains(&relists), "{relists}");
     // Everything else of the first relist is gone, and nothing of it was dropped for want of room.
-    assert_eq!(lines.len(), 1 + 100 + looks);
+    assert_eq!(lines.len(), 1 + 100 + relists);
     let header = header(&lines);
     assert_eq!(header.dropped, 0);
-    assert!(header.bytes <= looks * 100, "{} bytes", header.bytes);
+    assert!(header.bytes <= relists * 100, "{} bytes", header.bytes);
     let replayed = again(&lines);
-    assert_eq!((replayed.relists, replayed.events), (looks as u64, 0));
+    assert_eq!((replayed.relists, replayed.events), (relists as u64, 0));
 }
 
 #[tokio::test(start_paused = true)]

@@ -206,10 +206,10 @@ async fn a_long_wait_leaves_the_generator_at_rest() {
         let exits = |pod: Option<&PodEntry>| pod.is_some() && !runs(pod);
         cache.wait_for(&uid("p"), exits, Duration::from_hours(1)).await
     });
-    let looks = rig.pleg.health().report().relists;
+    let relists = rig.pleg.health().report().relists;
     sleep(Duration::from_mins(10)).await;
-    let looks = rig.pleg.health().report().relists - looks;
-    assert!(looks <= 11, "{looks}");
+    let relists = rig.pleg.health().report().relists - relists;
+    assert!(relists <= 11, "{relists}");
     fake.world().exit("a", 0);
     fake.world().tell_of("a", Some("p"));
     let started = Instant::now();

@@ -13,7 +13,7 @@ pub(crate) enum ListFormat {
     Wide,
     Json,
     Yaml,
-    /// Names alone, a line each, as `pleg inspect` takes them
+    /// Names only, one per line, as `pleg inspect` takes them
     Name,
 }
 
@@ -21,9 +21,9 @@ pub(crate) enum ListFormat {
 pub(crate) enum SortBy {
     /// Namespace and name
     Name,
-    /// The youngest first
+    /// Youngest first
     Age,
-    /// The most restarts first
+    /// Most restarts first
     Restarts,
     /// The word under STATE
     State,
@@ -37,7 +37,7 @@ Examples:
   pleg pods web-0 kube-system/coredns-76f75df574-abcde
   pleg pods -l 'app=web,tier in (front, back),!canary'
   pleg pods --not-ready --sort-by age
-  pleg pods -w                                       The table, then a row for each pod that changes
+  pleg pods -w                                       The table, then a row for each pod that changes or goes
   pleg pods -o json | jq '.[].pod.name'")]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub(crate) struct Pods {
@@ -52,22 +52,23 @@ pub(crate) struct Pods {
     /// All namespaces; this is the default
     #[arg(short = 'A', long, conflicts_with = "namespace")]
     pub(crate) all_namespaces: bool,
-    /// Only pods with these labels, as kubectl takes them: a=b, a!=b, a in (b, c), a notin (b, c), a, !a
+    /// Only pods with these labels, as in kubectl: a=b, a!=b, a in (b, c), a notin (b, c), a, !a
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     pub(crate) selector: Option<LabelSelector>,
     /// Only pods whose state is neither Running nor Completed, or that are not ready
     #[arg(long)]
     pub(crate) not_ready: bool,
-    /// In which order
+    /// Sort order
     #[arg(long, value_name = "BY", default_value = "name")]
     pub(crate) sort_by: SortBy,
-    /// Then stay, and print a row for each pod that changes
+    /// Stay and print a row for each pod that changes; the last row of a removed pod has the state Removed. If the daemon stops,
+    /// reconnect to it
     #[arg(short, long)]
     pub(crate) watch: bool,
-    /// Leave out the head of the table
+    /// Omit the header of the table
     #[arg(long)]
     pub(crate) no_headers: bool,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub(crate) output: ListFormat,
 }
@@ -80,18 +81,18 @@ Examples:
   pleg inspect 8f3c1c1e-6a0e-4a6c-9f0a-2b7f5d0c9a11 -o yaml
   pleg inspect 3f2a91c0                                The pod of this container or sandbox
 
-A daemon is asked for the last events of the pod too.")]
+With a daemon, the last events of the pod are shown too.")]
 pub(crate) struct Inspect {
     #[command(flatten)]
     pub(crate) observe: Observe,
-    /// The pod's name, with or without its namespace; its UID; or the id of one of its containers or sandboxes. The beginning of an id
+    /// The pod's name, with or without its namespace; its UID; or the id of one of its containers or sandboxes. A prefix of an id
     /// or UID is enough
     #[arg(value_name = "POD")]
     pub(crate) pod: String,
     /// The pod's namespace
     #[arg(short, long, value_name = "NAMESPACE")]
     pub(crate) namespace: Option<String>,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     pub(crate) output: TextFormat,
 }
@@ -109,16 +110,16 @@ pub(crate) struct Containers {
     /// Only containers of these pods
     #[arg(value_name = "[NAMESPACE/]POD", value_parser = PodName::parse)]
     pub(crate) pods: Vec<PodName>,
-    /// All containers, not only those that run
+    /// All containers, not only running ones
     #[arg(short, long)]
     pub(crate) all: bool,
     /// Only this namespace
     #[arg(short, long, value_name = "NAMESPACE")]
     pub(crate) namespace: Option<String>,
-    /// Leave out the head of the table
+    /// Omit the header of the table
     #[arg(long)]
     pub(crate) no_headers: bool,
-    /// How to print; name prints ids
+    /// Output format; name prints ids
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub(crate) output: ListFormat,
 }

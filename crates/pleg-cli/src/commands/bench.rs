@@ -76,7 +76,7 @@ pub(crate) async fn run(global: &Global, args: Bench) -> anyhow::Result<ExitCode
             floor.push(moved.1);
         }
         if talk {
-            let _ = write!(anstream::stderr(), "\rlook {} of {}", n + 1, WARM_UP + args.looks);
+            let _ = write!(anstream::stderr(), "\rrelist {} of {}", n + 1, WARM_UP + args.looks);
         }
     }
     if talk {
@@ -255,7 +255,7 @@ fn rss_mib() -> f64 {
 
 fn text(result: &Result) -> String {
     let mut table = Table::new(&["", "CPU P50", "CPU P90", "WALL P50", "WALL P90"]);
-    for (name, cost) in [("look", &result.look), ("floor", &result.floor)] {
+    for (name, cost) in [("relist", &result.look), ("floor", &result.floor)] {
         let ms = |value: f64| format!("{value:.3}ms").into();
         let cells = [cost.cpu_ms_p50, cost.cpu_ms_p90, cost.wall_ms_p50, cost.wall_ms_p90].map(ms);
         table.row([name.into()].into_iter().chain(cells).collect());
@@ -268,7 +268,7 @@ fn text(result: &Result) -> String {
     });
     format!(
         "{} at {}: {}, {}, {} bytes\n{}A relist costs {:.2} times the CPU of the floor. Memory: {} MiB\n{statuses}",
-        count(result.looks, "look"),
+        count(result.looks, "relist"),
         result.endpoint,
         count(result.pods, "pod"),
         count(result.containers, "container"),

@@ -108,10 +108,12 @@ async fn last_events(daemon: &Daemon, pod: &wire::PodRef) -> anyhow::Result<Stri
     if events.is_empty() {
         return Ok(String::new());
     }
-    let table = EventTable::for_stdout(false);
     let last = &events[events.len().saturating_sub(EVENTS)..];
+    let mut table = EventTable::for_stdout(false);
+    table.fit(last);
     let mut text = format!("Events (the last {} of {} held):\n", last.len(), events.len());
-    for line in std::iter::once(table.head()).chain(last.iter().map(|event| table.row(event))) {
+    let head = table.head();
+    for line in std::iter::once(head).chain(last.iter().map(|event| table.row(event))) {
         let _ = writeln!(text, "  {}", line.trim_end());
     }
     Ok(text)
@@ -193,7 +195,10 @@ impl Wanted<'_> {
                     .map(|pod| format!("{} ({})", pod.full_name(), clean(pod.uid)))
                     .collect();
                 let n = names.len();
-                anyhow::bail!("{n} pods are called {typed}: {}. Name one by its UID", names.join(", "))
+                anyhow::bail!(
+                    "{n} pods are called {typed}: {}. Specify one by its UID",
+                    names.join(", ")
+                )
             }
         }
         let is_id = typed.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
@@ -217,7 +222,7 @@ impl Wanted<'_> {
                 let more = if all.len() > OFFERED { ", …" } else { "" };
                 let some: Vec<_> = all.iter().take(OFFERED).map(String::as_str).collect();
                 anyhow::bail!(
-                    "{typed} is the beginning of {} ids: {}{more}. Type more of it",
+                    "{typed} matches {} ids: {}{more}. Type more of it",
                     all.len(),
                     some.join(", ")
                 )
@@ -322,11 +327,11 @@ mod tests {
         }
         assert_eq!(
             find("web", None).unwrap_err(),
-            "2 pods are called web: default/web (8f3c-1), kube-system/web (9). Name one by its UID"
+            "2 pods are called web: default/web (8f3c-1), kube-system/web (9). Specify one by its UID"
         );
         assert_eq!(
             find("ab", None).unwrap_err(),
-            "ab is the beginning of 3 ids: abc1 of default/web, abc2 of default/web, abd1 of default/db. Type more of it"
+            "ab matches 3 ids: abc1 of default/web, abc2 of default/web, abd1 of default/db. Type more of it"
         );
         assert!(find("feed", Some("default")).is_err());
     }

@@ -1,6 +1,7 @@
 //! `pleg pods`: the pods of the node.
 
 mod choose;
+mod row;
 mod watch;
 
 use std::process::ExitCode;
@@ -28,7 +29,7 @@ pub(crate) async fn run(global: &Global, args: Pods) -> anyhow::Result<ExitCode>
     Ok(ExitCode::SUCCESS)
 }
 
-/// Answers, and stays.
+/// Answers, and keeps running.
 pub(crate) async fn watch(global: &Global, args: Pods, shutdown: CancellationToken) -> anyhow::Result<ExitCode> {
     check(&args)?;
     if args.output == ListFormat::Yaml {
@@ -83,7 +84,7 @@ fn namespaces_and_names<P: Choosable>(pods: &[P]) -> Vec<(String, String)> {
     pods.iter().map(owned).collect()
 }
 
-/// Names that no pod has.
+/// Names that match no pod.
 fn absent(found: &Found, args: &Pods) -> Vec<String> {
     let is_there = |wanted: &crate::filter::PodName| {
         let mut named = found.named.iter();
@@ -93,7 +94,7 @@ fn absent(found: &Found, args: &Pods) -> Vec<String> {
     absent.map(ToString::to_string).collect()
 }
 
-/// Whether there is no table to print. Says so beside the answer, as kubectl does: a head without rows may be taken for a mistake.
+/// Whether there are no rows. Says so on stderr, as kubectl does.
 fn nothing(args: &Pods, pods: &connect::Pods) -> bool {
     let is_table = matches!(args.output, ListFormat::Table | ListFormat::Wide);
     if pods.len() > 0 || !is_table {
@@ -137,7 +138,7 @@ fn print(pods: &connect::Pods, args: &Pods) -> anyhow::Result<()> {
     }
 }
 
-/// As kubectl prints them.
+/// Names as kubectl prints them.
 fn list(pods: &[kube::Pod]) -> serde_json::Value {
     let items: Vec<_> = pods.iter().map(|pod| &pod.raw).collect();
     serde_json::json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": items})

@@ -1,7 +1,5 @@
 //! `pleg watch`: events as they happen.
 
-mod daemon;
-
 use std::process::ExitCode;
 
 use pleg::{Item, Overflow, Start, Subscriber};
@@ -13,17 +11,18 @@ use tokio_util::sync::CancellationToken;
 use crate::args::{Global, LineFormat, Watch};
 use crate::connect::{self, Observed, Stay};
 use crate::filter::Filter;
+use crate::http::follow::DaemonEvents;
 use crate::local::Local;
 use crate::output::event::EventTable;
 use crate::output::kubelet::KubeletLines;
 use crate::output::lines::LineWriter;
+use crate::since::Since;
+use crate::wire::Line;
 use crate::{Usage, signals, waiting};
-use daemon::DaemonEvents;
 
 pub(crate) async fn run(global: &Global, args: Watch, shutdown: CancellationToken) -> anyhow::Result<ExitCode> {
     if args.output == LineFormat::Kubelet && (args.no_initial || !args.filter.types.is_empty()) {
-        let words =
-            "-o kubelet has to see every event: leave out --no-initial and --type, and choose from what it prints";
+        let words = "-o kubelet needs every event: omit --no-initial and --type, and filter its output instead";
         return Err(Usage(words.to_owned()).into());
     }
     args.filter.filter()?;
@@ -111,7 +110,7 @@ async fn follow(global: &Global, args: &Watch, printer: &mut Printer) -> anyhow:
     }
 }
 
-/// The list that the first look waits for.
+/// The list that the first relist waits for.
 fn oldest_list(inflight: &InFlight) -> Rpc {
     let calls = inflight.calls();
     let list = |call: &&pleg_cri::inflight::Call| {
@@ -126,44 +125,51 @@ fn oldest_list(inflight: &InFlight) -> Rpc {
 
 /// Where events come from; each as the JSON of one line.
 enum Events<'a> {
-    Daemon(DaemonEvents<'a>),
+    Daemon {
+        events: DaemonEvents<'a>,
+        skip_initial: bool,
+    },
     Local {
         subscriber: Subscriber,
         filter: Filter,
-        skip: Skip,
+        skip_initial: bool,
         // The generator runs as long as this lives.
         local: &'a Local,
     },
 }
 
-/// Leaves out what was there before us.
-#[derive(Clone, Copy)]
-struct Skip {
-    initial: bool,
-}
-
 impl<'a> Events<'a> {
     async fn start(observed: &'a Observed, args: &Watch) -> anyhow::Result<Self> {
         match observed {
-            Observed::Daemon(daemon) => Ok(Self::Daemon(DaemonEvents::start(daemon, args).await?)),
-            Observed::Runtime(_) if args.since.is_some() => {
-                Err(Usage("--since needs a daemon: only it remembers. Start one with: pleg run".to_owned()).into())
+            Observed::Daemon(daemon) => {
+                // The kubelet's words need everything that the daemon has.
+                let usual = match args.output {
+                    LineFormat::Kubelet => Since::Seq(0),
+                    _ => Since::Now,
+                };
+                let (query, since) = (args.filter.filter()?.query(), args.since.unwrap_or(usual));
+                Ok(Self::Daemon {
+                    events: DaemonEvents::start(daemon, query, since).await?,
+                    skip_initial: args.no_initial,
+                })
             }
+            Observed::Runtime(_) if args.since.is_some() => Err(Usage(
+                "--since needs a daemon, which keeps past events. Start one with: pleg run".to_owned(),
+            )
+            .into()),
             Observed::Runtime(local) => Ok(Self::Local {
                 subscriber: local.pleg.subscribe(Start::Oldest, Overflow::Gap),
                 filter: args.filter.filter()?,
-                skip: Skip {
-                    initial: args.no_initial,
-                },
+                skip_initial: args.no_initial,
                 local,
             }),
         }
     }
 
-    /// The time to watch is over: that is an error if the daemon is gone, since nobody knows what happened.
+    /// The time to watch is over: that is an error if the daemon is gone, since what happened meanwhile is unknown.
     fn ended_in_time(&self) -> anyhow::Result<()> {
         match self {
-            Self::Daemon(events) => match events.gone() {
+            Self::Daemon { events, .. } => match events.gone() {
                 Some(since) => anyhow::bail!("the daemon did not come back within {}", seconds(since.elapsed())),
                 None => Ok(()),
             },
@@ -174,11 +180,18 @@ impl<'a> Events<'a> {
     /// The next line, and whether it is an event.
     async fn next(&mut self) -> anyhow::Result<(String, bool)> {
         match self {
-            Self::Daemon(events) => events.next().await,
+            Self::Daemon { events, skip_initial } => loop {
+                let (text, line) = events.next().await?;
+                match line {
+                    Line::Event(event) if *skip_initial && event.initial => {}
+                    Line::Event(_) => return Ok((text, true)),
+                    Line::Gap(_) | Line::Heartbeat(_) => return Ok((text, false)),
+                }
+            },
             Self::Local {
                 subscriber,
                 filter,
-                skip,
+                skip_initial,
                 local,
             } => loop {
                 match subscriber.next().await {
@@ -186,7 +199,7 @@ impl<'a> Events<'a> {
                         "the generator of this command ended: {}",
                         local.pleg.health().report().short()
                     ),
-                    Some(Item::Event(event)) if (skip.initial && event.initial) || !filter.matches(&event) => {}
+                    Some(Item::Event(event)) if (*skip_initial && event.initial) || !filter.matches(&event) => {}
                     Some(Item::Event(event)) => return Ok((serde_json::to_string(&*event)?, true)),
                     Some(Item::Gap(gap)) => return Ok((serde_json::to_string(&gap)?, false)),
                 }
@@ -224,7 +237,7 @@ impl Printer {
     }
 
     async fn head(&mut self) -> anyhow::Result<()> {
-        match &self.form {
+        match &mut self.form {
             Form::Table(table) => self.lines.line(table.head()).await,
             Form::Json | Form::Kubelet(_) => Ok(()),
         }

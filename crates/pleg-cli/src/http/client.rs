@@ -1,4 +1,4 @@
-//! Asks a daemon, over its unix socket or over TCP.
+//! The HTTP client for a daemon, over its unix socket or TCP.
 
 use std::fmt::Write as _;
 use std::io;
@@ -19,12 +19,12 @@ use tokio::time::timeout;
 use crate::address::DaemonAddress;
 use crate::waiting;
 
-/// The largest answer.
+/// Maximum size of an answer.
 const LIMIT: usize = 256 << 20;
-/// The longest line of a stream.
+/// Maximum length of a line in a stream.
 const LINE_LIMIT: usize = 1 << 20;
 
-/// The daemon answered, but not with what was asked for.
+/// The daemon answered with an error.
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub(crate) status: StatusCode,
@@ -39,7 +39,7 @@ impl std::fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// A daemon. Every request has a connection of its own.
+/// A daemon. Each request uses its own connection.
 #[derive(Debug, Clone)]
 pub(crate) struct Daemon {
     address: DaemonAddress,
@@ -58,7 +58,7 @@ impl Daemon {
         &self.address
     }
 
-    /// Finds out that a daemon of ours answers there.
+    /// Checks that a pleg daemon answers at this address.
     pub(crate) async fn hello(&self, within: Duration) -> anyhow::Result<()> {
         let hello = Self {
             timeout: within,
@@ -67,14 +67,14 @@ impl Daemon {
         hello.get("/livez").await.map(drop)
     }
 
-    /// Asks for an object.
+    /// Gets an object.
     pub(crate) async fn get_json<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         let bytes = self.get_bytes(path).await?;
         serde_json::from_slice(&bytes)
-            .with_context(|| format!("the daemon at {} is another version: {path}", self.address))
+            .with_context(|| format!("the daemon at {} has another version: {path}", self.address))
     }
 
-    /// Asks for an object, with a query.
+    /// Gets an object, with a query.
     pub(crate) async fn query_json<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -83,26 +83,26 @@ impl Daemon {
         self.get_json(&uri(path, query)).await
     }
 
-    /// Asks for a text, with a query.
+    /// Gets a text, with a query.
     pub(crate) async fn query_text(&self, path: &str, query: &[(&str, String)]) -> anyhow::Result<String> {
         let bytes = self.get_bytes(&uri(path, query)).await?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Asks for a whole answer, as it is.
+    /// Gets the whole answer without decoding it.
     pub(crate) async fn get_bytes(&self, path: &str) -> anyhow::Result<Bytes> {
         let answer = async {
             let response = self.get(path).await?;
             let body = self.within(Limited::new(response.into_body(), LIMIT).collect()).await?;
             let body = body
                 .map_err(|error| anyhow::anyhow!("{error}"))
-                .with_context(|| format!("the answer of {} broke off", self.address))?;
+                .with_context(|| format!("the connection to {} broke during the answer", self.address))?;
             Ok(body.to_bytes())
         };
         waiting::told(|| Some(format!("the daemon at {}", self.address)), answer).await
     }
 
-    /// Asks for a stream of lines.
+    /// Gets a stream of lines.
     pub(crate) async fn lines(&self, path: &str, query: &[(&str, String)]) -> anyhow::Result<Lines> {
         Ok(Lines {
             body: self.get(&uri(path, query)).await?.into_body(),
@@ -132,7 +132,7 @@ impl Daemon {
                 anyhow::anyhow!("no daemon at {at}: the socket does not exist. Start one with: pleg run")
             }
             io::ErrorKind::ConnectionRefused => {
-                anyhow::anyhow!("no daemon at {at}: nobody listens. Start one with: pleg run")
+                anyhow::anyhow!("no daemon at {at}: nothing listens on the socket. Start one with: pleg run")
             }
             io::ErrorKind::PermissionDenied => anyhow::anyhow!(
                 "no access to {at}: permission denied. Run as the user of the daemon, or start it with --listen-group"
@@ -150,7 +150,7 @@ impl Daemon {
         let (mut send, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(no_http)?;
-        // Ends with the request that it carries.
+        // The task ends with its request.
         tokio::spawn(connection);
         let request = Request::get(uri)
             .header(http::header::HOST, host)
@@ -183,7 +183,7 @@ impl Daemon {
     }
 }
 
-/// Lines, as they come.
+/// The lines of a stream, as they arrive.
 #[derive(Debug)]
 pub(crate) struct Lines {
     body: Incoming,
@@ -191,7 +191,7 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// The next line without its end; none when the daemon has ended the stream. Cancel-safe.
+    /// The next line without its line break; `None` once the daemon has ended the stream. Cancel-safe.
     pub(crate) async fn next(&mut self) -> anyhow::Result<Option<String>> {
         loop {
             if let Some(end) = self.read.iter().position(|&byte| byte == b'\n') {
@@ -199,11 +199,11 @@ impl Lines {
                 line.truncate(end);
                 return Ok(Some(String::from_utf8(line.into())?));
             }
-            anyhow::ensure!(self.read.len() <= LINE_LIMIT, "the daemon sent a line without end");
+            anyhow::ensure!(self.read.len() <= LINE_LIMIT, "the daemon sent a line that is too long");
             let Some(frame) = self.body.frame().await else {
                 return Ok(None);
             };
-            let frame = frame.context("the daemon went away")?;
+            let frame = frame.context("the connection to the daemon broke")?;
             if let Some(bytes) = frame.data_ref() {
                 self.read.extend_from_slice(bytes);
             }
@@ -222,7 +222,7 @@ fn uri(path: &str, query: &[(&str, String)]) -> String {
     uri
 }
 
-/// Everything but the plainest characters as `%XX`.
+/// Percent-encodes everything except unreserved characters.
 fn encode(text: &str, into: &mut String) {
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~,/".contains(&byte) {

@@ -1,4 +1,4 @@
-//! For bug reports: who we are, and what was recorded.
+//! Data for bug reports: the daemon's settings and its recording.
 
 use std::sync::Arc;
 
@@ -27,14 +27,14 @@ pub(super) async fn recorder(State(app): State<Arc<App>>, _: NoQuery) -> Respons
         return error(StatusCode::SERVICE_UNAVAILABLE, "the generator has ended");
     };
     let chunks = stream::unfold(recording.into_lines(), async |mut lines| {
-        // Others share the thread, and this may be long.
+        // This may take long, and other tasks share the thread.
         tokio::task::yield_now().await;
         let mut chunk = Vec::new();
         for line in lines.by_ref() {
             let start = chunk.len();
             match serde_json::to_writer(&mut chunk, &line) {
                 Ok(()) => chunk.push(b'\n'),
-                // Never half an object.
+                // Never send half an object.
                 Err(_) => chunk.truncate(start),
             }
             if chunk.len() >= CHUNK {

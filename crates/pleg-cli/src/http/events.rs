@@ -20,14 +20,14 @@ use crate::filter::Filter;
 use crate::since::{FromTime, Since};
 use crate::wire::Heartbeat;
 
-/// Events that are there are sent together, up to this many bytes.
+/// Available events are sent together, up to this many bytes.
 const CHUNK: usize = 32 * 1024;
-/// A quiet stream of server-sent events says that often that it lives.
+/// Interval of the keep-alive comments on an idle stream of server-sent events.
 const ALIVE: Duration = Duration::from_secs(15);
-/// A quiet stream of lines says so this often, to those who asked for it.
-pub(crate) const HEARTBEAT: Duration = Duration::from_secs(5);
-/// A daemon that has sent none for so many times as long does not answer.
-pub(crate) const HEARTBEATS_MISSED: u32 = 3;
+/// Interval of the heartbeat lines on an idle stream of lines, if the client requested them.
+pub(super) const HEARTBEAT: Duration = Duration::from_secs(5);
+/// A daemon that has sent nothing for this many intervals does not answer.
+pub(super) const HEARTBEATS_MISSED: u32 = 3;
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,7 @@ enum Format {
     Sse,
 }
 
-/// What a reader asked for.
+/// The options of a request for events.
 #[derive(Debug)]
 pub(super) struct Request {
     follow: bool,
@@ -52,12 +52,12 @@ impl Request {
         let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
         let sse = text(&ACCEPT).is_some_and(|accept| accept.contains("text/event-stream"));
         let since = match (fields.since()?, text(&LAST_EVENT_ID)) {
-            // A browser that comes back repeats its first query; what it has read counts.
+            // A browser that reconnects repeats its first query; Last-Event-ID overrides it.
             (_, Some(id)) if sse => Some(read_since("Last-Event-ID", id)?),
             (since, _) => since,
         };
         Ok(Self {
-            // An event source that ends is opened again at once, so it has to stay.
+            // A browser reopens an event source that ends, so it always follows.
             follow: fields.flag("follow")? || sse,
             since,
             filter: fields.filter()?,
@@ -70,7 +70,7 @@ impl Request {
 /// Starts the stream.
 pub(super) fn answer(app: &App, request: Request) -> Response {
     let Ok(room) = Arc::clone(&app.followers).try_acquire_owned() else {
-        return error(StatusCode::SERVICE_UNAVAILABLE, "too many readers of events");
+        return error(StatusCode::SERVICE_UNAVAILABLE, "too many readers of the event stream");
     };
     let content_type = match request.format {
         Format::Ndjson => "application/x-ndjson",
@@ -81,7 +81,7 @@ pub(super) fn answer(app: &App, request: Request) -> Response {
         .since
         .map_or(Start::Oldest, |since| since.start(feed.instance()));
     let reader = Reader {
-        // Those who do not follow get what is there now, however fast more comes.
+        // Without follow, the stream ends at the newest event of now, however fast more arrive.
         until: (!request.follow).then(|| feed.newest()),
         subscriber: feed.subscribe(start, Overflow::Gap),
         from: request.since.and_then(Since::beginning),
@@ -105,14 +105,14 @@ struct Reader {
     until: Option<u64>,
     filter: Filter,
     format: Format,
-    /// When the next heartbeat is due, if any are wanted. The first one is due at once: it has a cursor for those who read nothing yet.
+    /// When the next heartbeat is due, if they were requested. The first is due at once: it gives a cursor to clients that have read nothing.
     heartbeat: Option<Instant>,
     shutdown: CancellationToken,
     _room: OwnedSemaphorePermit,
 }
 
 impl Reader {
-    /// A line that says that all was read, up to a cursor.
+    /// A line that says that the client has read everything up to a cursor.
     fn heartbeat(&mut self) -> Option<Bytes> {
         self.heartbeat = Some(Instant::now() + HEARTBEAT);
         let heartbeat = Heartbeat::at(self.subscriber.caught_up()?);
@@ -121,7 +121,7 @@ impl Reader {
         Some(line.into())
     }
 
-    /// The next bytes; none at the end.
+    /// The next bytes; `None` at the end.
     async fn chunk(&mut self) -> Option<Bytes> {
         let mut chunk = Vec::new();
         loop {
@@ -135,7 +135,7 @@ impl Reader {
                     item = self.subscriber.next() => item?,
                     () = is_due(self.heartbeat) => match self.heartbeat() {
                         Some(line) => return Some(line),
-                        // Something came meanwhile.
+                        // Something has arrived in the meantime.
                         None => continue,
                     },
                     () = tokio::time::sleep(ALIVE), if self.format == Format::Sse => {
@@ -143,7 +143,7 @@ impl Reader {
                     }
                 },
             };
-            // A gap that begins before the end is told; one without a number of this instance begins before everything.
+            // A gap that begins before the end is reported; one without a number of this instance begins before everything.
             let first = match &item {
                 Item::Event(event) => event.seq,
                 Item::Gap(gap) => gap.from.min(gap.to),
@@ -172,7 +172,7 @@ impl Reader {
         }
         let start = chunk.len();
         if self.format == Format::Sse {
-            // A gap has no id: a browser that comes back from it says the last one before, and is told again.
+            // A gap has no id: a browser that reconnects after it sends the id before it and gets the gap again.
             if let Some(cursor) = item.cursor() {
                 chunk.extend_from_slice(format!("id: {cursor}\n").as_bytes());
             }
@@ -183,7 +183,7 @@ impl Reader {
             Item::Gap(gap) => serde_json::to_writer(&mut *chunk, gap),
         };
         if written.is_err() {
-            // Never half an object.
+            // Never send half an object.
             chunk.truncate(start);
             return;
         }
@@ -194,7 +194,7 @@ impl Reader {
     }
 }
 
-/// Waits for the time of the next heartbeat; for ever where none is wanted.
+/// Waits until the next heartbeat is due; forever if none was requested.
 async fn is_due(heartbeat: Option<Instant>) {
     match heartbeat {
         Some(at) => tokio::time::sleep_until(at).await,

@@ -1,7 +1,7 @@
-//! Gives the errors that hyper answers by itself the body that all other errors have.
+//! Adds the usual error body to the errors that hyper answers by itself.
 //!
-//! A head that is too large or no HTTP never becomes a request, so no handler sees it: hyper writes a bare status line and closes the
-//! connection. It offers no hook, but it writes such an answer in one piece; that piece is exchanged on its way to the socket.
+//! A request head that is too large or not HTTP reaches no handler: hyper writes a bare status line and closes the connection. It offers
+//! no hook for that, but it writes such an answer in one piece, which this wrapper replaces on its way to the socket.
 
 use std::io;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 #[derive(Debug)]
 pub(super) struct Explained<S> {
     stream: S,
-    /// What is written in the place of an answer of hyper's.
+    /// The replacement that is being written.
     instead: Option<Instead>,
 }
 
@@ -21,7 +21,7 @@ pub(super) struct Explained<S> {
 struct Instead {
     bytes: Vec<u8>,
     written: usize,
-    /// How long hyper's answer is.
+    /// The length of hyper's own answer.
     replaces: usize,
 }
 
@@ -31,7 +31,7 @@ impl<S> Explained<S> {
     }
 }
 
-/// The answer with a body, if `answer` is a whole one of an error that has none.
+/// The replacement for `answer`, if that is a complete error without a body.
 fn explain(answer: &[u8]) -> Option<Vec<u8>> {
     let head = str::from_utf8(answer.strip_suffix(b"\r\n\r\n")?).ok()?;
     let (status, headers) = head.split_once("\r\n")?;

@@ -1,8 +1,8 @@
-//! Which `Host` is answered on TCP.
+//! Refuses requests over TCP whose `Host` is not a name of this daemon.
 //!
-//! A web page can point a name of its own at 127.0.0.1 and then read, in the browser of somebody on this machine, whatever answers
-//! there (DNS rebinding). The browser still sends that name as `Host`, so only our own names are answered. A unix socket is out of
-//! a browser's reach.
+//! With DNS rebinding, a web page points its own name at 127.0.0.1 and reads, through a browser on this machine, whatever answers there.
+//! The browser still sends the page's name as `Host`, so requests for any other name than ours are refused. Browsers cannot reach a unix
+//! socket.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -14,10 +14,11 @@ use axum::response::Response;
 use http::header::HOST;
 use http::uri::Authority;
 use http::{HeaderMap, StatusCode, Uri};
+use pleg_cri::error::quoted;
 
 use super::routes::error;
 
-/// `router`, for those who ask for `own` or for a name of the loopback.
+/// Wraps `router`: only requests for `own` or for a loopback name reach it.
 pub(super) fn guarded(router: Router, own: SocketAddr) -> Router {
     router.layer(from_fn_with_state(Arc::new(own), check))
 }
@@ -27,13 +28,14 @@ async fn check(State(own): State<Arc<SocketAddr>>, request: Request, next: Next)
         None => next.run(request).await,
         Some(host) => {
             let host: String = host.chars().take(64).collect();
-            let words = format!("the host {host:?} is not served here: use localhost or {own}");
+            let host = quoted(&host);
+            let words = format!("the host {host} is not served here: use localhost or {own}");
             error(StatusCode::MISDIRECTED_REQUEST, &words)
         }
     }
 }
 
-/// A host that was asked for and is not ours. A request may name it in two places, and none names it at all in HTTP/1.0.
+/// The requested host, if it is not ours. A request may name it in the URI and in the header; an HTTP/1.0 request may name none.
 fn foreign(uri: &Uri, headers: &HeaderMap, own: SocketAddr) -> Option<String> {
     let in_headers = headers
         .get_all(HOST)

@@ -1,10 +1,11 @@
-//! The daemon's HTTP API: who may connect ([`server`], [`host`]), what is answered ([`routes`], [`events`], [`ready`], [`node`],
-//! [`debug`], [`process`]), how errors look ([`query`], [`explained`]), and its client.
+//! The daemon's HTTP API: connections ([`server`], [`host`]), handlers ([`routes`], [`events`], [`ready`], [`node`], [`debug`],
+//! [`process`]), errors ([`query`], [`explained`]), and the client ([`client`], [`follow`]).
 
 pub(crate) mod client;
 mod debug;
 mod events;
 mod explained;
+pub(crate) mod follow;
 mod host;
 mod node;
 mod process;
@@ -12,5 +13,3 @@ mod query;
 mod ready;
 pub(crate) mod routes;
 pub(crate) mod server;
-
-pub(crate) use events::{HEARTBEAT, HEARTBEATS_MISSED};

@@ -1,4 +1,4 @@
-//! The pods of a node, in the shape of Kubernetes, and what is wrong with their manifests.
+//! The pods of `pleg node` as Kubernetes objects, and the problems of their manifests.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use pleg_node::{PodList, Report};
 use super::query::{Bad, Fields, Names, NoQuery};
 use super::routes::{App, error};
 
-/// What only a node has.
+/// State that only `pleg node` has.
 pub(super) fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/api/v1/namespaces/{namespace}/pods", get(of_namespace))
@@ -37,7 +37,7 @@ async fn of_namespace(State(app): State<Arc<App>>, Names(namespace): Names<Strin
     Json(PodList(reports)).into_response()
 }
 
-/// One pod by name. Where one ends and the next one waits for its name, there is only the first.
+/// One pod by name. While a pod terminates and its successor waits for the name, this is the terminating one.
 pub(super) async fn pod(
     State(app): State<Arc<App>>,
     Names((namespace, name)): Names<(String, String)>,

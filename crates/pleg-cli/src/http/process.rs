@@ -1,16 +1,16 @@
-//! What Prometheus' client libraries tell of the process itself, under their names, and which build it is.
+//! Metrics of the process itself, under the names of Prometheus' client libraries, and of the build.
 //!
-//! Read from /proc when it is asked for. What the kernel does not tell is left out.
+//! They are read from /proc with each scrape. A value that the kernel does not provide is omitted.
 
 use std::fmt::Write as _;
 use std::fs;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// In which the kernel counts time for us, on every machine of today: a hundredth of a second.
+/// Clock ticks per second in /proc: 100 on every current Linux.
 const TICKS: f64 = 100.0;
 
-/// What the kernel says about this process.
+/// This process as /proc describes it.
 #[derive(Debug, Default, PartialEq)]
 struct Process {
     resident: Option<f64>,
@@ -23,7 +23,7 @@ struct Process {
 impl Process {
     fn read() -> Self {
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
-        // The one that reads the directory is one of them.
+        // The descriptor that reads the directory is not counted.
         let open_files = fs::read_dir("/proc/self/fd")
             .ok()
             .map(|files| files.count().saturating_sub(1) as f64);
@@ -40,7 +40,7 @@ impl Process {
 
     fn of(status: &str, limits: &str, stat: &str, machine: &str) -> Self {
         let kib = |name: &str| number(status, name).map(|kib| kib * 1024.0);
-        // The second field is the program's name in parentheses, which may hold anything; the start is the 22nd of all.
+        // The second field is the program's name in parentheses, which may contain any character; the start time is field 22.
         let start = stat
             .rsplit_once(") ")
             .and_then(|(_, fields)| fields.split(' ').nth(19)?.parse::<f64>().ok());
@@ -105,7 +105,7 @@ pub(super) fn metrics() -> String {
     add(
         "process_max_fds",
         "gauge",
-        "How many file descriptors may be open.",
+        "Maximum number of open file descriptors.",
         process.most_files,
     );
     add(

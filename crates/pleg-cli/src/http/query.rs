@@ -1,4 +1,4 @@
-//! Reads what follows the question mark; what cannot be read is a 400 that names the field and what it accepts.
+//! Parses queries. An invalid query is a 400 that names the field and what it accepts.
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRequestParts, Path};
@@ -11,10 +11,10 @@ use serde::Serialize;
 use crate::filter::{Filter, PodName};
 use crate::since::{ACCEPTED, Since};
 
-/// No value that makes sense is longer.
+/// Maximum length of a value.
 const VALUE_LIMIT: usize = 1024;
 
-/// A request that makes no sense.
+/// An invalid request.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Bad {
     #[serde(rename = "error")]
@@ -39,12 +39,12 @@ impl IntoResponse for Bad {
     }
 }
 
-/// The fields of a query, each once.
+/// The fields of a query; none appears twice.
 #[derive(Debug)]
 pub(super) struct Fields(Vec<(String, String)>);
 
 impl Fields {
-    /// Reads a query that may have the fields `known`.
+    /// Parses a query with any of the fields `known`.
     pub(super) fn read(query: Option<&str>, known: &[&str]) -> Result<Self, Bad> {
         let mut fields: Vec<(String, String)> = Vec::new();
         for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
@@ -59,7 +59,7 @@ impl Fields {
                 return Err(Bad::new(&name, "the value is too long", &[]));
             }
             if fields.iter().any(|(other, _)| *other == name) {
-                return Err(Bad::new(&name, "the field is there twice", &[]));
+                return Err(Bad::new(&name, "the field is given twice", &[]));
             }
             fields.push((name, value));
         }
@@ -76,7 +76,7 @@ impl Fields {
         match self.get(name) {
             None | Some("false" | "0") => Ok(false),
             Some("" | "true" | "1") => Ok(true),
-            Some(_) => Err(Bad::new(name, "neither yes nor no", &["true", "false"])),
+            Some(_) => Err(Bad::new(name, "neither true nor false", &["true", "false"])),
         }
     }
 
@@ -89,14 +89,14 @@ impl Fields {
         let mut types = Vec::new();
         for name in self.get("type").into_iter().flat_map(|text| text.split(',')) {
             let kind = EventType::parse(name)
-                .ok_or_else(|| Bad::new("type", "no such type of event", &EventType::ALL.map(EventType::name)))?;
+                .ok_or_else(|| Bad::new("type", "no such event type", &EventType::ALL.map(EventType::name)))?;
             types.push(kind);
         }
         let pod = match self.get("pod") {
             None => None,
             Some(text) => {
                 let name = PodName::parse(text);
-                Some(name.map_err(|_| Bad::new("pod", "no name of a pod", &["NAME", "NAMESPACE/NAME"]))?)
+                Some(name.map_err(|_| Bad::new("pod", "not the name of a pod", &["NAME", "NAMESPACE/NAME"]))?)
             }
         };
         let namespace = self.get("namespace").map(str::to_owned);
@@ -117,7 +117,7 @@ impl Fields {
     }
 }
 
-/// What `text` stands for: `%XX` is a byte, `+` is a space. None if that is no UTF-8, or a `%` begins nothing.
+/// Decodes `%XX` and `+`. `None` if the result is not UTF-8 or a `%` is incomplete.
 fn decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
@@ -135,7 +135,7 @@ fn decode(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// For paths that take no query.
+/// An extractor for paths that accept no query.
 #[derive(Debug)]
 pub(super) struct NoQuery;
 
@@ -147,7 +147,7 @@ impl<S: Sync> FromRequestParts<S> for NoQuery {
     }
 }
 
-/// Names that are part of the path.
+/// Namespace and name in a path.
 #[derive(Debug)]
 pub(super) struct Names<T>(pub(super) T);
 
@@ -167,7 +167,7 @@ where
     }
 }
 
-/// Reads after which event to begin.
+/// Parses the event after which a stream begins.
 pub(super) fn read_since(field: &str, text: &str) -> Result<Since, Bad> {
     text.parse()
         .map_err(|_| Bad::new(field, "neither an event nor a time", &ACCEPTED))

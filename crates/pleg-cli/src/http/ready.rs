@@ -68,7 +68,7 @@ fn verdict(level: Level, ready: bool) -> &'static str {
     match (level, ready) {
         (Level::Unhealthy, _) => "readyz check failed",
         (_, false) => "readyz check passed for pleg only: the node is not ready",
-        (Level::Degraded, true) => "readyz check passed (degraded: the node works, but not all of it is seen)",
+        (Level::Degraded, true) => "readyz check passed (degraded: the node works, but pleg does not see all of it)",
         (Level::Healthy, true) => "readyz check passed",
     }
 }

@@ -1,4 +1,4 @@
-//! What is answered at which path.
+//! The paths of the API and their handlers.
 
 use std::sync::Arc;
 
@@ -20,10 +20,10 @@ use super::{debug, events, node, process, ready};
 use crate::about::Setup;
 use crate::wire::{Conditions, PodHealth, PodJson, ReportJson};
 
-/// Readers of the event stream at once.
+/// Maximum number of event streams.
 const FOLLOWERS: usize = 64;
 
-/// Every path, for those who asked for another one.
+/// Every path, for the answer to an unknown one.
 const PATHS: [&str; 12] = [
     "/metrics",
     "/healthz",
@@ -39,21 +39,21 @@ const PATHS: [&str; 12] = [
     "/api/v1/debug/recorder",
 ];
 
-/// What a node has beside them.
+/// The paths that only `pleg node` serves.
 const NODE_PATHS: [&str; 3] = [
     "/api/v1/namespaces/{namespace}/pods",
     "/api/v1/namespaces/{namespace}/pods/{name}",
     "/api/v1/node/complaints",
 ];
 
-/// What the handlers share.
+/// State that the handlers share.
 #[derive(Debug)]
 pub(super) struct App {
     pub(super) pleg: Pleg,
     pub(super) setup: Setup,
     pub(super) shutdown: CancellationToken,
     pub(super) followers: Arc<Semaphore>,
-    /// Set where pods are run, not only watched.
+    /// Set by `pleg node`.
     pub(super) board: Option<PodReports>,
 }
 
@@ -101,7 +101,7 @@ async fn metrics(State(app): State<Arc<App>>, _: NoQuery) -> Response {
     }
 }
 
-/// The process lives: that is all a restart could change.
+/// Reports that the process is alive. A restart could repair nothing else.
 fn live(name: &str, RawQuery(query): RawQuery) -> Result<String, Bad> {
     let verbose = Fields::read(query.as_deref(), &["verbose"])?.flag("verbose")?;
     Ok(if verbose {
@@ -140,7 +140,7 @@ fn key(entry: &PodEntry) -> (&str, &str, &str) {
     (&pod.namespace, &pod.name, pod.uid.as_str())
 }
 
-/// One pod by name. Where several UIDs have had the name, the newest.
+/// One pod by name; the newest if several UIDs have had the name.
 async fn pod(State(app): State<Arc<App>>, Names((namespace, name)): Names<(String, String)>, _: NoQuery) -> Response {
     let entries = app.pleg.cache().entries();
     let newest = entries

@@ -1,4 +1,4 @@
-//! Sockets and connections: who may connect, how many, and how long they may take.
+//! Sockets and connections: permissions, limits and deadlines.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,37 +21,37 @@ use tokio_util::task::TaskTracker;
 use super::explained::Explained;
 use super::host;
 
-/// Connections at once. Followers have a smaller limit of their own, so that they cannot take all of them.
+/// Maximum number of connections. Followers have a smaller limit, so they cannot use up all of them.
 const CONNECTIONS: usize = 128;
-/// A request's head has to be complete within this.
+/// Deadline of a request head.
 const HEAD_TIME: Duration = Duration::from_secs(10);
-/// Bytes of a request's head.
+/// Maximum size of a request head.
 const HEAD_BYTES: usize = 16 * 1024;
 const HEADERS: usize = 64;
-/// What a failing `accept` costs before it is tried again.
+/// Delay after a failed `accept`.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Requests that are being answered may take this long once we stop.
+/// Time for open requests to finish at shutdown.
 const DRAIN: Duration = Duration::from_secs(2);
 
-/// Those beyond the limit have this long to read that they are.
+/// Time for a client beyond the limit to read the refusal.
 const REFUSAL: Duration = Duration::from_millis(500);
 
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nconnection: close\r\n\
     retry-after: 1\r\ncontent-length: 33\r\n\r\n{\"error\":\"too many connections\"}\n";
 
-/// A process that was just killed may hold its socket for a moment more: a restart waits this long for it.
+/// A process that was just killed may hold its socket for a moment: a restart waits this long for it.
 const TAKEOVER: Duration = Duration::from_secs(2);
 const TAKEOVER_PAUSE: Duration = Duration::from_millis(50);
 
-/// Who may open a unix socket.
+/// The permissions of a unix socket.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Access {
     pub(crate) mode: u32,
-    /// The group it is given to; none leaves it as it is.
+    /// The group of the socket; `None` keeps the group of the process.
     pub(crate) group: Option<u32>,
 }
 
-/// A unix socket of ours; its file goes with this value.
+/// A listening unix socket; its file is removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct UnixSocket {
     listener: UnixListener,
@@ -59,11 +59,11 @@ pub(crate) struct UnixSocket {
 }
 
 impl UnixSocket {
-    /// Listens at `path`. Replaces a socket nobody listens on; never anything else.
+    /// Listens at `path`. Replaces a socket on which no process listens, and nothing else.
     pub(crate) async fn bind(path: &Path, access: Access) -> anyhow::Result<Self> {
         let name = path.display();
         if let Some(dir) = path.parent() {
-            std::fs::create_dir_all(dir).with_context(|| format!("cannot make the directory {}", dir.display()))?;
+            std::fs::create_dir_all(dir).with_context(|| format!("cannot create the directory {}", dir.display()))?;
         }
         let until = Instant::now() + TAKEOVER;
         while is_taken(path).await? {
@@ -73,7 +73,7 @@ impl UnixSocket {
             );
             tokio::time::sleep(TAKEOVER_PAUSE).await;
         }
-        // Nobody else may connect before the group and the mode are set. We are the only thread yet.
+        // No other user may connect before group and mode are set. This is the only thread so far, so the umask is safe.
         let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
         let listener = UnixListener::bind(path);
         rustix::process::umask(before);
@@ -91,7 +91,7 @@ impl UnixSocket {
     }
 }
 
-/// Whether somebody listens at `path`. Removes a socket nobody listens on.
+/// Whether a process listens at `path`. Removes a socket on which none does.
 async fn is_taken(path: &Path) -> anyhow::Result<bool> {
     let name = path.display();
     match std::fs::symlink_metadata(path) {
@@ -101,10 +101,10 @@ async fn is_taken(path: &Path) -> anyhow::Result<bool> {
                 std::fs::remove_file(path).with_context(|| format!("cannot replace the stale socket {name}"))?;
                 Ok(false)
             }
-            // Its owner removed it meanwhile.
+            // Its owner has removed it in the meantime.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Ok(_) => Ok(true),
-            Err(error) => Err(error).with_context(|| format!("cannot tell who listens on {name}")),
+            Err(error) => Err(error).with_context(|| format!("cannot check whether a process listens on {name}")),
         },
         Err(_) => Ok(false),
     }
@@ -116,17 +116,17 @@ impl Drop for UnixSocket {
     }
 }
 
-/// A TCP socket of ours.
+/// A listening TCP socket.
 #[derive(Debug)]
 pub(crate) struct TcpSocket {
     listener: TcpListener,
     address: SocketAddr,
-    /// It may be reached from outside, under names that we do not know.
+    /// It can be reached from other machines, under names that are not known here.
     any: bool,
 }
 
 impl TcpSocket {
-    /// Listens on an address, which has to be a loopback one unless `any`.
+    /// Listens on an address, which must be a loopback address unless `any` is set.
     pub(crate) async fn bind(address: SocketAddr, any: bool) -> anyhow::Result<Self> {
         if !any && !address.ip().is_loopback() {
             return Err(crate::Usage(format!(
@@ -147,7 +147,7 @@ impl TcpSocket {
         Ok(Self { listener, address, any })
     }
 
-    /// Where it listens, with the port that the kernel chose if none was named.
+    /// The address it listens on, with the port that the kernel chose for port 0.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -175,11 +175,11 @@ pub(crate) async fn serve(unix: UnixSocket, tcp: Option<TcpSocket>, router: Rout
     };
     tokio::join!(from_unix, from_tcp);
     server.tasks.close();
-    // Who does not end within the time is dropped with the runtime.
+    // Connections that do not end in time are dropped with the runtime.
     let _ = tokio::time::timeout(DRAIN, server.tasks.wait()).await;
 }
 
-/// Says that there is no room. What the client sends is read: closing before that would take our answer away from it.
+/// Refuses a connection beyond the limit. It reads the request first: closing before that would discard the answer.
 async fn refuse(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> io::Result<()> {
     stream.write_all(FULL).await?;
     stream.shutdown().await?;
@@ -214,7 +214,7 @@ impl Server {
             match accepted {
                 Ok(stream) => self.connection(router, stream),
                 Err(error) => {
-                    // Out of descriptors, most likely: others have to close first.
+                    // Most likely out of file descriptors: other connections have to close first.
                     tracing::warn!("cannot accept a connection: {error}");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }

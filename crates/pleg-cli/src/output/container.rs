@@ -8,7 +8,7 @@ use super::{GREEN, RED, YELLOW};
 use crate::text::{age, clean, short_ids};
 use crate::wire::{Container, Pod};
 
-/// A container and the pod that it is of.
+/// A container and its pod.
 pub(crate) struct Row<'a> {
     pub(crate) pod: &'a Pod,
     pub(crate) container: &'a Container,
@@ -53,7 +53,7 @@ pub(crate) fn table(rows: &[Row<'_>], style: Style, now: Timestamp) -> String {
     table.render()
 }
 
-/// What a container does; that this is old, if it is.
+/// The state of a container, or that it is stale.
 fn state(pod: &Pod, container: &Container) -> String {
     if pod.status_stale.is_some() {
         return pleg_node::status::STALE.to_owned();

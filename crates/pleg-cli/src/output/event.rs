@@ -1,7 +1,6 @@
-//! Events as lines of a table. The widths are fixed: nobody knows the names that are still to come.
+//! Events as lines of a table. The names that are still to come are not known, so the widths do not follow them.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -9,7 +8,7 @@ use jiff::tz::TimeZone;
 use pleg_cri::error::seconds;
 
 use super::{CYAN, DIM, GREEN, PLAIN, RED, YELLOW};
-use crate::text::{ShortNames, clean, clock, lag, shorten, zone};
+use crate::text::{ShortNames, clean, clock, lag, short_ids, shorten, zone};
 use crate::wire::{Event, Gap, Line, Subject};
 
 const TIME: usize = 8;
@@ -19,58 +18,99 @@ const CONTAINER: usize = 10;
 const EXIT: usize = 4;
 const REASON: usize = 9;
 const LAG: usize = 5;
-/// What the columns above take, with a space between each.
+/// The width of the columns above, with a space between them.
 const NARROW: usize = TIME + TYPE + POD + CONTAINER + EXIT + REASON + LAG + 6;
 
-/// How events become lines.
-#[derive(Debug, Clone)]
+/// Formats events as lines.
+#[derive(Debug)]
 pub(crate) struct EventTable {
+    columns: Option<usize>,
+    /// Wider once a time with its date has come.
+    time: usize,
     pod: usize,
     container: usize,
     reason: usize,
-    /// On a terminal what is too long is cut; in a file or pipe it is not.
+    /// Names are shortened on a terminal, never in a file or pipe.
     cut: bool,
     wide: bool,
     zone: TimeZone,
-    pods: Arc<ShortNames>,
-    /// Times that are not of today or not of this zone have both with them.
+    pods: ShortNames,
+    containers: ShortNames,
+    /// Times of another day or another zone are shown with both.
     dated: bool,
 }
 
 impl EventTable {
     /// A table for a terminal of `columns`, or for a file or pipe.
     pub(crate) fn new(columns: Option<usize>, wide: bool, zone: TimeZone) -> Self {
-        // Wide lines are meant to be wide: they are not cut.
-        let room = columns
-            .filter(|_| !wide)
-            .unwrap_or(NARROW)
-            .saturating_sub(NARROW)
-            .min(60);
-        let container = room / 4;
-        let reason = room / 8;
-        Self {
-            pod: POD + room - container - reason,
-            container: CONTAINER + container,
-            reason: REASON + reason,
+        let mut table = Self {
+            columns,
+            time: TIME,
+            pod: POD,
+            container: CONTAINER,
+            reason: REASON,
+            // Wide output is never shortened.
             cut: columns.is_some() && !wide,
             wide,
             zone,
-            pods: Arc::default(),
+            pods: ShortNames::default(),
+            containers: ShortNames::default(),
             dated: false,
-        }
+        };
+        table.lay_out(TIME);
+        table
+    }
+
+    /// Shares out the columns of the terminal, with so many of them for the time.
+    fn lay_out(&mut self, time: usize) {
+        let needed = NARROW - TIME + time;
+        let columns = self.columns.filter(|_| !self.wide);
+        let room = columns.unwrap_or(needed).saturating_sub(needed).min(60);
+        let (container, reason) = (room / 4, room / 8);
+        self.time = time;
+        self.pod = POD + room - container - reason;
+        self.container = CONTAINER + container;
+        self.reason = REASON + reason;
     }
 
     /// A table for what stdout is.
     pub(crate) fn for_stdout(wide: bool) -> Self {
         let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
         let columns = size.map(|size| usize::from(size.ws_col)).filter(|&columns| columns > 0);
-        Self {
+        Self::dated(columns, wide, zone())
+    }
+
+    /// A table whose times have their date and zone where they need them.
+    fn dated(columns: Option<usize>, wide: bool, zone: TimeZone) -> Self {
+        let mut table = Self {
             dated: true,
-            ..Self::new(columns, wide, zone())
+            ..Self::new(columns, wide, zone)
+        };
+        // In another zone than the local one every time has a date.
+        table.widen(&table.clock(Timestamp::now()));
+        table
+    }
+
+    /// Makes the times of these lines fit, for those who know all of them before the head.
+    pub(crate) fn fit(&mut self, lines: &[Line]) {
+        for line in lines {
+            if let Line::Event(event) = line {
+                self.widen(&self.clock(event.time));
+            }
         }
     }
 
-    pub(crate) fn head(&self) -> String {
+    /// Makes room for this time. Returns whether there was not enough.
+    fn widen(&mut self, time: &str) -> bool {
+        let needed = time.chars().count();
+        let wider = needed > self.time;
+        if wider {
+            self.lay_out(needed);
+        }
+        wider
+    }
+
+    pub(crate) fn head(&mut self) -> String {
         let mut cells = vec!["TIME", "TYPE", "NAMESPACE/POD", "CONTAINER", "EXIT", "REASON", "LAG"];
         if self.wide {
             cells.extend(["SEQ", "SOURCE", "ID", "UID"]);
@@ -78,33 +118,38 @@ impl EventTable {
         self.line(&cells.map_to_strings(), "")
     }
 
-    pub(crate) fn row(&self, line: &Line) -> String {
+    /// The line of an event or a gap. The head stands before it again if the columns had to move.
+    pub(crate) fn row(&mut self, line: &Line) -> String {
         match line {
-            Line::Event(event) => self.event(event),
+            Line::Event(event) => {
+                let moved = self.widen(&self.clock(event.time));
+                let row = self.event(event);
+                if moved { format!("{}\n{row}", self.head()) } else { row }
+            }
             Line::Gap(gap) => format!("{YELLOW}--- {} ---{PLAIN}", missed(gap)),
-            // Not for people.
+            // Not for humans.
             Line::Heartbeat(_) => String::new(),
         }
     }
 
-    fn event(&self, event: &Event) -> String {
+    fn event(&mut self, event: &Event) -> String {
         let (id, container) = match &event.subject {
             Some(Subject::Container { id, name, attempt: 0 }) => (id.as_str(), name.clone()),
             Some(Subject::Container { id, name, attempt }) => (id.as_str(), format!("{name}#{attempt}")),
             Some(Subject::Sandbox { id, .. }) => (id.as_str(), String::new()),
             None => ("", String::new()),
         };
-        // A sandbox has no reason, but a state it changed to.
+        // A sandbox has no reason; its new state takes that place.
         let state = match &event.subject {
             Some(Subject::Sandbox { state, .. }) => state.as_deref(),
             _ => None,
         };
-        let reason = clean(event.reason.as_deref().or(state).unwrap_or_default());
+        let reason = self.ids(clean(event.reason.as_deref().or(state).unwrap_or_default()));
         if let Some(trouble) = &event.trouble {
             return self.trouble(event, trouble, &container, &reason);
         }
         let Some(pod) = &event.pod else {
-            // The generator's own words need the room of the pod.
+            // An event about the generator uses the columns of the pod for its message.
             let time = self.time(event);
             let colour = colour(&event.kind);
             return format!("{time} {colour}{:TYPE$}{PLAIN} {reason}", event.kind);
@@ -128,7 +173,7 @@ impl EventTable {
         self.line(&cells, colour(&event.kind))
     }
 
-    /// What is seen of a trouble needs the room of the columns that it has no use for.
+    /// A trouble uses the columns that it does not need for its message.
     fn trouble(&self, event: &Event, trouble: &str, container: &str, reason: &str) -> String {
         let mut words = vec![
             self.time(event),
@@ -138,7 +183,7 @@ impl EventTable {
             words.push(format!("{:1$}", clean(&pod.full_name()), self.pod));
             words.push(format!("{:1$}", clean(container), self.container));
         }
-        let mut text = clean(trouble);
+        let mut text = self.ids(clean(trouble));
         if let Some(lasted) = event.lasted {
             let lasted = Duration::try_from_secs_f64(lasted).unwrap_or_default();
             let _ = write!(text, ", after {}", seconds(Duration::from_secs(lasted.as_secs())));
@@ -150,18 +195,26 @@ impl EventTable {
         words.join(" ")
     }
 
-    fn time(&self, event: &Event) -> String {
-        let time = if self.dated {
-            clock(event.time, Timestamp::now(), &self.zone, &TimeZone::system())
-        } else {
-            event.time.to_zoned(self.zone.clone()).strftime("%H:%M:%S").to_string()
-        };
-        format!("{time:<TIME$}")
+    /// Ids in running text, whole only in wide lines.
+    fn ids(&self, text: String) -> String {
+        if self.wide { text } else { short_ids(&text) }
     }
 
-    fn line(&self, cells: &[String], colour: &str) -> String {
+    fn clock(&self, at: Timestamp) -> String {
+        if self.dated {
+            clock(at, Timestamp::now(), &self.zone, &TimeZone::system())
+        } else {
+            at.to_zoned(self.zone.clone()).strftime("%H:%M:%S").to_string()
+        }
+    }
+
+    fn time(&self, event: &Event) -> String {
+        format!("{:<1$}", self.clock(event.time), self.time)
+    }
+
+    fn line(&mut self, cells: &[String], colour: &str) -> String {
         let widths = [
-            TIME,
+            self.time,
             TYPE,
             self.pod,
             self.container,
@@ -177,8 +230,9 @@ impl EventTable {
         for (n, (cell, width)) in cells.iter().zip(widths).enumerate() {
             let cell = match n {
                 _ if !self.cut => cell.clone(),
-                // A pod that looks like another one helps nobody.
+                // A name that looks like another one misleads.
                 2 => self.pods.shorten(cell, width),
+                3 => self.containers.shorten(cell, width),
                 _ => shorten(cell, width),
             };
             if n > 0 {
@@ -197,14 +251,14 @@ impl EventTable {
     }
 }
 
-/// What a reader missed, in words.
+/// Describes a gap.
 fn missed(gap: &Gap) -> String {
     let Gap { from, to, .. } = gap;
     let range = (from <= to).then(|| format!("{from} to {to}"));
     if gap.is_restart() {
         let last = gap.after.map_or(0, |cursor| cursor.seq);
         let also = range.map_or(String::new(), |range| format!(", and {range} of this run"));
-        return format!("pleg restarted; missed: what followed event {last}{also}");
+        return format!("pleg restarted; missed: events after {last}{also}");
     }
     match (to + 1).saturating_sub(*from) {
         1 => format!("1 event missed: {from} is no longer held"),
@@ -270,17 +324,26 @@ mod tests {
         anstream::adapter::strip_str(text).to_string()
     }
 
+    fn row(table: &mut EventTable, json: &str) -> String {
+        plain(&table.row(&serde_json::from_str(json).unwrap()))
+    }
+
     #[test]
     fn lines_fit_eighty_columns() {
-        let table = EventTable::new(Some(80), false, TimeZone::UTC);
-        let gap = |json: &str| plain(&table.row(&serde_json::from_str(json).unwrap()));
+        let mut table = EventTable::new(Some(80), false, TimeZone::UTC);
         let lines = [
             table.head(),
             plain(&table.row(&died("web", "app"))),
             plain(&table.row(&died("web-7d4b9c6f5-abcde-and-more", "a-long-container-name"))),
-            gap(r#"{"type":"Gap","from":3,"to":9}"#),
-            gap(r#"{"type":"Gap","from":1,"to":0,"reason":"restarted","after":"5f0c2a9be1d34c77-15"}"#),
-            gap(r#"{"type":"Gap","from":1,"to":40,"reason":"restarted","after":"5f0c2a9be1d34c77-15"}"#),
+            row(&mut table, r#"{"type":"Gap","from":3,"to":9}"#),
+            row(
+                &mut table,
+                r#"{"type":"Gap","from":1,"to":0,"reason":"restarted","after":"5f0c2a9be1d34c77-15"}"#,
+            ),
+            row(
+                &mut table,
+                r#"{"type":"Gap","from":1,"to":40,"reason":"restarted","after":"5f0c2a9be1d34c77-15"}"#,
+            ),
         ];
         assert!(lines.iter().all(|line| line.chars().count() <= 80));
         insta::assert_snapshot!(lines.join("\n"), @r"
@@ -288,29 +351,83 @@ mod tests {
         03:04:05 ContainerDied     default/web           app#2      137  OOMKilled 352ms
         03:04:05 ContainerDied     default/we…e-and-more a-lon…me#2 137  OOMKilled 352ms
         --- 7 events missed: 3 to 9 are no longer held ---
-        --- pleg restarted; missed: what followed event 15 ---
-        --- pleg restarted; missed: what followed event 15, and 1 to 40 of this run ---
+        --- pleg restarted; missed: events after 15 ---
+        --- pleg restarted; missed: events after 15, and 1 to 40 of this run ---
         ");
     }
 
     #[test]
     fn troubles_are_told_in_words() {
-        let table = EventTable::new(None, false, TimeZone::UTC);
-        let row = |json: &str| plain(&table.row(&serde_json::from_str(json).unwrap()));
+        let mut table = EventTable::new(None, false, TimeZone::UTC);
         let started = r#"{"seq":9,"time":"2026-01-02T03:04:05Z","type":"TroubleStarted","pod":{"uid":"u","namespace":"default","name":"web-1"},"subject":{"kind":"container","id":"c","name":"app","attempt":0},"reason":"no answer within 10s","initial":false,"source":"relist","trouble":"stuck-inspection"}"#;
         let ended = r#"{"seq":9,"time":"2026-01-02T03:04:47Z","type":"TroubleEnded","initial":false,"source":"relist","trouble":"stream-down","lasted":41.5}"#;
-        insta::assert_snapshot!([row(started), row(ended)].join("\n"), @r"
+        insta::assert_snapshot!([row(&mut table, started), row(&mut table, ended)].join("\n"), @r"
         03:04:05 TroubleStarted    default/web-1         app        stuck-inspection: no answer within 10s
         03:04:47 TroubleEnded      stream-down, after 41s
         ");
     }
 
     #[test]
+    fn no_two_containers_look_the_same() {
+        let mut table = EventTable::new(Some(80), false, TimeZone::UTC);
+        let mut container = |name: &str| plain(&table.row(&died("web", name)));
+        assert!(container("istio-proxy-first").contains(" istio…st#2 137 "));
+        assert!(container("istio-other-first").contains(" istio-other-first#2 137 "));
+        assert!(container("istio-proxy-first").contains(" istio…st#2 137 "));
+    }
+
+    #[test]
+    fn ids_are_short_but_in_wide_lines() {
+        let id = "0123456789abcdef".repeat(4);
+        let degraded = format!(
+            r#"{{"seq":9,"time":"2026-01-02T03:04:05Z","type":"PlegDegraded","reason":"PLEG is degraded: app ({id})","initial":false,"source":"relist"}}"#
+        );
+        let started = format!(
+            r#"{{"seq":9,"time":"2026-01-02T03:04:05Z","type":"TroubleStarted","reason":"no answer about {id}","initial":false,"source":"relist","trouble":"stuck-inspection"}}"#
+        );
+        let mut table = EventTable::new(None, false, TimeZone::UTC);
+        assert!(row(&mut table, &degraded).ends_with("PLEG is degraded: app (0123456789abc)"));
+        assert!(row(&mut table, &started).ends_with("stuck-inspection: no answer about 0123456789abc"));
+        let mut wide = EventTable::new(None, true, TimeZone::UTC);
+        assert!(row(&mut wide, &started).ends_with(&id));
+    }
+
+    /// Every row is below the head that stands before it, whatever its time takes.
+    #[test]
+    fn times_with_a_date_keep_the_columns_under_the_head() {
+        let under = |head: &str, row: &str| head.find("TYPE") == row.find("ContainerDied");
+        // Nowhere is it this late: each time needs a date.
+        let far = TimeZone::fixed(jiff::tz::Offset::constant(20));
+        for columns in [None, Some(80), Some(120)] {
+            let mut table = EventTable::dated(columns, false, far.clone());
+            let (head, row) = (table.head(), plain(&table.row(&died("web", "app"))));
+            assert!(row.starts_with("2026-01-02 23:04:05 +20:00 ContainerDied "), "{row}");
+            assert!(under(&head, &row), "{head}\n{row}");
+        }
+        // A time of another day comes as a surprise.
+        let mut table = EventTable::dated(None, false, TimeZone::system());
+        let head = table.head();
+        let text = plain(&table.row(&died("web", "app")));
+        let (again, row) = text.split_once('\n').unwrap();
+        assert!(head.starts_with("TIME     TYPE"), "{head}");
+        assert!(again.starts_with("TIME  ") && under(again, row), "{text}");
+        // The second one does not.
+        assert_eq!(plain(&table.row(&died("web", "app"))), row);
+        // Those who know the lines before need no second head.
+        let mut table = EventTable::dated(None, false, TimeZone::system());
+        table.fit(&[died("web", "app")]);
+        assert_eq!(
+            (table.head(), plain(&table.row(&died("web", "app")))),
+            (again.to_owned(), row.to_owned())
+        );
+    }
+
+    #[test]
     fn a_pipe_gets_everything() {
-        let table = EventTable::new(None, false, TimeZone::UTC);
+        let mut table = EventTable::new(None, false, TimeZone::UTC);
         let line = plain(&table.row(&died("web-7d4b9c6f5-abcde-and-more", "a-long-container-name")));
         assert!(line.contains("default/web-7d4b9c6f5-abcde-and-more a-long-container-name#2 137"));
-        let wide = EventTable::new(None, true, TimeZone::UTC);
+        let mut wide = EventTable::new(None, true, TimeZone::UTC);
         assert!(plain(&wide.row(&died("web", "app"))).contains("12     relist    c0ffee"));
     }
 }

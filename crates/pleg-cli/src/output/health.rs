@@ -1,4 +1,4 @@
-//! The health report in words.
+//! The health report as text.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -24,22 +24,22 @@ pub(crate) fn text(report: &Report) -> String {
     let threshold = seconds(Duration::from_secs(report.threshold_seconds));
     let _ = writeln!(
         text,
-        "Last complete look: {seen} (threshold {threshold}), looks so far: {}",
+        "Last complete relist: {seen} (threshold {threshold}), relists so far: {}",
         report.looks
     );
     if let Some(mode) = &report.mode {
         let period = Duration::try_from_secs_f64(mode.full_look_period_seconds).unwrap_or_default();
         let _ = write!(
             text,
-            "Mode: {} (a full look every {}): {}",
+            "Mode: {} (a full relist every {}): {}",
             clean(&mode.mode),
             seconds(period),
             clean(&mode.reason)
         );
         let _ = match mode.missed_changes {
             0 => writeln!(text),
-            1 => writeln!(text, "; 1 change was told by no event"),
-            n => writeln!(text, "; {n} changes were told by no event"),
+            1 => writeln!(text, "; no event reported 1 change"),
+            n => writeln!(text, "; no event reported {n} changes"),
         };
     }
     for condition in &report.conditions {
@@ -77,7 +77,7 @@ pub(crate) fn text(report: &Report) -> String {
         let _ = writeln!(text, "  - {}: {}", clean(&complaint.origin), clean(&complaint.what));
     }
     if !report.warnings.is_empty() {
-        text.push_str("Warnings (no trouble to us, but to a kubelet):\n");
+        text.push_str("Warnings (harmless to pleg, but not to a kubelet):\n");
     }
     for warning in &report.warnings {
         let _ = writeln!(text, "  - {}", clean(&warning.text));
@@ -86,7 +86,7 @@ pub(crate) fn text(report: &Report) -> String {
     }
     let odd: Vec<_> = report.odd_objects.iter().filter(|(_, n)| **n > 0).collect();
     if !odd.is_empty() {
-        text.push_str("Odd objects in the runtime (counted, never in the way):\n");
+        text.push_str("Odd objects in the runtime (counted, otherwise ignored):\n");
         for (kind, n) in odd {
             let _ = writeln!(text, "  - {}: {n}", kind.replace('_', " "));
         }

@@ -1,4 +1,4 @@
-//! Pods of a node as kubectl shows them.
+//! Pods of `pleg node` as kubectl shows them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,22 +6,28 @@ use std::fmt::Write as _;
 use jiff::Timestamp;
 
 use super::pod::{Style, dash};
-use super::table::Cell;
-use super::{BOLD, GREEN, PLAIN, RED, YELLOW};
-use crate::kube::{Container, Pod, State, View};
+use super::table::{Cell, Table};
+use super::{BOLD, DIM, GREEN, PLAIN, RED, YELLOW};
+use crate::kube::{Container, Pod, REMOVED, State, View};
 use crate::text::{self, age, clean};
 
 fn colour(word: &str) -> &'static str {
     match word {
         "Running" | "Completed" | "Succeeded" => GREEN,
+        REMOVED => DIM,
         "Pending" | "ContainerCreating" | "PodInitializing" | "Terminating" | "NotReady" => YELLOW,
         word if word.starts_with("Init:") && word.ends_with(|c: char| c.is_ascii_digit()) => YELLOW,
         _ => RED,
     }
 }
 
-/// The table of pods; with their namespaces unless one was asked for. What is old is told below it.
+/// The table of pods; with their namespaces unless one was asked for. Lines below it say what is old.
 pub(crate) fn table(pods: &[Pod], namespaces: bool, style: Style, now: Timestamp) -> String {
+    rows(pods, namespaces, style, now).render() + &stale(pods, now)
+}
+
+/// The table alone.
+pub(crate) fn rows(pods: &[Pod], namespaces: bool, style: Style, now: Timestamp) -> Table {
     let mut head = vec!["NAME", "READY", "STATUS", "RESTARTS", "AGE"];
     if namespaces {
         head.insert(0, "NAMESPACE");
@@ -53,7 +59,12 @@ pub(crate) fn table(pods: &[Pod], namespaces: bool, style: Style, now: Timestamp
         }
         table.row(row);
     }
-    let mut text = table.render();
+    table
+}
+
+/// Which of these pods have not been seen for a while, a line each.
+pub(crate) fn stale(pods: &[Pod], now: Timestamp) -> String {
+    let mut text = String::new();
     for view in pods.iter().map(|pod| &pod.view) {
         if let Some((since, sentence)) = view.stale() {
             let old = since.map_or(String::new(), |since| format!(" for {}", age(Some(since), now)));
@@ -76,7 +87,7 @@ struct Lines(String);
 impl Lines {
     fn field(&mut self, indent: usize, name: &str, value: &str) {
         if !value.is_empty() {
-            // What goes on below a name has none of its own.
+            // Continuation lines have no name of their own.
             let name = if name.is_empty() {
                 String::new()
             } else {

@@ -1,4 +1,4 @@
-//! Events as the kubelet's own PLEG would have sent them, in the words of its log: to compare the two on the same history.
+//! Events as the kubelet's PLEG would send them, in the format of its log, so that the two can be compared.
 
 use pleg::KubeletEvents;
 use pleg::event::Subject as EventSubject;
@@ -19,21 +19,21 @@ struct LogEvent<'a> {
     data: &'a str,
 }
 
-/// Translates a stream from its beginning. What was not seen cannot be translated: a sandbox that goes dies first if it was ready.
+/// Translates a stream from its beginning: whether a removed sandbox also dies depends on its state before.
 #[derive(Debug, Default)]
 pub(crate) struct KubeletLines {
     projection: KubeletEvents,
 }
 
 impl KubeletLines {
-    /// What the kubelet would have said to one of our lines: nothing, a line, or two. A gap stays a gap.
+    /// The kubelet's events for one of our lines: none, one or two. A gap stays a gap.
     pub(crate) fn lines(&mut self, line: String) -> serde_json::Result<Vec<String>> {
         let event = match serde_json::from_str(&line)? {
             Line::Event(event) => event,
             Line::Heartbeat(_) => return Ok(Vec::new()),
             Line::Gap(gap) => {
                 if gap.is_restart() {
-                    // As a restarted kubelet, which knows nothing of before.
+                    // Like a restarted kubelet, which has no earlier state.
                     self.projection = KubeletEvents::default();
                 }
                 return Ok(vec![line]);
@@ -57,7 +57,7 @@ impl KubeletLines {
     }
 }
 
-/// Back from the wire.
+/// Converts from the wire format.
 fn event_of(event: &Event) -> Option<pleg::Event> {
     let subject = event.subject.as_ref().map(|subject| match subject {
         Subject::Container { id, name, attempt } => EventSubject::Container(ContainerRef {

@@ -1,7 +1,7 @@
-//! Lines as they come, through a thread of their own.
+//! Writes lines to stdout in a thread of its own.
 //!
-//! A pipe whose reader is slow blocks the writer. It must block neither the generator nor Ctrl-C, so the one who writes is another
-//! thread; who falls behind is told so by the feed.
+//! A slow reader of a pipe blocks the writer. That must block neither the generator nor Ctrl-C, so another thread writes; if the queue
+//! is full, the feed reports a gap.
 
 use std::io::Write as _;
 
@@ -9,14 +9,14 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::write_error;
 
-/// Lines on their way to a slow reader.
+/// Maximum number of queued lines.
 const QUEUE: usize = 1024;
 
-/// Where lines go.
+/// The queue of lines.
 #[derive(Debug)]
 pub(crate) struct LineWriter {
     lines: mpsc::Sender<String>,
-    /// None once its end was told.
+    /// `None` once its end was reported.
     ended: Option<oneshot::Receiver<anyhow::Result<()>>>,
 }
 
@@ -33,7 +33,7 @@ impl LineWriter {
         })
     }
 
-    /// Takes a line, without its end. Fails once the reader has left.
+    /// Queues a line, without its line break. Fails once stdout is closed.
     pub(crate) async fn line(&mut self, line: String) -> anyhow::Result<()> {
         if self.lines.send(line).await.is_ok() {
             return Ok(());
@@ -65,7 +65,7 @@ fn write(mut queue: mpsc::Receiver<String>) -> anyhow::Result<()> {
     let mut stdout = anstream::stdout().lock();
     while let Some(mut line) = queue.blocking_recv() {
         line.push('\n');
-        // One write a batch: what waits goes together.
+        // One write per batch of queued lines.
         while line.len() < 64 * 1024
             && let Ok(more) = queue.try_recv()
         {

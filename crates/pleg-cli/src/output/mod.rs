@@ -1,6 +1,6 @@
 //! The only place that writes to stdout.
 //!
-//! Colours go where the terminal takes them (anstream), and a reader who leaves is the end, not an error.
+//! Colours are printed only on a terminal (anstream), and a closed stdout ends the command without an error.
 
 pub(crate) mod container;
 pub(crate) mod event;
@@ -23,7 +23,7 @@ pub(crate) const DIM: &str = "\x1b[2m";
 pub(crate) const BOLD: &str = "\x1b[1m";
 pub(crate) const PLAIN: &str = "\x1b[0m";
 
-/// Nobody reads our stdout any more.
+/// Stdout is closed.
 #[derive(Debug)]
 pub(crate) struct Closed;
 
@@ -35,7 +35,7 @@ impl std::fmt::Display for Closed {
 
 impl std::error::Error for Closed {}
 
-/// A failed write to stdout: [`Closed`] if the reader left.
+/// The error of a write to stdout: [`Closed`] if the reader is gone.
 pub(crate) fn write_error(error: io::Error) -> anyhow::Error {
     if error.kind() == io::ErrorKind::BrokenPipe {
         Closed.into()

@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use pleg_cri::error::seconds;
 
 use super::table::{Cell, Table};
-use super::{BOLD, GREEN, PLAIN, RED, YELLOW};
+use super::{BOLD, DIM, GREEN, PLAIN, RED, YELLOW};
+use crate::kube::REMOVED;
 use crate::text::{self, age, clean, count, short_ids};
 use crate::wire::{Container, Pod};
 
@@ -29,7 +30,7 @@ impl Style {
     }
 }
 
-/// What STATE says of a pod: that its status is old, else what is wrong with seeing it, else what it does.
+/// The STATE of a pod: stale, else the trouble in observing it, else its own state.
 pub(crate) fn state(pod: &Pod) -> String {
     if pod.status_stale.is_some() {
         return pleg_node::status::STALE.to_owned();
@@ -43,7 +44,7 @@ pub(crate) fn state(pod: &Pod) -> String {
     }
 }
 
-/// `hung-shim` as a word among others of Kubernetes: `HungShim`.
+/// `hung-shim` in the style of Kubernetes' reasons: `HungShim`.
 fn camel_case(trouble: &str) -> String {
     let capital = |part: &str| {
         let mut chars = part.chars();
@@ -56,12 +57,13 @@ fn camel_case(trouble: &str) -> String {
 fn colour(state: &str) -> &'static str {
     match state {
         "Running" | "Completed" => GREEN,
+        REMOVED => DIM,
         "Created" | "Exited" | "NoContainers" | "NotReady" => YELLOW,
         _ => RED,
     }
 }
 
-/// When the pod was made: its oldest sandbox that is left.
+/// The pod's creation time: that of its oldest remaining sandbox.
 pub(crate) fn created(pod: &Pod) -> Option<Timestamp> {
     pod.sandboxes.iter().filter_map(|sandbox| sandbox.created_at).min()
 }
@@ -70,7 +72,7 @@ pub(super) fn dash(text: String) -> String {
     if text.is_empty() { "-".to_owned() } else { text }
 }
 
-/// The table of pods. What is wrong with seeing them stands below it.
+/// The table of pods, followed by the troubles in observing them.
 pub(crate) fn table(pods: &[Pod], style: Style, now: Timestamp) -> String {
     rows(pods, style, now).render() + &troubles(pods, now)
 }
@@ -116,7 +118,7 @@ pub(crate) fn rows(pods: &[Pod], style: Style, now: Timestamp) -> Table {
     table
 }
 
-/// The images of a pod, each once, in the order of its containers.
+/// The distinct images of a pod, in the order of its containers.
 fn images(pod: &Pod) -> Vec<&str> {
     let mut images: Vec<&str> = Vec::new();
     for container in &pod.containers {
@@ -127,7 +129,7 @@ fn images(pod: &Pod) -> Vec<&str> {
     images
 }
 
-/// What is wrong with seeing these pods, a line each: first that nothing new is seen of any, then what is wrong with single ones.
+/// The troubles in observing these pods, one line each: first that all are stale, then those of single pods.
 pub(crate) fn troubles(pods: &[Pod], now: Timestamp) -> String {
     let mut text = String::new();
     if let Some(stale) = pods.iter().find_map(|pod| pod.status_stale.as_ref()) {
@@ -150,11 +152,11 @@ fn stale_line(stale: &crate::wire::StatusStale, now: Timestamp) -> String {
     }
 }
 
-/// What is wrong with a pod, a sentence each.
+/// The troubles of a pod, one sentence each.
 fn trouble_lines(pod: &Pod) -> Vec<String> {
     let mut lines = Vec::new();
     let parts = pod.stale.iter().filter_map(|part| part.error.as_ref());
-    // An older daemon tells only the first.
+    // An older daemon reports only the first.
     let errors = parts.chain(pod.error.as_ref().filter(|_| pod.stale.is_empty()));
     for error in errors {
         let lasted = seconds(Duration::from_secs(error.age_seconds));
@@ -178,7 +180,7 @@ struct Lines(String);
 impl Lines {
     fn field(&mut self, indent: usize, name: &str, value: &str) {
         if !value.is_empty() {
-            // What goes on below a name has none of its own.
+            // Continuation lines have no name of their own.
             let name = if name.is_empty() {
                 String::new()
             } else {
@@ -196,7 +198,7 @@ impl Lines {
     }
 }
 
-/// One pod in full, as `kubectl describe` would. What is wrong comes first.
+/// One pod in full, as `kubectl describe` prints it. Troubles come first.
 pub(crate) fn describe(pod: &Pod, now: Timestamp) -> String {
     let mut lines = Lines::default();
     if let Some(stale) = &pod.status_stale {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::PLAIN;
 
-/// One cell: text, and the colour it has.
+/// One cell: text and colour.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Cell {
     text: String,
@@ -26,7 +26,7 @@ impl<T: Into<String>> From<T> for Cell {
     }
 }
 
-/// Rows under a head; each column is as wide as its widest cell.
+/// Rows under a header; each column is as wide as its widest cell.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     rows: Vec<Vec<Cell>>,
@@ -39,7 +39,7 @@ impl Table {
         }
     }
 
-    /// Rows alone, for programs that read columns.
+    /// Rows without a header, for programs.
     pub(crate) fn without_head() -> Self {
         Self::default()
     }
@@ -52,7 +52,7 @@ impl Table {
         self.render_under(&mut Vec::new())
     }
 
-    /// The same, below other rows whose columns had these widths. They grow where a cell needs more.
+    /// The same, below earlier rows with these widths, which grow where a cell needs more.
     pub(crate) fn render_under(&self, widths: &mut Vec<usize>) -> String {
         for row in &self.rows {
             widths.resize(widths.len().max(row.len()), 0);

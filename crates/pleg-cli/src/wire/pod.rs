@@ -39,6 +39,21 @@ pub(crate) struct Pod {
     pub(crate) causes: Vec<Cause>,
 }
 
+impl Pod {
+    /// What is left to show of it once the runtime no longer has it.
+    pub(crate) fn removed(self) -> Self {
+        Self {
+            state: crate::kube::REMOVED.to_owned(),
+            running: 0,
+            error: None,
+            stale: Vec::new(),
+            status_stale: None,
+            causes: Vec::new(),
+            ..self
+        }
+    }
+}
+
 /// Nothing new is seen of any pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StatusStale {

@@ -197,8 +197,8 @@ fn a_bench_has_the_promised_fields() {
             "{path}: {json}"
         );
     }
-    assert!(stdout(node.pleg(&["bench", "--looks", "1"])).contains("floor"));
-    let args = ["bench", "--looks", "1", "--every", "1ms", "--statuses", "-o", "json"];
+    assert!(stdout(node.pleg(&["bench", "--relists", "1"])).contains("floor"));
+    let args = ["bench", "--relists", "1", "--every", "1ms", "--statuses", "-o", "json"];
     let json: Value = serde_json::from_str(&stdout(node.pleg(&args))).unwrap();
     assert_eq!(json["statuses"]["calls"], 60);
     assert!(json["statuses"]["bytes"].as_u64().unwrap() > 60 * 100, "{json}");

@@ -128,7 +128,7 @@ fn watch_prints_the_gap_and_goes_on() {
     };
     let text = watch(&["--type", "ContainerDied", "--count", "1"]);
     let lines: Vec<_> = text.lines().collect();
-    assert_eq!(lines[1], "--- pleg restarted; missed: what followed event 4 ---");
+    assert_eq!(lines[1], "--- pleg restarted; missed: events after 4 ---");
     assert!(lines[2].contains("default/web-1"), "{text}");
     let json = watch(&["--count", "1", "-o", "json"]);
     let read: Vec<Value> = json.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -22,6 +22,7 @@ mod mode;
 mod node;
 mod operation;
 mod pods;
+mod pods_watch;
 mod problems;
 mod proxy;
 mod selection;

@@ -55,7 +55,7 @@ impl Node {
         let ready = running.stderr_line();
         assert!(ready.contains("watching unix://"), "{ready}");
         let daemon = Daemon { running, socket };
-        wait_for("a complete look", || daemon.get("/readyz").0 == 200);
+        wait_for("a complete relist", || daemon.get("/readyz").0 == 200);
         daemon
     }
 }
@@ -233,9 +233,10 @@ pub(crate) fn settings() -> insta::Settings {
         (r"(?m)\b[0-9]+s$", "[age]"),
         (r"\b[0-9]+s +\[age\] ago +", "[age] [age] ago "),
         (r"for \d+m?s\b", "for [age]"),
-        (r#"looks so far: \d+|"looks": \d+"#, "looks so far: [n]"),
+        (r"relists so far: \d+", "relists so far: [n]"),
+        (r#""looks": \d+"#, r#""looks": [n]"#),
         (r"(?m)^\d+ calls in flight.*\n", ""),
-        (r"(a full (?:look|relist) every )[\d.]+m?s?[\d.]*s?", "$1[period]"),
+        (r"(a full relist every )[\d.]+m?s?[\d.]*s?", "$1[period]"),
     ] {
         settings.add_filter(pattern, to);
     }

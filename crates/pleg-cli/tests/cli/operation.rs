@@ -139,7 +139,7 @@ fn a_daemon_is_asked_over_tcp_too() {
     pleg(&["pods", "--daemon", "http://127.0.0.1:1"])
         .assert()
         .code(1)
-        .stderr("Error: no daemon at http://127.0.0.1:1: nobody listens. Start one with: pleg run\n");
+        .stderr("Error: no daemon at http://127.0.0.1:1: nothing listens on the socket. Start one with: pleg run\n");
     for bad in [
         "https://127.0.0.1:1",
         "http://127.0.0.1",

@@ -284,36 +284,6 @@ fn events_from_a_time_on() {
     pleg(&["watch", "--since", "soon"]).assert().code(2);
 }
 
-/// First the table, then a row for each change.
-#[test]
-fn pods_are_watched() {
-    let node = Node::with_pods(2);
-    let daemon = node.daemon(&[]);
-    inspected(&daemon, 2);
-    let mut command = crate::node::bare();
-    command.args(["pods", "-w", "--daemon", &daemon.endpoint()]);
-    let mut watch = crate::node::Running::start(command);
-    assert!(watch.line().starts_with("NAMESPACE "));
-    for n in 0..2 {
-        let row = watch.line();
-        assert!(row.contains(&format!("web-{n}")) && row.contains("2/2"), "{row}");
-    }
-    node.sim
-        .world()
-        .exit(&"default/web-1".parse().unwrap(), Some("app"), Ending::Exit(3))
-        .unwrap();
-    let row = watch.line();
-    assert!(
-        row.contains("web-1") && row.contains("1/2") && row.contains("Error"),
-        "{row}"
-    );
-    watch.signal(rustix::process::Signal::INT);
-    assert_eq!(watch.end().0, Some(0));
-    let mut local = node.spawn(&["pods", "-w", "-o", "json"]);
-    let first: Value = json(&local.line());
-    assert_eq!(first["pod"]["name"], "web-0");
-}
-
 /// What is printed under "Next" can be pasted: our own commands run as they are, and crictl's name the runtime.
 #[test]
 fn printed_commands_work_as_they_are() {

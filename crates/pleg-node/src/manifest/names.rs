@@ -113,8 +113,8 @@ pub(super) fn mount_path(text: &str) -> Result<(), String> {
 pub(super) fn quoted(text: &str) -> String {
     const MOST: usize = 80;
     match text.char_indices().nth(MOST) {
-        Some((at, _)) => format!("{:?}…", &text[..at]),
-        None => format!("{text:?}"),
+        Some((at, _)) => format!("{}…", pleg_cri::error::quoted(&text[..at])),
+        None => pleg_cri::error::quoted(text),
     }
 }
 

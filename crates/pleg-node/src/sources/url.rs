@@ -24,16 +24,16 @@ const DEADLINE: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
     /// It is none.
-    #[error("{0:?} is not a URL; expected for example http://example.com/pods.yaml")]
+    #[error("{} is not a URL; expected for example http://example.com/pods.yaml", pleg_cri::error::quoted(.0))]
     Invalid(String),
     /// It is of another kind than HTTP.
-    #[error("{0:?} has an unsupported scheme; use http or https")]
+    #[error("{} has an unsupported scheme; use http or https", pleg_cri::error::quoted(.0))]
     Scheme(String),
     /// There is a password in it, which would be in every log.
     #[error("the URL must not contain a user name or password: it would appear in logs")]
     Credentials,
     /// TLS cannot be had.
-    #[error("cannot set up TLS for {url:?}: {why}")]
+    #[error("cannot set up TLS for {}: {why}", pleg_cri::error::quoted(.url))]
     Tls {
         /// The URL.
         url: String,

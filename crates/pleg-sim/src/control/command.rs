@@ -56,7 +56,7 @@ pub enum CommandError {
     #[error(transparent)]
     Fault(#[from] FaultError),
     /// No such call.
-    #[error("{0:?} is not a CRI call; expected a name such as ListContainers, ContainerStatus, PodSandboxStatus")]
+    #[error("{} is not a CRI call; expected a name such as ListContainers, ContainerStatus, PodSandboxStatus", pleg_cri::error::quoted(.0))]
     NoRpc(String),
     /// Only a simulator can do it.
     #[error(

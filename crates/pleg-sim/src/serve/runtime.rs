@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pleg_cri::error::quoted;
 use pleg_cri::v1::runtime_service_server::RuntimeService;
 use pleg_cri::{Rpc, v1};
 use tokio::time::timeout;
@@ -134,7 +135,8 @@ impl RuntimeService for Runtime {
         } = request.into_inner();
         if !runtime_handler.is_empty() {
             return Err(Status::unknown(format!(
-                "no runtime for {runtime_handler:?} is configured"
+                "no runtime for {} is configured",
+                quoted(&runtime_handler)
             )));
         }
         let config = config.unwrap_or_default();
@@ -345,7 +347,10 @@ impl RuntimeService for Runtime {
         match limit {
             Some(limit) if run.takes > limit => {
                 tokio::time::sleep(limit).await;
-                Err(Status::deadline_exceeded(format!("command {cmd:?} timed out")))
+                Err(Status::deadline_exceeded(format!(
+                    "command {} timed out",
+                    quoted(&cmd.join(" "))
+                )))
             }
             _ => {
                 tokio::time::sleep(run.takes).await;

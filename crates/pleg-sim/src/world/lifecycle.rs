@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pleg_cri::error::quoted;
 use pleg_cri::v1::{self, ContainerEventType as Event, ContainerState as State};
 
 use super::object::{Container, Pairs, Sandbox};
@@ -227,12 +228,16 @@ impl World {
         let container = self.containers.get_mut(id).ok_or_else(|| not_found("container", id))?;
         if container.state != State::ContainerCreated {
             let state = container.state.as_str_name();
-            return Err(WorldError::Refused(format!("container {id:?} is in {state} state")));
+            return Err(WorldError::Refused(format!(
+                "container {} is in {state} state",
+                quoted(id)
+            )));
         }
         let sandbox = Arc::clone(&container.sandbox);
         if self.sandboxes.get(&sandbox).is_none_or(|sandbox| !sandbox.ready) {
             return Err(WorldError::Refused(format!(
-                "sandbox container {sandbox:?} is not running"
+                "sandbox container {} is not running",
+                quoted(&sandbox)
             )));
         }
         if container.script.start_fails {
@@ -262,7 +267,7 @@ impl World {
             container.finished_at = now;
             container.encode(&mut self.shuffle);
         }
-        WorldError::Refused(format!("failed to start container {id:?}: {why}"))
+        WorldError::Refused(format!("failed to start container {}: {why}", quoted(id)))
     }
 
     /// `StopContainer`, its first half: SIGTERM.
@@ -397,7 +402,9 @@ impl World {
     fn reserve(&mut self, name: String, id: &Arc<str>) -> Result<(), WorldError> {
         if let Some(by) = self.reserved.get(&name) {
             return Err(WorldError::Refused(format!(
-                "failed to reserve name {name:?}: it is reserved for {by:?}"
+                "failed to reserve name {}: it is reserved for {}",
+                quoted(&name),
+                quoted(by)
             )));
         }
         self.reserved.insert(name, Arc::clone(id));

@@ -74,7 +74,7 @@ const MOST_BYTES: usize = 1 << 30;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WorldError {
     /// There is no such object.
-    #[error("{kind} {name:?}: not found")]
+    #[error("{kind} {}: not found", pleg_cri::error::quoted(.name))]
     NotFound {
         /// What it would be.
         kind: &'static str,

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_not_so_is_looked_into_twice() {
+    async fn what_is_not_so_is_checked_twice() {
         let (mut ahead, start) = (UnconfirmedEvents::default(), Instant::now());
         assert_eq!(ahead.next(), None);
         ahead.claimed(claim("a"), start);

@@ -8,7 +8,7 @@ use crate::sync::{AtomicU64, Mutex, Notify, Ordering};
 
 /// Where the stream stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum StreamState {
     /// Being asked for; nothing is known yet.
     Asking,
     /// There is no stream, and none is expected.
@@ -35,21 +35,21 @@ pub(crate) enum State {
 /// What the task tells the generator. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct Link {
-    shared: Arc<Shared>,
+    shared: Arc<LinkState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct LinkState {
     // Held for an exchange only.
-    state: Mutex<State>,
+    state: Mutex<StreamState>,
     turns: AtomicU64,
     runtime_back: Notify,
 }
 
 impl Link {
-    pub(crate) fn new(state: State) -> Self {
+    pub(crate) fn new(state: StreamState) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(LinkState {
                 state: Mutex::new(state),
                 turns: AtomicU64::new(1),
                 runtime_back: Notify::new(),
@@ -63,7 +63,7 @@ impl Link {
     }
 
     /// Where the stream stands now.
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> StreamState {
         self.shared.state.lock().clone()
     }
 
@@ -78,7 +78,7 @@ impl Link {
     }
 
     /// Says where the stream stands. Returns whether that is news; then the generator has to be woken.
-    pub(crate) fn set(&self, state: State) -> bool {
+    pub(crate) fn set(&self, state: StreamState) -> bool {
         let mut now = self.shared.state.lock();
         if *now == state {
             return false;

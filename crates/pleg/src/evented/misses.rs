@@ -1,7 +1,7 @@
 //! Detects changes that a full relist found and the event stream did not report.
 //!
 //! A list may show a change a moment before its event arrives, and an event may arrive a moment before a list shows its change. So a
-//! change without a hint is only suspected, and cleared if a hint about its pod arrives within [`GRACE`].
+//! change without a hint is only noted, and cleared if a hint about its pod arrives within [`GRACE`].
 
 use std::time::Duration;
 
@@ -21,12 +21,12 @@ pub(crate) struct Misses {
     hinted: HashMap<PodUid, Instant>,
     /// Hints beyond the limit came then.
     flooded: Option<Instant>,
-    suspected: HashMap<PodUid, Suspicion>,
+    unreported: HashMap<PodUid, UnreportedChange>,
 }
 
 /// A change without a hint, so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Suspicion {
+pub(crate) struct UnreportedChange {
     since: Instant,
     /// The containers that ended without having been seen to run: if their start failed, there is no event.
     pub(crate) unstarted: Vec<ContainerId>,
@@ -34,7 +34,7 @@ pub(crate) struct Suspicion {
     pub(crate) other: bool,
 }
 
-impl Suspicion {
+impl UnreportedChange {
     pub(crate) fn new(since: Instant) -> Self {
         Self {
             since,
@@ -52,7 +52,7 @@ impl Suspicion {
 impl Misses {
     /// An event came about this pod.
     pub(crate) fn hinted(&mut self, uid: &PodUid, now: Instant) {
-        self.suspected.remove(uid);
+        self.unreported.remove(uid);
         if let Some(at) = self.hinted.get_mut(uid) {
             *at = now;
             return;
@@ -64,14 +64,14 @@ impl Misses {
             self.hinted.insert(uid.clone(), now);
         } else {
             self.flooded = Some(now);
-            self.suspected.clear();
+            self.unreported.clear();
         }
     }
 
     /// An event came that may be about any pod.
     pub(crate) fn hinted_all(&mut self, now: Instant) {
         self.flooded = Some(now);
-        self.suspected.clear();
+        self.unreported.clear();
     }
 
     /// Whether an event came about this pod within the grace.
@@ -81,29 +81,29 @@ impl Misses {
     }
 
     /// A full relist found this change.
-    pub(crate) fn suspect(&mut self, uid: &PodUid, suspicion: Suspicion) {
-        if self.suspected.len() < MOST && !suspicion.is_empty() {
-            self.suspected.entry_ref(uid).or_insert(suspicion);
+    pub(crate) fn unreported(&mut self, uid: &PodUid, change: UnreportedChange) {
+        if self.unreported.len() < MOST && !change.is_empty() {
+            self.unreported.entry_ref(uid).or_insert(change);
         }
     }
 
-    /// True if no change is suspected.
+    /// True if no change waits for its hint.
     pub(crate) fn is_clear(&self) -> bool {
-        self.suspected.is_empty()
+        self.unreported.is_empty()
     }
 
-    /// When the next suspicion becomes a certainty.
+    /// When the next change becomes a certainty.
     pub(crate) fn next(&self) -> Option<Instant> {
-        self.suspected.values().map(|suspicion| suspicion.since + GRACE).min()
+        self.unreported.values().map(|change| change.since + GRACE).min()
     }
 
-    /// Suspected changes for which no hint arrived in time.
-    pub(crate) fn certain(&mut self, now: Instant) -> Vec<(PodUid, Suspicion)> {
-        let late = |_: &PodUid, suspicion: &mut Suspicion| now >= suspicion.since + GRACE;
-        self.suspected.extract_if(late).collect()
+    /// Changes for which no hint arrived in time.
+    pub(crate) fn certain(&mut self, now: Instant) -> Vec<(PodUid, UnreportedChange)> {
+        let late = |_: &PodUid, change: &mut UnreportedChange| now >= change.since + GRACE;
+        self.unreported.extract_if(late).collect()
     }
 
-    /// The stream ended: it had no chance to report the suspected changes.
+    /// The stream ended: it had no chance to report these changes.
     pub(crate) fn forgive(&mut self) {
         *self = Self::default();
     }
@@ -121,10 +121,10 @@ impl Misses {
 mod tests {
     use super::*;
 
-    fn other(since: Instant) -> Suspicion {
-        Suspicion {
+    fn other(since: Instant) -> UnreportedChange {
+        UnreportedChange {
             other: true,
-            ..Suspicion::new(since)
+            ..UnreportedChange::new(since)
         }
     }
 
@@ -146,7 +146,7 @@ mod tests {
                 misses.hinted(&uid, at(hint));
             }
             if !misses.is_hinted(&uid, at(change)) {
-                misses.suspect(&uid, other(at(change)));
+                misses.unreported(&uid, other(at(change)));
             }
             let mut found = misses.certain(at(change + 1999));
             if let Some(hint) = hint.filter(|hint| *hint >= change && *hint < change + 2000) {
@@ -174,7 +174,7 @@ mod tests {
     fn a_stream_that_ended_is_not_to_blame() {
         let now = Instant::now();
         let mut misses = Misses::default();
-        misses.suspect(&PodUid::from("a"), other(now));
+        misses.unreported(&PodUid::from("a"), other(now));
         assert!(!misses.is_clear());
         misses.forgive();
         assert_eq!(misses.certain(now + GRACE * 2), []);

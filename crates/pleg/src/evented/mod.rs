@@ -34,7 +34,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use ahead::Reached;
-pub(crate) use link::{Link, State as StreamState};
+pub(crate) use link::{Link, StreamState};
 pub(crate) use stream::Stream;
 
 /// How changes are found.
@@ -72,7 +72,7 @@ impl fmt::Display for Mode {
 
 /// The text is not a mode.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a mode; expected generic, evented or auto")]
+#[error("{} is not a mode; expected generic, evented or auto", pleg_cri::error::quoted(.0))]
 pub struct BadMode(String);
 
 impl FromStr for Mode {
@@ -90,7 +90,7 @@ pub struct EventedConfig {
     /// Whether they are.
     pub mode: Mode,
     /// The longest pause between full relists while the stream is good; never more than half of the health threshold, so that
-    /// one late look does not make a node NotReady.
+    /// one late relist does not make a node NotReady.
     pub most_period: Duration,
     /// There is no other subscriber on this runtime, so [`Mode::Auto`] may subscribe even if each event goes to one subscriber only.
     pub exclusive_subscriber: bool,

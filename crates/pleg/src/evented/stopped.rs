@@ -22,7 +22,7 @@ const DELAYS: [Duration; 5] = [
 /// Pods that wait. When more stop at once, the others are left to the next full relist.
 const LIMIT: usize = 256;
 
-/// Pods that may have stopped, and when to look at each.
+/// Pods that may have stopped, and when to list each.
 #[derive(Debug, Default)]
 pub(crate) struct Stopped {
     due: BTreeSet<(Instant, PodUid)>,
@@ -53,7 +53,7 @@ impl Stopped {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// Takes the pods that are due and have stopped, and plans the next look at each. A pod that has not stopped, or is gone, is
+    /// Takes the pods that are due and have stopped, and plans the next list of each. A pod that has not stopped, or is gone, is
     /// dropped.
     pub(crate) fn due(&mut self, now: Instant, mut has_stopped: impl FnMut(&PodUid) -> bool) -> Vec<PodUid> {
         let mut stopped = Vec::new();
@@ -73,20 +73,20 @@ impl Stopped {
 mod tests {
     use super::*;
 
-    /// When the pod is looked at, in milliseconds, if it is seen to have stopped until `gone`.
-    fn looks(stopped: &mut Stopped, start: Instant, gone: u64) -> Vec<u64> {
-        let mut looks = Vec::new();
+    /// When the pod is listed, in milliseconds, if it is seen to have stopped until `gone`.
+    fn lists(stopped: &mut Stopped, start: Instant, gone: u64) -> Vec<u64> {
+        let mut lists = Vec::new();
         while let Some(at) = stopped.next() {
             let ms = u64::try_from((at - start).as_millis()).unwrap();
             if !stopped.due(at, |_| ms < gone).is_empty() {
-                looks.push(ms);
+                lists.push(ms);
             }
         }
-        looks
+        lists
     }
 
     #[test]
-    fn a_stopped_pod_is_looked_at_five_times_at_most() {
+    fn a_stopped_pod_is_listed_five_times_at_most() {
         let start = Instant::now();
         let uid = PodUid::from("a");
         for (gone, expected) in [
@@ -96,7 +96,7 @@ mod tests {
         ] {
             let mut stopped = Stopped::default();
             stopped.ended(&uid, start);
-            assert_eq!(looks(&mut stopped, start, gone), expected);
+            assert_eq!(lists(&mut stopped, start, gone), expected);
             assert!(stopped.due.is_empty() && stopped.pods.is_empty());
         }
     }

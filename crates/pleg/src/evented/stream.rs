@@ -11,7 +11,7 @@ use pleg_cri::{Error, ErrorKind};
 use tokio::time::{Instant, timeout};
 
 use super::Mode;
-use super::link::{Link, State};
+use super::link::{Link, StreamState};
 use crate::generator::requests::RelistRequests;
 use crate::metrics::Metrics;
 use crate::runtime::quirks::{Quirks, made_at};
@@ -32,7 +32,7 @@ pub(crate) struct Stream<R> {
     pub(crate) runtime: Arc<R>,
     pub(crate) mode: Mode,
     pub(crate) exclusive_subscriber: bool,
-    pub(crate) hints: RelistRequests,
+    pub(crate) requests: RelistRequests,
     pub(crate) link: Link,
     pub(crate) metrics: Metrics,
 }
@@ -72,7 +72,7 @@ impl<R: Runtime> Stream<R> {
             let error = match ended {
                 Ended::NotOffered(reason) => {
                     ever_up = false;
-                    self.turn(State::Off { reason });
+                    self.turn(StreamState::Off { reason });
                     // Either way it is asked again.
                     let _ = timeout(RECHECK, self.link.back()).await;
                     continue;
@@ -89,19 +89,19 @@ impl<R: Runtime> Stream<R> {
             };
             self.metrics.stream_failed();
             let since = match self.link.state() {
-                State::Down { since, .. } => since,
+                StreamState::Down { since, .. } => since,
                 _ => Instant::now(),
             };
-            self.turn(State::Down { error, since });
+            self.turn(StreamState::Down { error, since });
             let jitter = pause.mul_f64(0.5 + fastrand::f64() / 2.0);
             let back = timeout(jitter, self.link.back()).await;
             pause = back.map_or((pause * 2).min(AGAIN[1]), |()| AGAIN[0]);
         }
     }
 
-    fn turn(&self, state: State) {
+    fn turn(&self, state: StreamState) {
         if self.link.set(state) {
-            self.hints.wake();
+            self.requests.wake();
         }
     }
 
@@ -143,7 +143,7 @@ impl<R: Runtime> Stream<R> {
             match event {
                 Some(Ok(event)) => {
                     self.metrics.stream_event(made_at(event.created_at));
-                    self.hints.stir(event);
+                    self.requests.add_event(event);
                     if first {
                         self.up(&name, splits, &mut first);
                     }
@@ -170,7 +170,7 @@ impl<R: Runtime> Stream<R> {
         *first = false;
         self.metrics.stream_up();
         let runtime = Arc::clone(name);
-        self.turn(State::Up { runtime, splits });
+        self.turn(StreamState::Up { runtime, splits });
     }
 }
 

@@ -20,7 +20,7 @@ const LONGEST_PERIOD: Duration = Duration::from_mins(5);
 pub struct Config {
     /// From the end of one full relist to the start of the next; while the runtime's events are good, the shortest such pause.
     pub period: Duration,
-    /// Without a complete look for this long the generator is unhealthy.
+    /// Without a complete relist for this long the generator is unhealthy.
     pub threshold: Duration,
     /// A full relist waits no longer than this for inspections that do not move.
     pub settle_grace: Duration,

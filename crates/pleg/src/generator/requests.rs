@@ -1,4 +1,4 @@
-//! Requests for relists and inspections, coalesced into one set: a storm of hints costs one relist.
+//! Requests for relists and inspections, coalesced: a storm of events costs one relist.
 
 use std::sync::Arc;
 
@@ -14,25 +14,26 @@ use crate::sync::{Mutex, Notify};
 /// More pods than this are asked for at once: then a full relist is cheaper, and the set stays bounded.
 const LIMIT: usize = 4096;
 
-/// The dirty set. Clones share it.
+/// What callers and events ask for. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct RelistRequests {
-    shared: Arc<Shared>,
+    shared: Arc<RequestSets>,
     cache: Cache,
 }
 
+/// The two sets, and what wakes the generator.
 #[derive(Debug, Default)]
-struct Shared {
+struct RequestSets {
     // Held for an insertion or for taking the whole set; never across an await.
-    dirty: Mutex<Dirty>,
+    requested: Mutex<PendingRequests>,
     // Its own, so that a storm of events does not keep a caller waiting. Held likewise.
-    stirred: Mutex<EventHints>,
+    hints: Mutex<EventHints>,
     notify: Notify,
 }
 
-/// What to relist.
+/// What callers asked to relist.
 #[derive(Debug, Default)]
-pub(crate) struct Dirty {
+pub(crate) struct PendingRequests {
     /// Everything.
     pub(crate) all: Option<Source>,
     /// These pods, and who asked first.
@@ -45,14 +46,14 @@ pub(crate) struct EventHints {
     /// An object that cannot be identified.
     pub(crate) all: bool,
     /// Containers and sandboxes.
-    pub(crate) objects: HashMap<Arc<str>, Stir>,
+    pub(crate) objects: HashMap<Arc<str>, ObjectHint>,
     /// Pods, where the event names no object.
     pub(crate) pods: HashSet<PodUid>,
 }
 
 /// What events reported about an object.
 #[derive(Debug, Default)]
-pub(crate) struct Stir {
+pub(crate) struct ObjectHint {
     /// Its pod, if the event named it.
     pub(crate) pod: Option<PodUid>,
     /// The most advanced state that an event claimed.
@@ -70,12 +71,12 @@ impl EventHints {
         let full = self.objects.len() + self.pods.len() >= LIMIT;
         match (event.id, event.pod) {
             (Some(id), pod) if !full || self.objects.contains_key(&id) => {
-                let stir = self.objects.entry(id).or_default();
-                stir.reached = stir.reached.max(event.reached);
-                stir.seen |= event.reached != Some(Reached::Gone);
-                match (&stir.pod, pod) {
-                    (None, pod) => stir.pod = pod,
-                    // Two events differ about whose it is: both are looked at.
+                let hint = self.objects.entry(id).or_default();
+                hint.reached = hint.reached.max(event.reached);
+                hint.seen |= event.reached != Some(Reached::Gone);
+                match (&hint.pod, pod) {
+                    (None, pod) => hint.pod = pod,
+                    // Two events differ about whose it is: both are relisted.
                     (Some(told), Some(other)) if *told != other => {
                         if full {
                             self.all = true;
@@ -94,7 +95,7 @@ impl EventHints {
     }
 }
 
-impl Dirty {
+impl PendingRequests {
     pub(crate) fn is_empty(&self) -> bool {
         self.all.is_none() && self.pods.is_empty()
     }
@@ -117,36 +118,36 @@ impl RelistRequests {
         }
     }
 
-    /// Asks for a relist of one pod. The token names a relist that takes this hint along.
+    /// Asks for a relist of one pod. The token names a relist that serves this request.
     pub(crate) fn pod(&self, uid: &PodUid, source: Source) -> Token {
-        let mut dirty = self.shared.dirty.lock();
-        dirty.add(uid, source);
-        // Under the lock: a relist that starts from now on takes the set with this hint in it.
+        let mut requested = self.shared.requested.lock();
+        requested.add(uid, source);
+        // Under the lock: a relist that starts from now on takes the set with this request in it.
         let token = self.cache.token();
-        drop(dirty);
+        drop(requested);
         self.shared.notify.notify_one();
         token
     }
 
     /// Asks for a relist of everything.
     pub(crate) fn all(&self, source: Source) -> Token {
-        let mut dirty = self.shared.dirty.lock();
-        dirty.all.get_or_insert(source);
+        let mut requested = self.shared.requested.lock();
+        requested.all.get_or_insert(source);
         let token = self.cache.token();
-        drop(dirty);
+        drop(requested);
         self.shared.notify.notify_one();
         token
     }
 
-    /// Takes in an event of the runtime.
-    pub(crate) fn stir(&self, event: RuntimeEvent) {
-        self.shared.stirred.lock().add(event);
+    /// Notes what an event of the runtime was about.
+    pub(crate) fn add_event(&self, event: RuntimeEvent) {
+        self.shared.hints.lock().add(event);
         self.wake();
     }
 
     /// Takes what the events were about.
-    pub(crate) fn take_stirred(&self) -> EventHints {
-        std::mem::take(&mut *self.shared.stirred.lock())
+    pub(crate) fn take_event_hints(&self) -> EventHints {
+        std::mem::take(&mut *self.shared.hints.lock())
     }
 
     /// Wakes the generator.
@@ -155,27 +156,27 @@ impl RelistRequests {
     }
 
     /// Takes the set and numbers the relist that serves it, in one step.
-    pub(crate) fn take<T>(&self, start_relist: impl FnOnce() -> T) -> (Dirty, T) {
-        let mut dirty = self.shared.dirty.lock();
-        (std::mem::take(&mut *dirty), start_relist())
+    pub(crate) fn take<T>(&self, start_relist: impl FnOnce() -> T) -> (PendingRequests, T) {
+        let mut requested = self.shared.requested.lock();
+        (std::mem::take(&mut *requested), start_relist())
     }
 
-    /// Puts hints back that a failed relist has not served.
-    pub(crate) fn put_back(&self, hints: Dirty) {
-        let mut dirty = self.shared.dirty.lock();
-        if let Some(source) = hints.all {
-            dirty.all.get_or_insert(source);
+    /// Puts back what a failed relist has not served.
+    pub(crate) fn put_back(&self, unserved: PendingRequests) {
+        let mut requested = self.shared.requested.lock();
+        if let Some(source) = unserved.all {
+            requested.all.get_or_insert(source);
         }
-        for (uid, source) in hints.pods {
-            dirty.add(&uid, source);
+        for (uid, source) in unserved.pods {
+            requested.add(&uid, source);
         }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.shared.dirty.lock().is_empty()
+        self.shared.requested.lock().is_empty()
     }
 
-    /// Resolves after a hint came. Cancel-safe.
+    /// Resolves after a request or an event came. Cancel-safe.
     pub(crate) async fn wait(&self) {
         self.shared.notify.notified().await;
     }
@@ -196,63 +197,63 @@ mod tests {
 
     #[test]
     fn a_storm_of_events_about_one_container_is_one_hint() {
-        let hints = RelistRequests::new(Cache::default());
-        hints.stir(event(Some("c"), None, false));
-        hints.stir(event(Some("c"), Some("a"), true));
+        let requests = RelistRequests::new(Cache::default());
+        requests.add_event(event(Some("c"), None, false));
+        requests.add_event(event(Some("c"), Some("a"), true));
         for _ in 0..10_000 {
-            hints.stir(event(Some("c"), Some("a"), false));
+            requests.add_event(event(Some("c"), Some("a"), false));
         }
-        let taken = hints.take_stirred();
-        let stir = &taken.objects["c"];
+        let taken = requests.take_event_hints();
+        let hint = &taken.objects["c"];
         assert_eq!((taken.objects.len(), taken.all), (1, false));
         assert_eq!(
-            (stir.pod.as_ref().map(PodUid::as_str), stir.reached),
+            (hint.pod.as_ref().map(PodUid::as_str), hint.reached),
             (Some("a"), Some(Reached::Gone))
         );
-        assert!(hints.take_stirred().is_empty());
+        assert!(requests.take_event_hints().is_empty());
     }
 
     #[test]
-    fn where_events_differ_about_the_pod_both_are_looked_at() {
-        let hints = RelistRequests::new(Cache::default());
-        hints.stir(event(Some("c"), Some("a"), true));
-        hints.stir(event(Some("c"), Some("b"), false));
-        let taken = hints.take_stirred();
+    fn where_events_differ_about_the_pod_both_are_relisted() {
+        let requests = RelistRequests::new(Cache::default());
+        requests.add_event(event(Some("c"), Some("a"), true));
+        requests.add_event(event(Some("c"), Some("b"), false));
+        let taken = requests.take_event_hints();
         assert_eq!(taken.objects["c"].pod, Some("a".into()));
         assert_eq!(taken.pods, HashSet::from(["b".into()]));
     }
 
     #[test]
     fn what_cannot_be_told_or_does_not_fit_is_everything() {
-        let hints = RelistRequests::new(Cache::default());
-        hints.stir(event(None, Some("a"), false));
-        assert!(!hints.take_stirred().all);
-        hints.stir(event(None, None, false));
-        assert!(hints.take_stirred().all);
+        let requests = RelistRequests::new(Cache::default());
+        requests.add_event(event(None, Some("a"), false));
+        assert!(!requests.take_event_hints().all);
+        requests.add_event(event(None, None, false));
+        assert!(requests.take_event_hints().all);
         for n in 0..2 * LIMIT {
-            hints.stir(event(Some(&format!("{n}")), None, false));
+            requests.add_event(event(Some(&format!("{n}")), None, false));
         }
-        let taken = hints.take_stirred();
+        let taken = requests.take_event_hints();
         assert_eq!((taken.objects.len(), taken.all), (LIMIT, true));
     }
 
     #[test]
-    fn looks_that_fail_again_and_again_do_not_make_the_set_grow() {
-        let hints = RelistRequests::new(Cache::default());
+    fn relists_that_fail_again_and_again_do_not_make_the_set_grow() {
+        let requests = RelistRequests::new(Cache::default());
         for round in 0..3 {
             for n in 0..LIMIT {
-                hints.pod(&PodUid::from(format!("{round}-{n}").as_str()), Source::OnDemand);
+                requests.pod(&PodUid::from(format!("{round}-{n}").as_str()), Source::OnDemand);
             }
-            let (taken, ()) = hints.take(|| ());
+            let (taken, ()) = requests.take(|| ());
             assert!(taken.pods.len() <= LIMIT);
             // More is asked for while the relist is in flight.
             for n in 0..LIMIT {
-                hints.pod(&PodUid::from(format!("{round}-late-{n}").as_str()), Source::OnDemand);
+                requests.pod(&PodUid::from(format!("{round}-late-{n}").as_str()), Source::OnDemand);
             }
-            hints.put_back(taken);
+            requests.put_back(taken);
         }
-        let (taken, ()) = hints.take(|| ());
+        let (taken, ()) = requests.take(|| ());
         assert_eq!(taken.pods.len(), LIMIT);
-        assert!(taken.all.is_some(), "what did not fit is looked at too");
+        assert!(taken.all.is_some(), "what did not fit is relisted too");
     }
 }

@@ -64,7 +64,7 @@ impl std::fmt::Display for Who {
 /// One reason for not being healthy.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Cause {
-    /// In which part of a look.
+    /// In which part of a relist.
     pub stage: Stage,
     /// What usually lies behind it.
     pub trouble: Trouble,

@@ -1,4 +1,4 @@
-//! The end of the generator, as health tells it: nothing is looked at any more, however fresh the last look is.
+//! The end of the generator, as health tells it: nothing is relisted any more, however fresh the last relist is.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Is the generator healthy, and if not, what is it waiting for?
 //!
-//! The rule is the kubelet's: a complete look within the threshold. Only [`Level::Unhealthy`] makes a node NotReady; a pod in
+//! The rule is the kubelet's: a complete relist within the threshold. Only [`Level::Unhealthy`] makes a node NotReady; a pod in
 //! quarantine makes the generator [`Level::Degraded`], which hurts nobody but that pod. Every level below healthy has a cause with names.
 
 mod cause;
@@ -58,8 +58,18 @@ pub enum Level {
     Healthy,
     /// Something is not seen; the node still works.
     Degraded,
-    /// No complete look within the threshold, or the generator has ended: nothing is known any more.
+    /// No complete relist within the threshold, or the generator has ended: nothing is known any more.
     Unhealthy,
+}
+
+impl std::fmt::Display for Level {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Healthy => "Healthy",
+            Self::Degraded => "Degraded",
+            Self::Unhealthy => "Unhealthy",
+        })
+    }
 }
 
 /// The health at one moment. Its JSON is that of the HTTP API.
@@ -78,7 +88,7 @@ pub struct Report {
     pub more_causes: usize,
     /// What may become a trouble, though it is none to us: list sizes, dead containers, slow calls.
     pub warnings: Vec<Warning>,
-    /// Seconds since the last complete look; none before the first.
+    /// Seconds since the last complete relist; none before the first.
     pub last_seen_seconds: Option<f64>,
     /// The threshold, in seconds.
     pub threshold_seconds: u64,
@@ -87,7 +97,7 @@ pub struct Report {
     /// Relists completed so far.
     #[serde(rename = "looks")]
     pub relists: u64,
-    /// What made no sense in the last complete look. Never a reason for not being healthy.
+    /// What made no sense in the last complete relist. Never a reason for not being healthy.
     pub odd_objects: Oddities,
 }
 
@@ -102,7 +112,7 @@ struct State {
     changes: u64,
     relists: u64,
     last_complete: Option<Instant>,
-    /// Looks that failed since the last complete one.
+    /// Relists that failed since the last complete one.
     failure: Option<ListFailure>,
     /// What does not answer, by pod and id.
     quarantine: BTreeMap<(PodUid, Arc<str>), Quarantined>,
@@ -115,14 +125,14 @@ struct State {
     hung_shims: BTreeMap<PodUid, HungShim>,
     /// Containers that do not change, and whose status hangs.
     stuck: StuckContainers,
-    /// What made no sense in the last complete look.
+    /// What made no sense in the last complete relist.
     odd: Oddities,
     /// How much there was in it.
     load: Load,
     mode: ModeReport,
     /// The event stream should be up and is not: why, and since when.
     stream_down: Option<(Arc<str>, Instant)>,
-    /// There will be no more looks.
+    /// There will be no more relists.
     ended: Option<Ended>,
     /// The event stream is up and keeps missing changes.
     stream_lossy: Option<Remembered>,
@@ -190,7 +200,7 @@ struct ListFailure {
     alone: bool,
 }
 
-/// A call by which the generator looks. Others share the table: a pull or a stop may take its minutes, a stream is meant to last.
+/// A call of the generator itself. Others share the table: a pull or a stop may take its minutes, a stream is meant to last.
 fn is_generator_rpc(rpc: Rpc) -> bool {
     matches!(
         rpc,
@@ -461,12 +471,12 @@ impl Health {
         }
     }
 
-    /// The moment after which the generator is unhealthy unless a look completes.
+    /// The moment after which the generator is unhealthy unless a relist completes.
     pub(crate) fn expires(&self) -> Option<Instant> {
         self.shared.lock().last_complete.map(|last| last + self.threshold)
     }
 
-    /// A full look is complete. Returns how long looks had failed before, and how often.
+    /// A full relist is complete. Returns how long relists had failed before, and how often.
     pub(crate) fn relist_complete(&self) -> Option<(Duration, u32)> {
         let mut state = self.shared.lock();
         state.relists += 1;
@@ -476,7 +486,7 @@ impl Health {
         failure.map(|failure| (failure.since.elapsed(), failure.attempts))
     }
 
-    /// A full look that `started` then failed; `alone`: the other list was answered. Returns whether it is the first to fail.
+    /// A full relist that `started` then failed; `alone`: the other list was answered. Returns whether it is the first to fail.
     pub(crate) fn relist_failed(&self, error: Error, alone: bool, started: Instant) -> bool {
         let mut state = self.shared.lock();
         if let Some(failure) = &mut state.failure {
@@ -509,7 +519,7 @@ impl Health {
         (state.mode, state.stream_down, state.stream_lossy) = (mode, down, lossy);
     }
 
-    /// How much there was in a complete look.
+    /// How much there was in a complete relist.
     pub(crate) fn load(&self, load: Load) {
         self.shared.lock().load = load;
     }
@@ -542,17 +552,17 @@ impl Health {
         advice(trouble, who, self.endpoint.as_deref())
     }
 
-    /// What a failed look usually means and what to type next.
+    /// What a failed relist usually means and what to type next.
     pub(crate) fn advice_on(&self, error: &Error, alone: bool) -> String {
         self.advice(of_list(error, alone), &Who::default())
     }
 
-    /// The last full look failed.
+    /// The last full relist failed.
     pub(crate) fn relists_fail(&self) -> bool {
         self.shared.lock().failure.is_some()
     }
 
-    /// Takes in what made no sense in a complete look. Returns whether that is news.
+    /// Takes in what made no sense in a complete relist. Returns whether that is news.
     pub(crate) fn odd(&self, odd: Oddities) -> bool {
         std::mem::replace(&mut self.shared.lock().odd, odd) != odd
     }
@@ -582,8 +592,8 @@ impl Health {
         self.shared.lock().changes
     }
 
-    /// When the oldest call by which the generator looks was sent.
-    pub(crate) fn oldest_relist(&self) -> Option<Instant> {
+    /// When the oldest call of the generator itself was sent.
+    pub(crate) fn oldest_call(&self) -> Option<Instant> {
         self.inflight.oldest(is_generator_rpc)
     }
 

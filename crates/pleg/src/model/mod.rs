@@ -170,6 +170,17 @@ impl ContainerState {
     }
 }
 
+impl fmt::Display for ContainerState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Created => "Created",
+            Self::Running => "Running",
+            Self::Exited => "Exited",
+            Self::Unknown => "Unknown",
+        })
+    }
+}
+
 /// Whether a sandbox can hold running containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum SandboxState {
@@ -187,6 +198,15 @@ impl SandboxState {
         } else {
             Self::NotReady
         }
+    }
+}
+
+impl fmt::Display for SandboxState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Ready => "Ready",
+            Self::NotReady => "NotReady",
+        })
     }
 }
 

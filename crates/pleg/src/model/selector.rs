@@ -16,7 +16,7 @@ pub struct LabelSelector(Vec<Requirement>);
 
 /// The text is no [`LabelSelector`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("cannot read {0:?}; expected a=b, a!=b, a in (b, c), a notin (b, c), a or !a, with commas between them")]
+#[error("cannot read {0}; expected a=b, a!=b, a in (b, c), a notin (b, c), a or !a, with commas between them")]
 pub struct BadSelector(String);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,7 +30,7 @@ enum Holds {
     Exists,
     Absent,
     In(Vec<String>),
-    /// Also true of pods that have no such label.
+    /// Also holds for pods without the label.
     NotIn(Vec<String>),
 }
 
@@ -72,7 +72,7 @@ impl LabelSelector {
     }
 }
 
-/// Where the first requirement ends: at a comma that is not between brackets.
+/// The end of the first requirement: a comma outside brackets.
 fn end_of_first(text: &str) -> Result<usize, BadSelector> {
     let mut inside = false;
     for (at, c) in text.char_indices() {
@@ -89,7 +89,7 @@ fn end_of_first(text: &str) -> Result<usize, BadSelector> {
 }
 
 fn wrong(text: &str) -> BadSelector {
-    BadSelector(text.to_owned())
+    BadSelector(pleg_cri::error::quoted(text))
 }
 
 impl Requirement {

@@ -8,7 +8,7 @@ use hashbrown::HashSet;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::generator::Suspects;
+use crate::generator::ProbeQueue;
 use crate::generator::requests::RelistRequests;
 use crate::health::Health;
 use crate::health::node_health::NodeHealth;
@@ -31,7 +31,7 @@ pub struct Pleg {
     pub(crate) readiness: Readiness,
     pub(crate) hints: RelistRequests,
     pub(crate) stops: Stops,
-    pub(crate) suspects: Suspects,
+    pub(crate) suspects: ProbeQueue,
     pub(crate) metrics: Metrics,
     pub(crate) recordings: mpsc::Sender<oneshot::Sender<Recording>>,
 }

@@ -104,6 +104,19 @@ pub enum State {
     NotReady,
 }
 
+impl std::fmt::Display for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Created => "Created",
+            Self::Running => "Running",
+            Self::Exited => "Exited",
+            Self::Unknown => "Unknown",
+            Self::Ready => "Ready",
+            Self::NotReady => "NotReady",
+        })
+    }
+}
+
 impl From<ContainerState> for State {
     fn from(state: ContainerState) -> Self {
         match state {

@@ -49,7 +49,8 @@ pub struct Records {
     by_uid: HashMap<PodUid, PodKey>,
     sandboxes: Table<SandboxState>,
     containers: Table<ContainerState>,
-    look: u32,
+    /// Counts relists, so that a pod is touched once in each.
+    relist: u32,
     /// Pods with news in the relist that is being taken in; reused.
     touched: Vec<PodKey>,
 }
@@ -95,7 +96,7 @@ impl Records {
 
     /// Takes in a relist. Returns the pods about which it brought news, and what was odd.
     pub fn observe(&mut self, snapshot: &mut Snapshot, coverage: Coverage) -> (Vec<PodKey>, Oddities) {
-        self.look = self.look.wrapping_add(1);
+        self.relist = self.relist.wrapping_add(1);
         let mut odd = snapshot.sandboxes.oddities();
         add(&mut odd, snapshot.containers.oddities());
         let mut seen_sandboxes = std::mem::take(&mut snapshot.sandboxes.seen);
@@ -158,9 +159,9 @@ impl Records {
 
     fn touch(&mut self, pod: PodKey) {
         if let Some(record) = self.pods.get_mut(pod.0 as usize).and_then(Option::as_mut)
-            && record.touched != self.look
+            && record.touched != self.relist
         {
-            record.touched = self.look;
+            record.touched = self.relist;
             self.touched.push(pod);
         }
     }
@@ -269,7 +270,7 @@ impl Records {
         let key = PodKey(slot);
         self.by_uid.insert(names.uid.clone(), key);
         // Not the relist's own number: the first touch has to count.
-        let touched = self.look.wrapping_sub(1);
+        let touched = self.relist.wrapping_sub(1);
         self.pods[slot as usize] = Some(Pod {
             names,
             sandboxes: Vec::new(),

@@ -1,4 +1,4 @@
-//! The records in the flight recorder's words: what looks have changed, what is not committed, and how everything stands.
+//! The records in the flight recorder's words: what relists have changed, what is not committed, and how everything stands.
 
 use std::sync::Arc;
 

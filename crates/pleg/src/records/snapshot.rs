@@ -1,5 +1,5 @@
 //! What the two lists said, in a form that costs nothing to keep: of what is as it was a bit, of the rest all text in one buffer,
-//! reused from look to look.
+//! reused from relist to relist.
 //!
 //! The lists are two answers, not one snapshot of the runtime. A container may come without its sandbox (its labels name the pod
 //! then), a sandbox without its containers. Neither is a death: a container is absent only from a complete list of containers.

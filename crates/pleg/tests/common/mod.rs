@@ -112,7 +112,7 @@ pub struct World {
     pub spun: bool,
     calls_at: Option<(tokio::time::Instant, usize)>,
     /// Full lists answered, with what they said.
-    pub looks: Vec<BTreeMap<String, PodView>>,
+    pub relists: Vec<BTreeMap<String, PodView>>,
     /// When each full list was asked for and answered.
     pub list_times: Vec<(tokio::time::Instant, tokio::time::Instant)>,
     pub filtered_lists: usize,
@@ -501,7 +501,7 @@ impl Runtime for Fake {
         }
         if *filter == ListFilter::All {
             let views = world.views();
-            world.looks.push(views);
+            world.relists.push(views);
             world.list_times.push((asked, tokio::time::Instant::now()));
         } else {
             world.filtered_lists += 1;
@@ -668,7 +668,7 @@ impl Rig {
         }
     }
 
-    /// Waits until everything done so far was looked at.
+    /// Waits until everything done so far was relisted.
     pub async fn seen(&self) {
         let token = self.pleg.cache().token();
         self.pleg.cache().synced(token, Duration::MAX).await.unwrap();

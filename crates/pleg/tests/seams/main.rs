@@ -1,4 +1,4 @@
-//! The seams between the stream, the generator and those who wait: what is told is looked at, what is asked for is answered, and
+//! The seams between the stream, the generator and those who wait: what is reported is relisted, what is asked for is answered, and
 //! nobody sleeps while there is something to do, in whatever order the threads run.
 //!
 //! The very files of the crate are compiled here, with the primitives of [`sync`] instead of those of `src/sync.rs`. That needs neither a
@@ -53,7 +53,7 @@ use std::task::{Context, Waker};
 
 use generator::requests::RelistRequests;
 use jiff::Timestamp;
-use link::{Link, State};
+use link::{Link, StreamState};
 use model::event::Source;
 use model::status::PodStatus;
 use model::{PodRef, PodUid};
@@ -87,7 +87,7 @@ fn version(entry: &PodEntry) -> u64 {
 struct Node {
     /// How often each pod has changed.
     runtime: Mutex<[u64; PODS]>,
-    hints: RelistRequests,
+    requests: RelistRequests,
     link: Link,
     cache: Cache,
     records: Mutex<Records>,
@@ -104,7 +104,7 @@ struct Records {
     committed: [u64; PODS],
     queue: VecDeque<(usize, Token)>,
     /// The state of the stream that was followed.
-    followed: Option<State>,
+    followed: Option<StreamState>,
     over: bool,
 }
 
@@ -113,8 +113,8 @@ impl Node {
         let cache = writer.reader();
         Self {
             runtime: Mutex::default(),
-            hints: RelistRequests::new(cache.clone()),
-            link: Link::new(State::Asking),
+            requests: RelistRequests::new(cache.clone()),
+            link: Link::new(StreamState::Asking),
             cache,
             records: Mutex::default(),
             work: Notify::new(),
@@ -145,9 +145,9 @@ impl Node {
     }
 
     /// As the task that reads the stream does.
-    fn turn(&self, state: State) {
+    fn turn(&self, state: StreamState) {
         if self.link.set(state) {
-            self.hints.wake();
+            self.requests.wake();
         }
     }
 
@@ -155,12 +155,12 @@ impl Node {
     /// when the generator says so.
     fn stream(&self) {
         let runtime = "sim".into();
-        self.turn(State::Up { runtime, splits: false });
+        self.turn(StreamState::Up { runtime, splits: false });
         let told = [(Some("c"), Some(0)), (None, Some(1)), (None, None), (Some("c"), None)];
         for (id, pod) in told {
             let changed = pod.unwrap_or(0);
             let version = self.change(changed);
-            self.hints.stir(RuntimeEvent {
+            self.requests.add_event(RuntimeEvent {
                 id: id.map(Into::into),
                 pod: pod.map(uid),
                 ..RuntimeEvent::default()
@@ -171,7 +171,7 @@ impl Node {
         }
         let all = *self.runtime.lock();
         self.until(|records| records.committed[0] >= all[0] && records.committed[1] >= all[1]);
-        let off = State::Off { reason: "lost".into() };
+        let off = StreamState::Off { reason: "lost".into() };
         self.turn(off.clone());
         block_on(self.link.back());
         self.until(|records| records.followed.as_ref() == Some(&off));
@@ -181,9 +181,9 @@ impl Node {
     fn call(&self, pod: usize, all: bool) {
         let version_then = self.change(pod);
         let token = if all {
-            self.hints.all(Source::OnDemand)
+            self.requests.all(Source::OnDemand)
         } else {
-            self.hints.pod(&uid(pod), Source::OnDemand)
+            self.requests.pod(&uid(pod), Source::OnDemand)
         };
         let uid = uid(pod);
         let newer = || self.cache.newer(&uid, token);
@@ -198,7 +198,7 @@ impl Node {
     /// Changes something and waits for an entry that shows it. The wait itself asks for nothing.
     fn wait_for(&self, pod: usize) {
         let version_then = self.change(pod);
-        self.hints.pod(&uid(pod), Source::OnDemand);
+        self.requests.pod(&uid(pod), Source::OnDemand);
         let shows = |entry: Option<&PodEntry>| entry.is_some_and(|entry| version(entry) >= version_then);
         let uid = uid(pod);
         let check = || self.cache.satisfied(&uid, &mut { shows });
@@ -208,7 +208,7 @@ impl Node {
 
     /// Begins to wait and gives up.
     fn give_up(&self, pod: usize) {
-        let token = self.hints.pod(&uid(pod), Source::OnDemand);
+        let token = self.requests.pod(&uid(pod), Source::OnDemand);
         let uid = uid(pod);
         let newer = || self.cache.newer(&uid, token);
         let waiting = self.cache.woken_until(Some(&uid), Some(token), newer);
@@ -216,36 +216,36 @@ impl Node {
         let _ = waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     }
 
-    /// Follows the stream, plans looks, lists, and hands over what is to be inspected. So many looks fail first.
+    /// Follows the stream, plans relists, lists, and hands over what is to be inspected. So many relists fail first.
     fn plan(&self, writer: &CacheWriter, mut failures: usize) {
         let (mut turn, mut wanted, mut everything) = (self.link.turns(), BTreeSet::new(), false);
         loop {
             let turns = self.link.turns();
             if std::mem::replace(&mut turn, turns) != turns {
                 let state = self.link.state();
-                if matches!(state, State::Off { .. }) {
+                if matches!(state, StreamState::Off { .. }) {
                     self.link.runtime_back();
                 }
                 self.records.lock().followed = Some(state);
                 self.moved.notify_waiters();
-                self.hints.all(Source::Relist);
+                self.requests.all(Source::Relist);
             }
-            let stirred = self.hints.take_stirred();
+            let stirred = self.requests.take_event_hints();
             everything |= stirred.all || stirred.objects.values().any(|stir| stir.pod.is_none());
             let pods = stirred.objects.into_values().filter_map(|stir| stir.pod);
             wanted.extend(pods.chain(stirred.pods));
-            if self.hints.is_empty() && wanted.is_empty() && !everything {
+            if self.requests.is_empty() && wanted.is_empty() && !everything {
                 if self.records.lock().over {
                     return;
                 }
-                block_on(self.hints.wait());
+                block_on(self.requests.wait());
                 continue;
             }
-            let (asked, token) = self.hints.take(|| writer.start_relist());
+            let (asked, token) = self.requests.take(|| writer.start_relist());
             let list = *self.runtime.lock();
             if failures > 0 {
                 failures -= 1;
-                self.hints.put_back(asked);
+                self.requests.put_back(asked);
                 continue;
             }
             let full = std::mem::take(&mut everything) || asked.all.is_some();
@@ -329,7 +329,7 @@ fn node(failures: usize) {
     }
     assert!(node.cache.waits().is_empty());
     node.records.lock().over = true;
-    node.hints.wake();
+    node.requests.wake();
     node.work.notify_one();
     for thread in generator {
         thread.join().unwrap();

@@ -81,7 +81,7 @@ fn text(replayed: &Replayed) -> String {
         None => format!("same {}", count(replayed.events, "event")),
         Some(difference) => different(difference, replayed.events),
     };
-    let _ = writeln!(text, ", from {} in {lasted}", count(replayed.relists, "look"));
+    let _ = writeln!(text, ", from {} in {lasted}", count(replayed.relists, "relist"));
     if replayed.not_compared > 0 {
         let _ = writeln!(
             text,

@@ -97,7 +97,7 @@ impl Show {
         let mut acts = stage.acts();
         let mut act = acts.next();
         self.say("", &stage.introduction()).await?;
-        if let Some(table) = &self.table {
+        if let Some(table) = &mut self.table {
             self.lines.line(table.head()).await?;
         }
         loop {
@@ -134,7 +134,7 @@ impl Show {
             }
             Item::Gap(gap) => serde_json::to_string(gap)?,
         };
-        let line = match &self.table {
+        let line = match &mut self.table {
             Some(table) => table.row(&serde_json::from_str(&line)?),
             None => line,
         };
@@ -164,7 +164,7 @@ impl Show {
                     format!(
                         "healthy{lasted}: {}, {}, {}",
                         count(pods, "pod"),
-                        count(report.relists, "look"),
+                        count(report.relists, "relist"),
                         count(self.summary.events(), "event")
                     ),
                 )

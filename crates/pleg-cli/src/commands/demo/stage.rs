@@ -54,7 +54,7 @@ impl Stage {
         std::fs::DirBuilder::new()
             .mode(0o700)
             .create(&dir)
-            .with_context(|| format!("cannot make the directory {}", dir.display()))?;
+            .with_context(|| format!("cannot create the directory {}", dir.display()))?;
         let dir = Dir(dir);
         let config = SimConfig {
             pods: args.pods,

@@ -69,7 +69,7 @@ impl Summary {
             lag_seconds_p50: at(50),
             lag_seconds_p99: at(99),
             lag_seconds_worst: at(100),
-            health: format!("{:?}", report.level),
+            health: report.level.to_string(),
             message: report.message.clone(),
             runtime_calls: calls.rpcs.iter().map(|(name, rpc)| (name.clone(), rpc.calls)).collect(),
             most_calls_in_flight: calls.total.most_in_flight,
@@ -97,7 +97,7 @@ pub(super) fn text(told: &Told) -> String {
         of(told.lag_seconds_p99),
         of(told.lag_seconds_worst)
     );
-    let _ = writeln!(text, "  looks    {} at {}", told.looks, count(told.pods, "pod"));
+    let _ = writeln!(text, "  relists  {} at {}", told.looks, count(told.pods, "pod"));
     let calls: Vec<_> = told.runtime_calls.iter().map(|(rpc, n)| format!("{rpc} {n}")).collect();
     let _ = writeln!(text, "  calls    at most {} at once:", told.most_calls_in_flight);
     for line in calls.chunks(3) {

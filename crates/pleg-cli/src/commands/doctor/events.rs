@@ -1,7 +1,7 @@
-//! Is the event stream alive? Asked only of runtimes that give every subscriber every event, and only if the user wants it.
+//! Checks the event stream: only of runtimes that send every event to every subscriber, and only with `--events`.
 //!
 //! Subscribing is not free even there: containerd 2 keeps up to five minutes of events for its next subscriber while it has none, and
-//! may lose a few when the last one leaves. Whoever is away for a moment would miss them. So it is not done unasked.
+//! may lose a few when the last one leaves, so a subscriber that reconnects would miss them.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::facts::{Events, Runtime};
 /// Subscribing and listening together: the first may take 1 s on a quiet node.
 pub(super) const TIME: Duration = Duration::from_secs(3);
 
-/// What the version tells: containerd has events from 1.7 on, and splits them before 2.0.
+/// What follows from the version: containerd has events since 1.7, and splits them among subscribers before 2.0.
 pub(super) fn by_version(runtime: &Runtime) -> Option<Events> {
     if !Quirks::of(&runtime.name, &runtime.version).splits_events {
         return None;
@@ -30,7 +30,7 @@ pub(super) fn by_version(runtime: &Runtime) -> Option<Events> {
     }
 }
 
-/// Listens, if that is wanted and takes nothing away from others.
+/// Subscribes, if requested and if that takes no events from other subscribers.
 pub(super) async fn listen(client: &Client, runtime: &Runtime, wanted: bool, room: bool) -> Events {
     match by_version(runtime) {
         Some(known) => return known,

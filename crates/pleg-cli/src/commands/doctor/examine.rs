@@ -1,5 +1,5 @@
-//! Asks the runtime, within a time. Makes only calls that read: `Version`, `Status`, `RuntimeConfig`, the lists, the statuses, and
-//! where it was asked for, a short subscription to events.
+//! Calls the runtime, within a budget of time. Makes only calls that read: `Version`, `Status`, `RuntimeConfig`, the lists, the statuses, and
+//! with `--events` a short subscription.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -16,13 +16,13 @@ use super::facts::{Answer, Condition, Facts, Object, Runtime, SHIM_ANSWERS, SLOW
 use super::{events, host, inventory, known};
 use crate::text::clean;
 
-/// Calls in flight: enough to be quick, few enough for a sick runtime.
+/// Maximum number of calls in flight: few enough for a runtime in trouble.
 const WIDTH: usize = 16;
-/// Statuses that are asked for one after the other, as a kubelet does, to learn what one takes.
+/// Status calls that are made one after the other, as a kubelet does, to measure the latency of one.
 const ALONE: usize = 16;
-/// No more time than this for those.
+/// Maximum time for those.
 const ALONE_FOR: Duration = Duration::from_secs(1);
-/// Lists that are faster than this are asked for again, for a better figure.
+/// Lists that are faster than this are repeated, for a better figure.
 const QUICK_LIST: Duration = Duration::from_millis(200);
 const MOST_LISTS: usize = 3;
 
@@ -42,7 +42,7 @@ pub(super) struct Plan {
     pub(super) daemon: Option<crate::address::DaemonAddress>,
 }
 
-/// What is being done, for those who wait.
+/// Progress, for the terminal.
 #[derive(Debug, Default)]
 pub(super) struct Progress(RefCell<String>);
 
@@ -56,7 +56,7 @@ impl Progress {
     }
 }
 
-/// Examines. An error only where there is no runtime to examine: no permission, no socket, no CRI.
+/// Examines the runtime. An error only if there is none to examine: no permission, no socket, no CRI.
 pub(super) async fn examine(plan: &Plan, progress: &Progress) -> anyhow::Result<Facts> {
     let until = Instant::now() + plan.budget;
     let mut facts = Facts {
@@ -68,7 +68,7 @@ pub(super) async fn examine(plan: &Plan, progress: &Progress) -> anyhow::Result<
     let first = Deadlines::default().connect.min(plan.budget / 4);
     let deadlines = Deadlines {
         list: plan.list,
-        // A slow runtime is not a stuck one: it gets more time for its first word. Statuses have theirs in `ask`.
+        // A slow runtime is not a stuck one, so the first call gets more time. Status calls have their deadline in `ask`.
         inspect: plan.inspect.max(first),
         connect: first,
         ..Deadlines::default()
@@ -104,7 +104,7 @@ pub(super) async fn examine(plan: &Plan, progress: &Progress) -> anyhow::Result<
     Ok(examination.facts)
 }
 
-/// What a failed connection says about the runtime; the error itself where there is no runtime to speak of.
+/// What a failed connection says about the runtime; the error itself if there is none.
 fn silence(error: ConnectError) -> Result<Silence, ConnectError> {
     match &error {
         ConnectError::Absent(_) | ConnectError::Refused(_) => Ok(Silence::Down(error.to_string())),
@@ -167,11 +167,11 @@ impl Examination<'_> {
         self.facts.samples.extend([version.0, status.0, config.0]);
     }
 
-    /// Both lists, at once; again if that is cheap. Never a second time behind one that hangs.
+    /// Both lists, in parallel; repeated if that is cheap, but never behind one that hangs.
     async fn list(&mut self) {
         let mut snapshot = Snapshot::default();
         for n in 0..MOST_LISTS {
-            // For the first there is time: nothing before it takes more than its share.
+            // There is always time for the first: earlier calls cannot exceed their share.
             if n > 0 && !self.room(self.plan.list) {
                 break;
             }
@@ -217,7 +217,7 @@ impl Examination<'_> {
                 self.client.list_containers(&filter, |item| containers.push(&item))
             ),
         );
-        // What was visited counts only if the call succeeded.
+        // The items count only if the call succeeded.
         if of_sandboxes.1.answer != Answer::Ok {
             snapshot.sandboxes.clear();
         }
@@ -238,7 +238,7 @@ impl Examination<'_> {
             .chain(&inventory.containers)
             .cloned()
             .collect();
-        // Who lives matters most, should time run out; pod by pod, so that the first few are of both kinds.
+        // Running objects first, in case time runs out; pod by pod, so that the first few are of both kinds.
         objects.sort_by_cached_key(|object| (!object.alive, object.pod.clone(), object.container.clone()));
         let mut waiting = objects.into_iter();
 
@@ -269,7 +269,7 @@ impl Examination<'_> {
         }
     }
 
-    /// The statuses of all of these, [`WIDTH`] at a time. Returns how many there was no time for.
+    /// The statuses of all of these, [`WIDTH`] at a time. Returns how many were skipped for lack of time.
     async fn ask_all(&mut self, objects: Vec<Arc<Object>>, deadline: Duration, until: Instant, verbose: bool) -> usize {
         let all = objects.len();
         let (client, progress) = (&self.client, self.progress);
@@ -291,7 +291,7 @@ impl Examination<'_> {
         all - asked
     }
 
-    /// What is not found may have gone meanwhile: only what is listed again is in trouble.
+    /// An object that is not found may have been removed in the meantime: only one that is listed again is in trouble.
     async fn confirm_not_found(&mut self) {
         let is_missing = |sample: &Sample| sample.answer == Answer::NotFound;
         if !self.facts.samples.iter().any(is_missing) {
@@ -338,9 +338,9 @@ impl Examination<'_> {
             .collect();
         ready.sort_by_key(|sandbox| !suspects.contains(&sandbox.id));
         let all = ready.len();
-        // Shims get their time whatever the statuses have.
+        // Shims get their share of time in any case.
         let deadline = self.plan.inspect.max(SHIM_ANSWERS);
-        // The events want their time too.
+        // Reserve time for the events.
         let until = self.until - if self.plan.events { events::TIME } else { Duration::ZERO };
         let missed = self.ask_all(ready, deadline, until, true).await;
         if missed > 0 {

@@ -1,4 +1,4 @@
-//! What an examination found, before anybody judges it.
+//! The facts that an examination found, before they are judged.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,9 +8,9 @@ use pleg::health::Oddities;
 use pleg::shim::Shim;
 use serde::Serialize;
 
-/// The largest list that a kubelet takes: its limit for any message.
+/// The largest list that a kubelet accepts: its limit for any message.
 pub(super) const KUBELET_LIMIT: usize = 16 << 20;
-/// A status that takes longer is worth a word.
+/// A status call that takes longer is reported.
 pub(super) const SLOW: Duration = Duration::from_secs(1);
 /// No answer to a verbose `PodSandboxStatus` within this is a hung shim: containerd itself waits 4 s for one, and 2 ms for others.
 pub(super) const SHIM_ANSWERS: Duration = Duration::from_secs(2);
@@ -19,9 +19,9 @@ pub(super) const SHIM_ANSWERS: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, Default)]
 pub(super) struct Facts {
     pub(super) endpoint: String,
-    /// None where the path cannot be looked at.
+    /// `None` if the path cannot be read.
     pub(super) socket: Option<Socket>,
-    /// None if the runtime did not answer at all; then [`Facts::silence`] says why.
+    /// `None` if the runtime did not answer at all; [`Facts::silence`] has the reason.
     pub(super) runtime: Option<Runtime>,
     pub(super) silence: Option<Silence>,
     pub(super) conditions: Vec<Condition>,
@@ -30,12 +30,12 @@ pub(super) struct Facts {
     pub(super) inventory: Inventory,
     /// Every call that was made.
     pub(super) samples: Vec<Sample>,
-    /// What one status takes when nobody else asks; none if there was nothing to ask about.
+    /// The latency of one status call without other load; `None` if there was no object.
     pub(super) alone: Option<Duration>,
-    /// The processes of shims that did not answer in time, by sandbox, where they were found.
+    /// The processes of shims that did not answer in time, by sandbox, if found.
     pub(super) shims: HashMap<String, Shim>,
     pub(super) events: Events,
-    /// What did not fit into the time, in words.
+    /// What was skipped for lack of time, as text.
     pub(super) left_out: Vec<String>,
 }
 
@@ -48,7 +48,7 @@ impl Facts {
         took.get(took.len() / 2).copied().unwrap_or_default()
     }
 
-    /// Half of the statuses are slow, and so is what is about no container at all: then no container is to blame.
+    /// Half of the status calls are slow, and so are calls about no container: then no container is to blame.
     pub(super) fn everything_is_slow(&self) -> bool {
         // A list that hangs is a lock.
         let is_list = |sample: &Sample| sample.rpc.starts_with("List") || sample.rpc.starts_with("Stream");
@@ -58,22 +58,22 @@ impl Facts {
     }
 }
 
-/// Why a runtime said nothing.
+/// Why a runtime did not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Silence {
-    /// Nobody listens, or it says that it is not up.
+    /// Nothing listens, or the runtime says that it is not up.
     Down(String),
-    /// It takes connections and does not answer.
+    /// It accepts connections and does not answer.
     Stuck(String),
 }
 
-/// The runtime's own words about itself.
+/// What the runtime says about itself.
 #[derive(Debug, Clone, Default, Serialize)]
 #[expect(clippy::struct_field_names, reason = "`RuntimeConfig` is the call's name")]
 pub(super) struct Runtime {
     pub(super) name: String,
     pub(super) version: String,
-    /// The version of CRI that we speak with it.
+    /// The CRI version in use.
     pub(super) api: String,
     /// Whether it has the streaming list calls; none if no list was answered.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -107,7 +107,7 @@ pub(super) struct Socket {
     pub(super) world_accessible: bool,
 }
 
-/// How one list went, the last time it was asked for.
+/// The result of one list call.
 #[derive(Debug, Clone, Default)]
 pub(super) struct List {
     pub(super) items: usize,
@@ -134,10 +134,10 @@ pub(super) enum Answer {
     Failed(String),
 }
 
-/// A container or sandbox, by the names people know it by.
+/// A container or sandbox, with the names that people use.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Object {
-    /// `namespace/name`; empty if it cannot be told.
+    /// `namespace/name`; empty if unknown.
     pub(super) pod: String,
     /// None for a sandbox.
     pub(super) container: Option<String>,
@@ -168,7 +168,7 @@ impl Sample {
     }
 }
 
-/// What the lists hold.
+/// The content of the lists.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Inventory {
     pub(super) pods: usize,
@@ -194,17 +194,17 @@ pub(super) struct DeadOf {
     pub(super) sandbox: String,
 }
 
-/// What is known of the event stream.
+/// What is known about the event stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) enum Events {
-    /// Nobody asked us to subscribe.
+    /// Not requested.
     #[default]
     NotTried,
-    /// This runtime hands each event to one subscriber: subscribing would take events away from the kubelet.
+    /// This runtime sends each event to one subscriber: subscribing would take events from the kubelet.
     Split,
     /// The runtime has none.
     Unimplemented,
-    /// It took the subscription, and sent this many events within this time.
+    /// The subscription succeeded, with this many events within this time.
     Open { events: usize, within: Duration },
     /// It refused or ended it.
     Failed(String),

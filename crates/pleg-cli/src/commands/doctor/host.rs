@@ -1,4 +1,4 @@
-//! What this machine tells without asking the runtime: its socket, and the processes of shims.
+//! What this machine shows without the runtime: its socket, and the processes of shims.
 
 use std::collections::HashMap;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -10,18 +10,18 @@ use tokio::time::timeout;
 
 use super::facts::Socket;
 
-/// Shims that are searched for.
+/// Maximum number of shims that are searched for.
 const MOST_SHIMS: usize = 20;
-/// The kernel waits for a lock of a process before it shows its arguments, and a hung one may hold that.
+/// Deadline of the search: the kernel takes a lock of a process to show its arguments, and a hung process may hold it.
 const PROC_ANSWERS: Duration = Duration::from_secs(2);
 
-/// Looks at the socket; none if there is none, or if we may not.
+/// Examines the socket; `None` if it does not exist or cannot be read.
 pub(super) fn socket(path: &Path) -> Option<Socket> {
     let meta = std::fs::metadata(path).ok()?;
     if !meta.file_type().is_socket() {
         return None;
     }
-    // To connect is to write, and every directory on the way has to let us pass.
+    // Connecting needs write permission, and search permission on every parent directory.
     let open = meta.mode() & 0o002 != 0;
     let reachable = || {
         let mut parents = path.ancestors().skip(1).filter(|parent| !parent.as_os_str().is_empty());
@@ -36,7 +36,7 @@ pub(super) fn socket(path: &Path) -> Option<Socket> {
     })
 }
 
-/// The shims of these sandboxes, as far as they are on this machine, to be seen, and found within this time.
+/// The shims of these sandboxes, if they are on this machine, visible, and found within the deadline.
 pub(super) async fn shims(mut sandboxes: Vec<String>, within: Duration) -> HashMap<String, Shim> {
     sandboxes.truncate(MOST_SHIMS);
     if sandboxes.is_empty() {
@@ -46,7 +46,7 @@ pub(super) async fn shims(mut sandboxes: Vec<String>, within: Duration) -> HashM
         let found = sandboxes.into_iter().filter_map(|id| Some((Shim::of(&id)?, id)));
         found.map(|(shim, id)| (id, shim)).collect()
     });
-    // A search that hangs is left to itself; the report does not wait for it.
+    // The report does not wait for a search that hangs.
     match timeout(PROC_ANSWERS.min(within), search).await {
         Ok(Ok(shims)) => shims,
         _ => HashMap::new(),

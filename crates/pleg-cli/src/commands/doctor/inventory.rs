@@ -1,4 +1,4 @@
-//! What the lists hold, by name: pods, containers, the dead, orphans, odd objects. Pure.
+//! The content of the lists: pods, containers, dead containers, orphans, odd objects. Pure.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use pleg::{ContainerState, SandboxState};
 
 use super::facts::{DeadOf, Inventory, Object};
 
-/// Takes stock. A list that was not answered has to be empty.
+/// Builds the inventory. A list that was not answered must be empty.
 pub(super) fn take(snapshot: &mut Snapshot) -> Inventory {
     let mut inventory = by_name(snapshot);
     let mut records = Records::default();
@@ -74,7 +74,7 @@ fn by_name(snapshot: &Snapshot) -> Inventory {
     inventory
         .dead_of
         .sort_by(|a, b| (b.dead, &a.pod).cmp(&(a.dead, &b.pod)));
-    // Lists come in any order; reports should not.
+    // Lists are in any order; reports are sorted.
     let key = |object: &Arc<Object>| {
         (
             !object.alive,
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(found.orphans.len(), 1);
         assert_eq!(found.orphans[0].id, "c5");
         assert_eq!((found.odd.duplicate_id, found.odd.container_without_pod), (1, 1));
-        // Who lives comes first.
+        // Running containers come first.
         let order: Vec<_> = found.containers.iter().map(|c| c.id.as_str()).collect();
         assert_eq!(order, ["c5", "c1", "c3", "c4", "c2"]);
     }

@@ -1,6 +1,6 @@
-//! From what was found to what is wrong: pure.
+//! Turns facts into findings: pure.
 //!
-//! One finding a trouble, with everything it was seen at; the gravest first.
+//! One finding per trouble, with every object it affects; the most severe first.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use super::finding::{Finding, Place, Severity, counted, mebibytes};
 use super::kubelet::{Kubelet, over_limit, rounded};
 use crate::text::count;
 
-/// From here on dead containers are worth a word: on the node, and in one pod.
+/// From this number on, dead containers are reported: on the node, and in one pod.
 const MANY_DEAD: usize = 1000;
 const MANY_DEAD_IN_A_POD: usize = 100;
-/// One status alone takes 1 ms on a runtime that is well.
+/// A single status call takes about 1 ms on a healthy runtime.
 const SLOW_ALONE: Duration = Duration::from_millis(100);
-/// A third of what a kubelet is allowed.
+/// A third of the kubelet's threshold.
 const LONG_RELIST: Duration = Duration::from_mins(1);
-/// From here on a list is near the limit.
+/// From this size on, a list is close to the limit.
 const NEAR_LIMIT: usize = KUBELET_LIMIT / 2;
 
-/// Judges.
+/// Judges the facts.
 pub(super) fn judge(facts: &Facts, kubelet: &Kubelet) -> Vec<Finding> {
     let mut judge = Judge {
         facts,
@@ -57,7 +57,7 @@ impl Judge<'_> {
         self.find_about(&first, severity, trouble, evidence, objects);
     }
 
-    /// The same, where the next step is not about the first of the places.
+    /// The same, with a next step that is not about the first object.
     fn find_about(
         &mut self,
         first: &Place,
@@ -163,7 +163,7 @@ impl Judge<'_> {
         }
     }
 
-    /// The list of containers hangs and that of sandboxes does not. Who holds the lock?
+    /// The list of containers hangs and the list of sandboxes does not: finds the object whose lock is held.
     fn locked(&mut self, after: Duration) {
         let hung = self.hung_shims();
         let stuck: Vec<_> = self.stuck().into_iter().filter(|place| place.id.is_some()).collect();
@@ -197,7 +197,7 @@ impl Judge<'_> {
             evidence = format!("{evidence}; {shims}, so the runtime waits for something else, such as storage");
         }
         self.find(Severity::Critical, Trouble::LockedContainer, evidence, culprits);
-        // The usual next step is to look at a shim.
+        // The usual next step is to examine a shim.
         if let (true, Some(finding)) = (shims_answer, self.findings.last_mut()) {
             finding.next = Trouble::StalledStorage.next(&About {
                 endpoint: Some(&self.facts.endpoint),
@@ -248,12 +248,12 @@ impl Judge<'_> {
                 hung.len(),
                 count(asked, "pod")
             );
-            // What hangs in these pods hangs for that reason.
+            // Calls for these pods hang for that reason.
             let pods: HashSet<&str> = hung.iter().map(|place| place.sandbox.as_str()).collect();
             stuck.retain(|place| !pods.contains(place.sandbox.as_str()));
             self.find(Severity::Critical, Trouble::HungShim, evidence, hung);
         }
-        // A lock was told with the list that hangs by it.
+        // A lock is already reported with the list that hangs.
         let locked = self
             .findings
             .iter()
@@ -304,13 +304,13 @@ impl Judge<'_> {
             return;
         }
         let evidence = format!("{} of {} status calls failed", refused.len(), plain.len());
-        // Where most are refused it is the runtime that needs a repair, not each of them.
+        // If most are refused, the runtime needs repair, not each object.
         let most = refused.len() > 2 && refused.len() > plain.len() / 2;
         let first = refused.first().filter(|_| !most).cloned().unwrap_or_default();
         self.find_about(&first, Severity::Critical, Trouble::NotInspectable, evidence, refused);
     }
 
-    /// What the node has too much of.
+    /// Excess: dead containers, orphans, large lists.
     fn stock(&mut self, kubelet: &Kubelet) {
         let inventory = &self.facts.inventory;
         let most = inventory.dead_of.first();
@@ -330,7 +330,7 @@ impl Judge<'_> {
                 ..Place::default()
             });
             let places: Vec<_> = places.collect();
-            // One pod's are removed alone; where many have them, all.
+            // Removal is suggested for one pod, or for all if many are affected.
             let first = places.first().filter(|_| most.dead > inventory.dead / 2).cloned();
             self.find_about(
                 &first.unwrap_or_default(),
@@ -359,7 +359,7 @@ impl Judge<'_> {
                 .collect();
             self.find(Severity::Warning, Trouble::OrphanContainers, evidence, places);
         }
-        // Orphans are told above, each by its id.
+        // Orphans are reported above, each by id.
         let odd = inventory
             .odd
             .counts()
@@ -415,7 +415,7 @@ impl Judge<'_> {
         })
     }
 
-    /// Statuses that came, but late.
+    /// Status calls that were answered late.
     fn slow(&self) -> Option<Vec<Place>> {
         let slow = self.places(|sample| {
             let late = sample.answer == Answer::Ok && sample.took >= SLOW;
@@ -424,7 +424,7 @@ impl Judge<'_> {
         (!slow.is_empty()).then_some(slow)
     }
 
-    /// Plain statuses of which `told` has something to tell.
+    /// Plain status calls for which `told` returns something.
     fn places(&self, told: impl Fn(&Sample) -> Option<String>) -> Vec<Place> {
         let plain = self.facts.samples.iter().filter(|sample| sample.is_plain_status());
         let told = plain.filter_map(|sample| Some(self.place(sample.object.as_ref()?, told(sample)?)));
@@ -433,7 +433,7 @@ impl Judge<'_> {
         places
     }
 
-    /// Sandboxes whose shim does not answer; where everything is slow that says nothing.
+    /// Sandboxes whose shim does not answer; empty if everything is slow.
     fn hung_shims(&self) -> Vec<Place> {
         let slow = self.facts.everything_is_slow();
         let is_hung = |sample: &&Sample| sample.verbose && sample.took >= SHIM_ANSWERS && !slow;

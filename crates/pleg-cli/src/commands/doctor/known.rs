@@ -1,4 +1,4 @@
-//! Which containers there are while the runtime does not list them: a daemon of ours may know.
+//! Container ids from a running daemon, for a runtime that does not list its containers.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use crate::args::default_socket;
 use crate::http::client::Daemon;
 use crate::wire;
 
-/// A daemon that is well answers at once.
+/// Deadline of the daemon; a healthy one answers at once.
 pub(super) const DAEMON_ANSWERS: Duration = Duration::from_secs(2);
 
-/// The containers a daemon knows: the named one, or the one at its usual place. None if no daemon answers. Ids of another runtime do
-/// no harm: this one will not find them.
+/// The containers that a daemon knows: the named one, or the one at the default address. `None` if no daemon answers. Ids of another
+/// runtime do no harm: this one does not find them.
 pub(super) async fn to_daemon(named: Option<&DaemonAddress>) -> Option<Vec<Object>> {
     let address = match named {
         Some(address) => address.clone(),

@@ -1,7 +1,7 @@
 //! What a stock kubelet would do with this runtime. Pure.
 //!
-//! Its look is serial: two lists, then for every pod that changed or failed the statuses of its sandboxes and containers one after
-//! the other, each for up to two minutes. After three minutes without a complete look the node is NotReady. No message may be larger
+//! Its relist is serial: two lists, then for every pod that changed or failed the statuses of its sandboxes and containers one after
+//! the other, each for up to two minutes. After three minutes without a complete relist the node is NotReady. No message may be larger
 //! than 16 MiB.
 
 use std::time::Duration;
@@ -12,16 +12,16 @@ use serde::Serialize;
 use super::facts::{Answer, Facts, KUBELET_LIMIT, List, SLOW, Sample, Silence};
 use crate::text::count;
 
-/// How long it waits for one call.
+/// Its deadline of one call.
 const CALL: Duration = Duration::from_mins(2);
 
-/// How a kubelet would fare.
+/// The verdict about a kubelet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Verdict {
     /// It works.
     Ready,
-    /// Its looks take so long that what happens on the node is seen late, by minutes.
+    /// Its relists take so long that changes are seen minutes late.
     Late,
     /// The node is NotReady, or will be.
     NotReady,
@@ -31,17 +31,17 @@ pub(super) enum Verdict {
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Kubelet {
     pub(super) verdict: Verdict,
-    /// In words.
+    /// As text.
     pub(super) says: String,
-    /// A look when nothing has changed; with what hangs in it. None if it never ends well.
+    /// Duration of a relist without changes, including calls that hang. `None` if it never completes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) look_seconds: Option<f64>,
-    /// A look when everything has changed, as after a restart of the kubelet.
+    /// Duration of a relist after everything has changed, as after a restart of the kubelet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) relist_all_seconds: Option<f64>,
     /// Status calls that hang now.
     pub(super) hanging_calls: usize,
-    /// So many more and the node is NotReady.
+    /// The number of further hanging calls that make the node NotReady.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) more_hangs_to_not_ready: Option<usize>,
 }
@@ -59,7 +59,7 @@ impl Kubelet {
     }
 }
 
-/// How many more calls have to hang until the threshold is passed.
+/// The number of further hanging calls that exceed the threshold.
 fn more_hangs(look: Duration) -> usize {
     let Some(room) = pleg::health::THRESHOLD.checked_sub(look) else {
         return 0;
@@ -112,7 +112,7 @@ pub(super) fn forecast(facts: &Facts) -> Kubelet {
 
     let lists = facts.sandboxes.took + facts.containers.took;
     let statuses = || facts.samples.iter().filter(|sample| sample.is_plain_status());
-    // Where everything is slow, what we gave up on would have been answered within a kubelet's patience.
+    // If everything is slow, calls that timed out here would have been answered within the kubelet's deadline.
     let slow = facts.everything_is_slow();
     let hangs = |sample: &&Sample| !slow && matches!(sample.answer, Answer::None(_));
     let hanging = statuses().filter(hangs).count();
@@ -172,7 +172,7 @@ fn millis(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1e3).round() / 1e3
 }
 
-/// Finer than this is not worth reading.
+/// Rounds for reading.
 pub(super) fn rounded(duration: Duration) -> String {
     let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     seconds(Duration::from_millis(match millis {
@@ -232,7 +232,7 @@ mod tests {
             "A relist takes 20ms; one that inspects every pod, as after a restart of the kubelet, takes 520ms; NotReady \
                  if 2 containers hang.",
         ),
-        // kubernetes/kubernetes#94829, and measured: looks of 120 s, health says fine.
+        // kubernetes/kubernetes#94829, and measured: relists of 120 s while health reports ok.
         (
             "one hangs",
             1,

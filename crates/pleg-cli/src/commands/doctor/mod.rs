@@ -1,10 +1,10 @@
-//! `pleg doctor`: what is wrong with this runtime, who is to blame, and what to type next.
+//! `pleg doctor`: what is wrong with this runtime, which object causes it, and what to type next.
 //!
 //! | part | job |
 //! |---|---|
-//! | `examine`, `ask`, `events`, `known`, `host` | ask the runtime and this machine, within a time; only reading |
-//! | `facts`, `inventory` | what was found |
-//! | `judge`, `finding`, `kubelet` | what that means: pure |
+//! | `examine`, `ask`, `events`, `known`, `host` | read-only calls to the runtime and this machine, within a budget |
+//! | `facts`, `inventory` | the result |
+//! | `judge`, `finding`, `kubelet` | what it means: pure |
 //! | `report`, `render` | what is printed |
 
 mod ask;
@@ -31,15 +31,15 @@ use crate::{connect, output, waiting};
 use examine::{Plan, Progress};
 use finding::Severity;
 
-/// A list that takes longer hangs: thousands of containers are listed within a second.
+/// Deadline of a list: thousands of containers are listed within a second.
 const LIST: Duration = Duration::from_secs(5);
-/// And a status: a container is inspected within milliseconds.
+/// Deadline of a status call: a container is inspected within milliseconds.
 const INSPECT: Duration = Duration::from_secs(2);
 
 pub(crate) async fn run(global: &Global, args: Doctor) -> anyhow::Result<ExitCode> {
     let start = Instant::now();
     let endpoint = connect::told_endpoint(global)?;
-    // Connecting, the first word, the lists: each gets a share, so that none uses up the time of all others.
+    // Connecting, the first answer and the lists each get a share, so that none uses up the whole budget.
     let most = args.budget / 4;
     let plan = Plan {
         endpoint,

@@ -12,22 +12,22 @@ use super::finding::{Finding, Severity};
 use super::kubelet::Kubelet;
 use crate::text::count;
 
-/// Pods with dead containers that are named.
+/// Maximum number of pods with dead containers that are named.
 const MOST_DEAD_OF: usize = 20;
 
-/// Everything that is told.
+/// The report.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     pub(super) endpoint: String,
-    /// The worst of the findings; none if there is none.
+    /// The highest severity of the findings; `None` without findings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) severity: Option<Severity>,
     pub(super) took_seconds: f64,
     pub(super) budget_seconds: f64,
-    /// What did not fit into the budget.
+    /// What was skipped for lack of time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) left_out: Vec<String>,
-    /// The gravest first.
+    /// The most severe first.
     pub(super) findings: Vec<Finding>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) runtime: Option<Runtime>,
@@ -48,16 +48,16 @@ pub(super) struct Report {
 #[derive(Debug, Serialize)]
 pub(super) struct EventsTold {
     pub(super) state: &'static str,
-    /// In words.
+    /// As text.
     pub(super) says: String,
 }
 
-/// What the lists hold.
+/// The content of the lists.
 #[derive(Debug, Serialize)]
 pub(super) struct Counts {
     pub(super) pods: usize,
     pub(super) sandboxes: usize,
-    /// None if the runtime does not list its containers.
+    /// `None` if the runtime does not list its containers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) containers: Option<usize>,
     pub(super) running: usize,
@@ -90,14 +90,14 @@ pub(super) struct CallStats {
     pub(super) p50_ms: f64,
     pub(super) p99_ms: f64,
     pub(super) worst_ms: f64,
-    /// Whose call was the worst.
+    /// The object of the slowest call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) worst_pod: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) worst_container: Option<String>,
 }
 
-/// Puts it together.
+/// Assembles the report.
 pub(super) fn report(
     facts: Facts,
     kubelet: Kubelet,
@@ -186,10 +186,10 @@ fn events_told(events: &Events, runtime: Option<&Runtime>) -> EventsTold {
     EventsTold { state, says }
 }
 
-/// Sums the calls up, by kind.
+/// Summarises the calls by kind.
 fn call_stats(samples: &[Sample]) -> Vec<CallStats> {
     let mut kinds: BTreeMap<(bool, &'static str), Vec<&Sample>> = BTreeMap::new();
-    // A call that the runtime does not have says nothing about its speed.
+    // An unimplemented call says nothing about latency.
     for sample in samples.iter().filter(|sample| sample.answer != Answer::Unimplemented) {
         kinds.entry((sample.verbose, sample.rpc)).or_default().push(sample);
     }

@@ -1,4 +1,4 @@
-//! `pleg node check`: what a node would refuse, before a file goes live.
+//! `pleg node check`: reports what a node would refuse, before a file is deployed.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -26,17 +26,17 @@ pub(super) struct CheckArgs {
     /// Manifests, or directories of manifests
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// The node's name: the end of the name of every pod [default: the name of this machine]
+    /// Node name, appended to the name of every pod [default: the host name]
     #[arg(long, value_name = "NAME")]
     node_name: Option<String>,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: PlainFormat,
 }
 
 pub(super) async fn run(args: CheckArgs) -> anyhow::Result<ExitCode> {
     let name = node_name(args.node_name.as_deref())?;
-    // Reading may take as long as a disk takes, and Ctrl-C has to be heard meanwhile.
+    // Reading may block on a slow disk, and Ctrl-C must still work.
     let checked = tokio::task::spawn_blocking(move || check(&args.files, &name)).await?;
     match args.output {
         PlainFormat::Table => output::print(&text(&checked))?,

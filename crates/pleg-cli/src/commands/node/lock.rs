@@ -1,7 +1,7 @@
-//! One `pleg node` of a name on a runtime.
+//! Ensures that only one `pleg node` of a name runs on a runtime.
 //!
-//! A node removes pods of its own name that its manifests do not have, so two of one name would each remove the other's. The lock is a
-//! file that is locked while its process lives: the kernel lets go of it whatever end that takes.
+//! A node removes pods with its label that its manifests do not define, so two nodes of one name would remove each other's pods. The lock
+//! is a locked file: the kernel releases it however the process ends.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -18,11 +18,11 @@ use tokio::time::Instant;
 
 use crate::args::default_socket;
 
-/// A process that was just killed may hold its lock for a moment more: a restart waits this long for it.
+/// A process that was just killed may hold its lock for a moment: a restart waits this long for it.
 const TAKEOVER: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The lock of a running node. Its file goes with this value.
+/// The lock of a running node. Its file is removed when this is dropped.
 #[derive(Debug)]
 pub(super) struct NodeLock {
     path: PathBuf,
@@ -47,7 +47,7 @@ impl NodeLock {
         }
     }
 
-    /// The lock, or who has it.
+    /// The lock, or its holder.
     fn try_take(path: &Path) -> std::io::Result<Result<Self, String>> {
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory)?;
@@ -68,7 +68,7 @@ impl NodeLock {
                 }
                 locked => locked?,
             }
-            // Whoever had it may have removed the file after we opened it: then ours is nobody's lock.
+            // The previous holder may have removed the file after we opened it; then our lock protects nothing.
             let same =
                 std::fs::metadata(path).is_ok_and(|there| file.metadata().is_ok_and(|ours| ours.ino() == there.ino()));
             if !same {
@@ -86,12 +86,12 @@ impl NodeLock {
 
 impl Drop for NodeLock {
     fn drop(&mut self) {
-        // Still locked, so it is ours to remove.
+        // Still locked, so no other process uses the file.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// Where locks are: the same for every node of a user, whatever its flags say.
+/// The directory of locks: the same for every node of a user, whatever its flags are.
 fn directory(state_file: &Path) -> PathBuf {
     let socket = default_socket();
     let runtime = socket.as_deref().and_then(Path::parent);
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(holder, format!("pid {}", std::process::id()));
         drop(first);
         assert!(!path.exists());
-        // A file that was left behind is no lock.
+        // A file that was left behind is not a lock.
         std::fs::write(&path, "4711\n").unwrap();
         assert!(NodeLock::try_take(&path).unwrap().is_ok());
     }

@@ -1,4 +1,4 @@
-//! `pleg node problems`: what is wrong with the manifests of a running node.
+//! `pleg node problems`: the problems of a running node's manifests.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -22,7 +22,7 @@ The exit code is 0 even if there are problems.")]
 pub(super) struct ProblemsArgs {
     #[command(flatten)]
     observe: Observe,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: TextFormat,
 }

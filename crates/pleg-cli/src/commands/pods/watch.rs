@@ -1,43 +1,240 @@
-//! `pleg pods -w`: a row for each pod that changes. Events say which pod to ask for again.
+//! `pleg pods -w`: a row for each pod that changes or goes. Events say which pod to ask for again.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use pleg::{Item, Overflow, PodUid, Start, Subscriber};
+use tokio::time::MissedTickBehavior;
 
-use super::choose::{Choosable, choose, is_named};
-use super::{find, names, print, style};
+use super::choose::{choose, is_named};
+use super::row::Row;
+use super::{names, style};
 use crate::args::{Global, ListFormat, Pods};
 use crate::connect::{self, Observed, Stay, read};
-use crate::http::client::Lines;
+use crate::http::follow::{DaemonEvents, refuses};
+use crate::local::Local;
 use crate::output;
+use crate::output::pod::Style;
+use crate::since::Since;
 use crate::wire::{Line, PodRef};
+use crate::{kube, wire};
+
+/// How often all pods are listed while that is needed.
+const LIST: Duration = Duration::from_secs(1);
+/// So often it is tried again whether a daemon that has started has inspected every pod.
+const PATIENCE: u32 = 10;
 
 pub(super) async fn follow(global: &Global, args: &Pods) -> anyhow::Result<()> {
     let observed = Observed::find(global, &args.observe, Stay::Long).await?;
     // First the events, then the pods, so that nothing falls between them.
-    let mut changes = Changes::start(&observed).await?;
-    let first = find(&observed, args).await?.chosen;
-    let mut rows = Rows::default();
-    rows.note(&first, args);
-    print_first(&first, args, &mut rows)?;
-    loop {
-        let Some(pod) = changes.next().await? else {
-            anyhow::bail!("the daemon stopped");
+    let changes = Changes::start(&observed).await?;
+    match list(&observed, args).await? {
+        connect::Pods::Runtime(pods) => Watch::<wire::Pod>::new(&observed, args).run(changes, pods).await,
+        connect::Pods::Node(pods) => Watch::<kube::Pod>::new(&observed, args).run(changes, pods).await,
+    }
+}
+
+/// The pods whose names are asked for.
+async fn list(observed: &Observed, args: &Pods) -> anyhow::Result<connect::Pods> {
+    observed
+        .pods(|namespace, name, _| is_named(args, namespace, name))
+        .await
+}
+
+/// What is printed, and what is due.
+struct Watch<'a, P> {
+    observed: &'a Observed,
+    args: &'a Pods,
+    printed: HashMap<String, Printed<P>>,
+    widths: Vec<usize>,
+    /// Something was missed, so that all pods have to be listed.
+    list_due: bool,
+    /// The daemon was gone, and its pods were listed so often since. Until it has completed a relist, a pod that it does not list may be
+    /// there all the same.
+    restarted: Option<u32>,
+}
+
+/// A pod's row comes again only if it says something new.
+struct Printed<P> {
+    said: String,
+    pod: P,
+    /// Lists in a row that did not have it.
+    missing: u32,
+}
+
+impl<'a, P: Row> Watch<'a, P> {
+    fn new(observed: &'a Observed, args: &'a Pods) -> Self {
+        Self {
+            observed,
+            args,
+            printed: HashMap::new(),
+            widths: Vec::new(),
+            list_due: false,
+            restarted: None,
+        }
+    }
+
+    async fn run(mut self, mut changes: Changes<'_>, mut first: Vec<P>) -> anyhow::Result<()> {
+        choose(&mut first, self.args);
+        for pod in &first {
+            self.is_news(pod);
+        }
+        let text = self.render(&first, style(self.args));
+        let below = if self.is_table() {
+            P::below(&first, Timestamp::now())
+        } else {
+            String::new()
         };
-        if !is_named(args, &pod.namespace, &pod.name) {
-            continue;
+        output::print(&(text + &below))?;
+        let mut tick = tokio::time::interval(LIST);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let due = tokio::select! {
+                change = changes.next() => match change? {
+                    // A list that is due says this too.
+                    Change::One(pod) if !self.list_due && is_named(self.args, &pod.namespace, &pod.name) => Some(pod),
+                    Change::One(_) => continue,
+                    Change::Many => {
+                        self.list_due = true;
+                        continue;
+                    }
+                    Change::Lost(why) => {
+                        self.reconnect(&mut changes, &why).await?;
+                        continue;
+                    }
+                },
+                _ = tick.tick(), if self.list_due || P::CHANGES_WITHOUT_EVENTS => None,
+            };
+            let answer = match &due {
+                Some(pod) => ask(self.observed, pod).await.map(Some),
+                None => self.list().await,
+            };
+            match (answer, due) {
+                (Ok(None), _) => {}
+                (Ok(Some(pods)), Some(pod)) => self.one(&pod, P::of(pods)?)?,
+                (Ok(Some(pods)), None) => self.all(P::of(pods)?)?,
+                (Err(error), _) if matches!(self.observed, Observed::Daemon(_)) && may_pass(&error) => {
+                    self.reconnect(&mut changes, &format!("{error:#}")).await?;
+                }
+                (Err(error), _) => return Err(error),
+            }
         }
-        let mut pods = ask(&observed, &pod).await?;
-        match &mut pods {
-            connect::Pods::Runtime(pods) => choose(pods, args),
-            connect::Pods::Node(pods) => choose(pods, args),
+    }
+
+    async fn reconnect(&mut self, changes: &mut Changes<'_>, why: &str) -> anyhow::Result<()> {
+        if let Changes::Daemon(events) = changes {
+            events.reconnect(why).await?;
         }
-        if pods.len() == 0 {
-            rows.printed.remove(&pod.uid);
+        (self.list_due, self.restarted) = (true, Some(0));
+        Ok(())
+    }
+
+    /// All pods; none if a daemon that has just started does not know them yet.
+    async fn list(&mut self) -> anyhow::Result<Option<connect::Pods>> {
+        let Some(tried) = self.restarted else {
+            return list(self.observed, self.args).await.map(Some);
+        };
+        if self.observed.health().await?.looks == 0 {
+            return Ok(None);
         }
-        rows.retain_changed(&mut pods, args);
-        print_more(&pods, args, &mut rows)?;
+        let pods = list(self.observed, self.args).await?;
+        if !is_inspected(&pods) && tried < PATIENCE {
+            self.restarted = Some(tried + 1);
+            return Ok(None);
+        }
+        self.restarted = None;
+        Ok(Some(pods))
+    }
+
+    /// Prints what is new of one pod, if the daemon or runtime has it.
+    fn one(&mut self, pod: &PodRef, found: Vec<P>) -> anyhow::Result<()> {
+        let gone = !P::CHANGES_WITHOUT_EVENTS && !found.iter().any(|found| found.names()[2] == pod.uid);
+        let gone = if gone { vec![pod.uid.clone()] } else { Vec::new() };
+        self.print_news(found, &gone)
+    }
+
+    /// Prints what is new of all pods.
+    fn all(&mut self, pods: Vec<P>) -> anyhow::Result<()> {
+        self.list_due = false;
+        let there: HashSet<&str> = pods.iter().map(|pod| pod.names()[2]).collect();
+        let mut gone = Vec::new();
+        for (uid, printed) in &mut self.printed {
+            if there.contains(uid.as_str()) {
+                printed.missing = 0;
+                continue;
+            }
+            printed.missing += 1;
+            if printed.missing >= P::LISTS_WITHOUT_IT {
+                gone.push(uid.clone());
+            }
+        }
+        self.print_news(pods, &gone)
+    }
+
+    /// Prints those of `pods` that say something new, and then the last rows of those that are gone.
+    fn print_news(&mut self, mut pods: Vec<P>, gone: &[String]) -> anyhow::Result<()> {
+        let all: Vec<String> = pods.iter().map(|pod| pod.names()[2].to_owned()).collect();
+        choose(&mut pods, self.args);
+        let chosen: HashSet<&str> = pods.iter().map(|pod| pod.names()[2]).collect();
+        // A pod that is not asked for any more has no last row, and is new when it is asked for again.
+        for uid in all.iter().filter(|uid| !chosen.contains(uid.as_str())) {
+            self.printed.remove(uid);
+        }
+        let mut rows: Vec<P> = pods.iter().filter(|pod| self.is_news(pod)).cloned().collect();
+        let gone = gone.iter().filter_map(|uid| self.printed.remove(uid));
+        let mut gone: Vec<P> = gone.map(|printed| printed.pod.removed()).collect();
+        gone.sort_by(|a, b| a.names().cmp(&b.names()));
+        rows.extend(gone);
+        let text = self.render(
+            &rows,
+            Style {
+                no_headers: true,
+                ..style(self.args)
+            },
+        );
+        output::print(&text)
+    }
+
+    fn is_news(&mut self, pod: &P) -> bool {
+        let [.., uid] = pod.names();
+        let said = match self.args.output {
+            ListFormat::Json => pod.said(),
+            _ => format!("{} {} {}", pod.state(), pod.restarts(), pod.ready()),
+        };
+        let printed = Printed {
+            said: said.clone(),
+            pod: pod.clone(),
+            missing: 0,
+        };
+        self.printed
+            .insert(uid.to_owned(), printed)
+            .is_none_or(|before| before.said != said)
+    }
+
+    fn is_table(&self) -> bool {
+        matches!(self.args.output, ListFormat::Table | ListFormat::Wide)
+    }
+
+    fn render(&mut self, pods: &[P], style: Style) -> String {
+        match self.args.output {
+            ListFormat::Json => pods.iter().map(|pod| pod.json() + "\n").collect(),
+            ListFormat::Name => names(pods),
+            _ => P::rows(pods, self.args, style, Timestamp::now()).render_under(&mut self.widths),
+        }
+    }
+}
+
+/// Whether the daemon may answer later what it has not answered now. What cannot be read now cannot be read later either.
+fn may_pass(error: &anyhow::Error) -> bool {
+    !refuses(error) && !error.chain().any(<dyn std::error::Error>::is::<serde_json::Error>)
+}
+
+/// Whether every pod was inspected, or cannot be. Before that its state is not what it will be in a moment.
+fn is_inspected(pods: &connect::Pods) -> bool {
+    match pods {
+        connect::Pods::Runtime(pods) => pods.iter().all(|pod| pod.inspected_at.is_some() || pod.error.is_some()),
+        connect::Pods::Node(_) => true,
     }
 }
 
@@ -57,128 +254,65 @@ async fn ask(observed: &Observed, pod: &PodRef) -> anyhow::Result<connect::Pods>
 }
 
 /// Which pods change.
-enum Changes {
-    Daemon(Lines),
-    Local(Subscriber),
+enum Changes<'a> {
+    Daemon(Box<DaemonEvents<'a>>),
+    Local { subscriber: Subscriber, local: &'a Local },
 }
 
-impl Changes {
-    async fn start(observed: &Observed) -> anyhow::Result<Self> {
+enum Change {
+    One(PodRef),
+    /// More than is worth asking for one by one, or nothing is known.
+    Many,
+    /// The daemon is gone, and why this is known.
+    Lost(String),
+}
+
+impl<'a> Changes<'a> {
+    async fn start(observed: &'a Observed) -> anyhow::Result<Self> {
         Ok(match observed {
             Observed::Daemon(daemon) => {
-                let query = [("follow", "true".to_owned()), ("since", "now".to_owned())];
-                Self::Daemon(daemon.lines("/api/v1/events", &query).await?)
+                let events = DaemonEvents::start(daemon, Vec::new(), Since::Now).await?;
+                Self::Daemon(Box::new(events))
             }
-            Observed::Runtime(local) => Self::Local(local.pleg.subscribe(Start::Now, Overflow::PodSync)),
+            Observed::Runtime(local) => Self::Local {
+                subscriber: local.pleg.subscribe(Start::Now, Overflow::PodSync),
+                local,
+            },
         })
     }
 
-    async fn next(&mut self) -> anyhow::Result<Option<PodRef>> {
+    /// Cancel-safe.
+    async fn next(&mut self) -> anyhow::Result<Change> {
         loop {
             match self {
-                Self::Daemon(lines) => {
-                    let Some(line) = lines.next().await? else {
-                        return Ok(None);
-                    };
-                    if let Ok(Line::Event(event)) = serde_json::from_str(&line)
-                        && let Some(pod) = event.pod
-                    {
-                        return Ok(Some(pod));
-                    }
-                }
-                Self::Local(subscriber) => match subscriber.next().await {
-                    None => return Ok(None),
+                Self::Daemon(events) => match events.read().await? {
+                    Err(why) => return Ok(Change::Lost(why)),
+                    Ok((_, Line::Event(event))) => match event.pod {
+                        // A daemon that has just started has these of every pod.
+                        Some(_) if event.initial => return Ok(Change::Many),
+                        Some(pod) => return Ok(Change::One(pod)),
+                        None => {}
+                    },
+                    Ok((_, Line::Gap(_))) => return Ok(Change::Many),
+                    Ok((_, Line::Heartbeat(_))) => {}
+                },
+                Self::Local { subscriber, local } => match subscriber.next().await {
+                    None => anyhow::bail!(
+                        "the generator of this command ended: {}",
+                        local.pleg.health().report().short()
+                    ),
                     Some(Item::Event(event)) => {
                         if let Some(pod) = &event.pod {
-                            return Ok(Some(PodRef {
+                            return Ok(Change::One(PodRef {
                                 uid: pod.uid.as_str().to_owned(),
                                 namespace: pod.namespace.as_ref().to_owned(),
                                 name: pod.name.as_ref().to_owned(),
                             }));
                         }
                     }
-                    Some(Item::Gap(_)) => {}
+                    Some(Item::Gap(_)) => return Ok(Change::Many),
                 },
             }
         }
     }
-}
-
-/// What was printed: a pod's row comes again only if it says something new.
-#[derive(Default)]
-struct Rows {
-    printed: HashMap<String, String>,
-    widths: Vec<usize>,
-}
-
-impl Rows {
-    fn note(&mut self, pods: &connect::Pods, args: &Pods) {
-        match pods {
-            connect::Pods::Runtime(pods) => pods.iter().for_each(|pod| _ = self.is_news(pod, args, said(pod))),
-            connect::Pods::Node(pods) => pods
-                .iter()
-                .for_each(|pod| _ = self.is_news(pod, args, pod.raw.to_string())),
-        }
-    }
-
-    fn retain_changed(&mut self, pods: &mut connect::Pods, args: &Pods) {
-        match pods {
-            connect::Pods::Runtime(pods) => pods.retain(|pod| self.is_news(pod, args, said(pod))),
-            connect::Pods::Node(pods) => pods.retain(|pod| self.is_news(pod, args, pod.raw.to_string())),
-        }
-    }
-
-    fn is_news<P: Choosable>(&mut self, pod: &P, args: &Pods, whole: String) -> bool {
-        let [.., uid] = pod.names();
-        let said = match args.output {
-            ListFormat::Json => whole,
-            _ => format!("{} {} {}", pod.state(), pod.restarts(), pod.ready()),
-        };
-        self.printed.insert(uid.to_owned(), said.clone()) != Some(said)
-    }
-}
-
-/// What a pod says, but for when it was asked.
-fn said(pod: &crate::wire::Pod) -> String {
-    let pod = crate::wire::Pod {
-        inspected_at: None,
-        ..pod.clone()
-    };
-    serde_json::to_string(&pod).unwrap_or_default()
-}
-
-fn print_first(pods: &connect::Pods, args: &Pods, rows: &mut Rows) -> anyhow::Result<()> {
-    match pods {
-        _ if matches!(args.output, ListFormat::Json | ListFormat::Name) => print_more(pods, args, rows),
-        connect::Pods::Runtime(pods) => {
-            let now = Timestamp::now();
-            let table = output::pod::rows(pods, style(args), now).render_under(&mut rows.widths);
-            output::print(&(table + &output::pod::troubles(pods, now)))
-        }
-        connect::Pods::Node(_) => print(pods, args),
-    }
-}
-
-fn print_more(pods: &connect::Pods, args: &Pods, rows: &mut Rows) -> anyhow::Result<()> {
-    let now = Timestamp::now();
-    let style = output::pod::Style {
-        no_headers: true,
-        ..style(args)
-    };
-    let text = match (pods, args.output) {
-        (connect::Pods::Runtime(pods), ListFormat::Json) => {
-            let lines: Result<Vec<_>, _> = pods.iter().map(serde_json::to_string).collect();
-            lines_of(lines?)
-        }
-        (connect::Pods::Node(pods), ListFormat::Json) => lines_of(pods.iter().map(|pod| pod.raw.to_string())),
-        (connect::Pods::Runtime(pods), ListFormat::Name) => names(pods),
-        (connect::Pods::Node(pods), ListFormat::Name) => names(pods),
-        (connect::Pods::Runtime(pods), _) => output::pod::rows(pods, style, now).render_under(&mut rows.widths),
-        (connect::Pods::Node(pods), _) => output::kube::table(pods, args.namespace.is_none(), style, now),
-    };
-    output::print(&text)
-}
-
-fn lines_of(lines: impl IntoIterator<Item = String>) -> String {
-    lines.into_iter().flat_map(|line| [line, "\n".to_owned()]).collect()
 }

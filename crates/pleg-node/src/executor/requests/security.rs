@@ -31,7 +31,10 @@ pub enum NotAllowed {
     )]
     Root(String),
     /// Nobody can tell.
-    #[error("container {0} has runAsNonRoot set and its image user {1:?} may be root: set runAsUser to a numeric UID")]
+    #[error(
+        "container {0} has runAsNonRoot set and its image user {user} may be root: set runAsUser to a numeric UID",
+        user = pleg_cri::error::quoted(.1)
+    )]
     Named(String, String),
 }
 

@@ -1,4 +1,4 @@
-//! Where events make the generator look: what they were about, what they claim, and what they do not report.
+//! What events make the generator do: what they were about, what they claim, and what they do not report.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ const MOST_BY_ID: usize = 32;
 
 /// What events want lists for.
 #[derive(Debug, Default)]
-pub(in crate::generator) struct ListRequests {
+pub(in crate::generator) struct HintedPods {
     pub(in crate::generator) all: bool,
     /// Pods, with the ids that should be found in them.
     pub(in crate::generator) pods: HashMap<PodUid, HashSet<Arc<str>>>,
 }
 
-impl ListRequests {
+impl HintedPods {
     pub(in crate::generator) fn is_empty(&self) -> bool {
         !self.all && self.pods.is_empty()
     }
@@ -50,75 +50,75 @@ impl ListRequests {
 }
 
 impl<R: Runtime> Generator<R> {
-    /// Looks at what the events were about, or notes that lists are wanted for it.
-    pub(super) fn sort_hints(&mut self) {
-        let stirred = self.hints.take_stirred();
-        if stirred.is_empty() {
+    /// Inspects what the events were about, or notes that lists are wanted for it.
+    pub(super) fn take_in_hints(&mut self) {
+        let hints = self.requests.take_event_hints();
+        if hints.is_empty() {
             return;
         }
         let now = Instant::now();
-        let evented = &mut self.evented;
-        evented.trust.reported();
-        if stirred.all {
-            evented.wanted.all = true;
-            evented.misses.hinted_all(now);
+        let stream = &mut self.stream;
+        stream.trust.reported();
+        if hints.all {
+            stream.hinted.all = true;
+            stream.misses.hinted_all(now);
         }
         let mut by_id: HashMap<PodKey, Vec<Arc<str>>> = HashMap::new();
-        for (id, stir) in stirred.objects {
+        for (id, hint) in hints.objects {
             let known = self.records.pod_of(&id);
             let uid = known.and_then(|key| self.records.pod(key)).map(|pod| pod.uid.clone());
             // The records know better: a container does not change its pod.
-            let (uid, deleted) = (uid.or(stir.pod), stir.reached == Some(Reached::Gone));
-            if let (Some(reached), Some(uid)) = (stir.reached, &uid) {
+            let (uid, deleted) = (uid.or(hint.pod), hint.reached == Some(Reached::Gone));
+            if let (Some(reached), Some(uid)) = (hint.reached, &uid) {
                 let (id, pod) = (Arc::clone(&id), uid.clone());
-                evented.ahead.claimed(Claim { id, pod, reached }, now);
+                stream.ahead.claimed(Claim { id, pod, reached }, now);
             }
             // What was never seen and is gone again is nobody's news; unless it is being listed, or was just told to be there, as
             // by runtimes that say so of what has only stopped.
-            let news = stir.seen || self.listing.is_some();
+            let news = hint.seen || self.lists.is_in_flight();
             match (known, uid) {
                 (Some(key), Some(uid)) => {
-                    evented.misses.hinted(&uid, now);
-                    if stir.reached != Some(Reached::Running) {
-                        evented.stopped.ended(&uid, now);
+                    stream.misses.hinted(&uid, now);
+                    if hint.reached != Some(Reached::Running) {
+                        stream.stopped.ended(&uid, now);
                     }
                     if deleted {
-                        evented.wanted.pods.entry(uid).or_default();
+                        stream.hinted.pods.entry(uid).or_default();
                     } else {
                         by_id.entry(key).or_default().push(id);
                     }
                 }
                 (_, Some(uid)) => {
-                    evented.misses.hinted(&uid, now);
+                    stream.misses.hinted(&uid, now);
                     if news {
-                        let ids = evented.wanted.pods.entry(uid).or_default();
+                        let ids = stream.hinted.pods.entry(uid).or_default();
                         // It need not be there.
                         ids.extend(Some(id).filter(|_| !deleted));
                     }
                 }
                 (_, None) => {
-                    evented.misses.hinted_all(now);
-                    evented.wanted.all |= news;
+                    stream.misses.hinted_all(now);
+                    stream.hinted.all |= news;
                 }
             }
         }
-        for uid in stirred.pods {
-            evented.misses.hinted(&uid, now);
-            evented.wanted.pods.entry(uid).or_default();
+        for uid in hints.pods {
+            stream.misses.hinted(&uid, now);
+            stream.hinted.pods.entry(uid).or_default();
         }
-        evented.wanted.bound();
-        self.relist_at_once(by_id);
+        stream.hinted.bound();
+        self.inspect_or_list(by_id);
     }
 
-    /// Looks again at what events have claimed and what is still not so.
+    /// Checks again what events have claimed and what is still not so.
     pub(super) fn check_claims(&mut self) {
         let now = Instant::now();
-        if self.evented.ahead.next().is_none_or(|at| now < at) {
+        if self.stream.ahead.next().is_none_or(|at| now < at) {
             return;
         }
         let records = &self.records;
         let open = self
-            .evented
+            .stream
             .ahead
             .due(now, |claim| records.has_reached(&claim.id, claim.reached));
         let mut by_id: HashMap<PodKey, Vec<Arc<str>>> = HashMap::new();
@@ -127,47 +127,47 @@ impl<R: Runtime> Generator<R> {
             let listed = claim.reached == Reached::Gone || self.records.is_sandbox(&claim.id);
             match self.records.pod_of(&claim.id) {
                 Some(key) if !listed => by_id.entry(key).or_default().push(claim.id),
-                Some(_) => _ = self.evented.wanted.pods.entry(claim.pod).or_default(),
+                Some(_) => _ = self.stream.hinted.pods.entry(claim.pod).or_default(),
                 None => {}
             }
         }
-        self.evented.wanted.bound();
-        self.relist_at_once(by_id);
+        self.stream.hinted.bound();
+        self.inspect_or_list(by_id);
     }
 
     /// Lists pods again that have stopped. While full relists are frequent those do it.
     pub(super) fn list_stopped_pods(&mut self) {
         let now = Instant::now();
-        if self.evented.stopped.next().is_none_or(|at| now < at) {
+        if self.stream.stopped.next().is_none_or(|at| now < at) {
             return;
         }
         let records = &self.records;
-        let stopped = self.evented.stopped.due(now, |uid| has_stopped(records, uid));
-        if self.evented.standing.is_connected() && self.evented.period.is_grown() {
+        let stopped = self.stream.stopped.due(now, |uid| has_stopped(records, uid));
+        if self.stream.standing.is_connected() && self.stream.period.is_grown() {
             for uid in stopped {
-                self.evented.wanted.pods.entry(uid).or_default();
+                self.stream.hinted.pods.entry(uid).or_default();
             }
-            self.evented.wanted.bound();
+            self.stream.hinted.bound();
         }
     }
 
     /// Asks for these objects by their ids; or lists everything, if they are many.
-    fn relist_at_once(&mut self, by_id: HashMap<PodKey, Vec<Arc<str>>>) {
+    fn inspect_or_list(&mut self, by_id: HashMap<PodKey, Vec<Arc<str>>>) {
         if by_id.is_empty() {
             return;
         }
-        if self.first {
-            self.evented.wanted.all = true;
+        if self.schedule.is_first() {
+            self.stream.hinted.all = true;
             return;
         }
         if by_id.len() > MOST_BY_ID {
             // So many pods are one full relist, and it still knows which of them events were about.
             let uids = by_id.keys().filter_map(|&key| self.records.pod(key));
             let pods = uids.map(|pod| (pod.uid.clone(), HashSet::new())).collect();
-            self.evented.wanted.put_back(ListRequests { all: false, pods });
+            self.stream.hinted.put_back(HintedPods { all: false, pods });
             return;
         }
-        let complete = self.cache.reader().complete();
+        let complete = self.publisher.complete();
         for (key, ids) in by_id {
             // A container that nobody has listed yet may be missing, so this vouches for nothing beyond the last complete relist.
             self.inspect_objects(key, ids, complete);
@@ -190,15 +190,15 @@ mod tests {
 
     #[test]
     fn what_lists_are_wanted_for_is_bounded() {
-        let mut wanted = ListRequests::default();
+        let mut wanted = HintedPods::default();
         for n in 0..10_000 {
             let pods = HashMap::from([(PodUid::from(format!("{n}").as_str()), HashSet::new())]);
-            wanted.put_back(ListRequests { all: false, pods });
+            wanted.put_back(HintedPods { all: false, pods });
         }
         assert!(wanted.all && wanted.pods.len() < 4097);
         let ids = (0..10_000).map(|n| format!("{n}").as_str().into()).collect();
-        let mut wanted = ListRequests::default();
-        wanted.put_back(ListRequests {
+        let mut wanted = HintedPods::default();
+        wanted.put_back(HintedPods {
             all: false,
             pods: HashMap::from([(PodUid::from("a"), ids)]),
         });

@@ -2,7 +2,7 @@
 //!
 //! An event is about an object. One that is in the records is asked for by its id, together with its pod: one round trip, whatever
 //! the size of the node (a filtered list goes through all containers in the runtime, and the answer still has to be inspected). What
-//! is not in the records, or is said to be gone, is looked for with lists: of its pod, where that is told, else of everything.
+//! is not in the records, or is said to be gone, is listed: with its pod, where that is known, else of everything.
 
 mod events;
 mod verify;
@@ -26,20 +26,14 @@ use crate::health::diagnosis::Trouble;
 use crate::model::event::Source;
 use crate::recorder::line::Turn;
 use crate::runtime::Runtime;
-pub(super) use events::ListRequests;
+pub(super) use events::HintedPods;
 use verify::Standing;
 
-/// Lists that events ask for take at most one part in so many of the time, however slow they are: a storm must not keep the runtime
-/// listing. What they wait for comes with the next full relist in any case.
-const SHARE: u32 = 4;
 /// A stream that reconnects within this time is not reported as down; nor is one whose runtime is gone, which is reported anyway.
-const UNTOLD: Duration = Duration::from_secs(5);
-/// How often the gauges follow what events bring.
-const COUNT: Duration = Duration::from_secs(1);
-
+const UNREPORTED: Duration = Duration::from_secs(5);
 /// What the generator knows of the runtime's events.
 #[derive(Debug)]
-pub(super) struct Evented {
+pub(super) struct EventStream {
     link: Link,
     /// The turn of the link that was last followed.
     turn: u64,
@@ -60,17 +54,10 @@ pub(super) struct Evented {
     /// Since when the stream is down, and whether that was logged.
     down: Option<(Instant, bool)>,
     /// What lists are wanted for.
-    pub(super) wanted: ListRequests,
-    /// No list on account of events before this.
-    not_before: Instant,
-    /// No list on account of callers' requests before this.
-    asked_not_before: Instant,
-    /// What the last full relist took, and the last lists of single pods.
-    full_took: Duration,
-    pods_took: Duration,
+    pub(super) hinted: HintedPods,
 }
 
-impl Evented {
+impl EventStream {
     pub(super) fn new(config: &Config) -> Self {
         let state = match config.evented.mode {
             Mode::Generic => StreamState::Off {
@@ -93,11 +80,7 @@ impl Evented {
             reason: Arc::default(),
             error: None,
             down: None,
-            wanted: ListRequests::default(),
-            not_before: Instant::now(),
-            asked_not_before: Instant::now(),
-            full_took: Duration::ZERO,
-            pods_took: Duration::ZERO,
+            hinted: HintedPods::default(),
         }
     }
 
@@ -106,31 +89,9 @@ impl Evented {
         self.link.runtime_back();
     }
 
-    /// Lists have answered, or failed: the next ones that events ask for wait their share. `requested`: callers asked for them, and
-    /// they were not due.
-    pub(super) fn listed(&mut self, took: Duration, full: bool, requested: bool) {
-        let now = Instant::now();
-        self.not_before = now + took * (SHARE - 1);
-        if full {
-            self.full_took = took;
-        } else {
-            self.pods_took = took;
-        }
-        if full && requested {
-            // A request is served at once, and requests without end leave the runtime as much time as they take from it.
-            self.asked_not_before = now + took;
-        }
-    }
-
-    /// One list of everything costs the runtime less than a list for each of so many pods.
-    pub(super) fn full_is_cheaper(&self, pods: usize) -> bool {
-        let pods = u32::try_from(pods).unwrap_or(u32::MAX);
-        pods > 1 && self.pods_took.saturating_mul(pods) > self.full_took
-    }
-
     /// When to report that the stream is down.
-    pub(super) fn tell_at(&self) -> Option<Instant> {
-        self.down.filter(|(_, told)| !told).map(|(since, _)| since + UNTOLD)
+    pub(super) fn report_down_at(&self) -> Option<Instant> {
+        self.down.filter(|(_, told)| !told).map(|(since, _)| since + UNREPORTED)
     }
 
     fn report(&self) -> ModeReport {
@@ -157,89 +118,62 @@ impl<R: Runtime> Generator<R> {
                 runtime: Arc::clone(&self.runtime),
                 mode,
                 exclusive_subscriber: self.config.evented.exclusive_subscriber,
-                hints: self.hints.clone(),
-                link: self.evented.link.clone(),
+                requests: self.requests.clone(),
+                link: self.stream.link.clone(),
                 metrics: self.metrics.clone(),
             };
             AbortOnDropHandle::new(tokio::spawn(stream.run()))
         })
     }
 
-    /// When the next full relist is due: after the pause. A `newer_than` waiter advances it, but never to less than one base period
-    /// after the last.
-    pub(super) fn full_at(&self) -> Instant {
-        let period = &self.evented.period;
-        let oldest = period.is_grown().then(|| self.cache.reader().oldest_wait()).flatten();
-        let generic = self.next_full.checked_sub(period.now().saturating_sub(period.least()));
-        match (oldest, generic) {
-            (Some(since), Some(generic)) => generic.max(since + period.least()).min(self.next_full),
-            _ => self.next_full,
-        }
-    }
-
-    /// When lists that events ask for may be sent.
-    pub(super) fn stirred_at(&self) -> Option<Instant> {
-        (!self.evented.wanted.is_empty()).then(|| self.evented.not_before.max(self.not_before))
-    }
-
-    /// When lists that callers ask for may be sent.
-    pub(super) fn asked_at(&self) -> Option<Instant> {
-        (!self.hints.is_empty()).then(|| self.evented.asked_not_before.max(self.not_before))
-    }
-
-    /// When the stream itself next needs attention: a suspicion becomes a miss, or something is to be looked at again.
+    /// When the stream itself next needs attention: an unreported change becomes a miss, or something is to be checked again.
     pub(super) fn stream_at(&self) -> Option<Instant> {
-        let evented = &self.evented;
-        let wakes = [evented.misses.next(), evented.ahead.next(), evented.stopped.next()];
+        let stream = &self.stream;
+        let wakes = [stream.misses.next(), stream.ahead.next(), stream.stopped.next()];
         wakes.into_iter().flatten().min()
-    }
-
-    /// When the gauges are to follow what looks at single pods brought.
-    pub(super) fn count_at(&self) -> Option<Instant> {
-        self.uncounted.then(|| self.counted + COUNT)
     }
 
     /// Whatever the stream has to say: whether it is up, what it was about, and what it failed to tell.
     pub(super) fn follow_stream(&mut self) {
-        let turns = self.evented.link.turns();
-        if std::mem::replace(&mut self.evented.turn, turns) != turns {
+        let turns = self.stream.link.turns();
+        if std::mem::replace(&mut self.stream.turn, turns) != turns {
             self.on_stream_state_change();
         }
-        self.tell_down();
-        self.sort_hints();
+        self.report_down();
+        self.take_in_hints();
         self.check_claims();
         self.list_stopped_pods();
         self.judge_misses();
         self.forget_misses();
-        if self.count_at().is_some_and(|at| Instant::now() >= at) {
-            self.count();
+        if self.census.next_wake().is_some_and(|at| Instant::now() >= at) {
+            self.census.count(&self.records, &self.metrics);
         }
     }
 
     fn on_stream_state_change(&mut self) {
-        let was_up = self.evented.standing.is_connected();
-        let state = self.evented.link.state();
+        let was_up = self.stream.standing.is_connected();
+        let state = self.stream.link.state();
         let trouble = match &state {
             StreamState::Down { error, since } => Some((Arc::clone(error), *since)),
             _ => None,
         };
-        self.evented.reason = match &state {
+        self.stream.reason = match &state {
             StreamState::Asking => "asking for the event stream".into(),
             StreamState::Off { reason } => Arc::clone(reason),
             StreamState::Up { runtime, .. } => format!("the event stream of {runtime} is up").into(),
             StreamState::Down { error, .. } => format!("the event stream is down: {error}").into(),
         };
-        self.evented.standing = Standing::of(&state);
-        self.evented.misses.forgive();
-        let reason = Arc::clone(&self.evented.reason);
+        self.stream.standing = Standing::of(&state);
+        self.stream.misses.forgive();
+        let reason = Arc::clone(&self.stream.reason);
         match &state {
             StreamState::Up { runtime, splits } => {
-                if let Some((since, true)) = self.evented.down.take() {
+                if let Some((since, true)) = self.stream.down.take() {
                     tracing::info!("the event stream is up again after {}", seconds(since.elapsed()));
                 } else {
                     tracing::debug!("subscribed to the events of {runtime}");
                 }
-                if *splits && !self.evented.config.exclusive_subscriber {
+                if *splits && !self.stream.config.exclusive_subscriber {
                     tracing::warn!(
                         "{runtime} sends each event to one subscriber only: a kubelet that subscribes too does not get the events \
                          that pleg receives, and the reverse. --mode generic does not subscribe"
@@ -248,10 +182,10 @@ impl<R: Runtime> Generator<R> {
                 self.trust_connected(runtime);
                 self.recorder.transition(Turn::Evented, None, Some(&reason), None);
                 // Subscribed: relist now. Earlier changes are found, later ones have events.
-                self.hints.all(Source::Relist);
+                self.requests.all(Source::Relist);
             }
             StreamState::Off { reason } => {
-                self.evented.down = None;
+                self.stream.down = None;
                 // It was configured, so there is nothing to report.
                 if self.config.evented.mode != Mode::Generic {
                     tracing::info!("relisting every {}: {reason}", seconds(self.config.period));
@@ -259,42 +193,42 @@ impl<R: Runtime> Generator<R> {
                 self.recorder.transition(Turn::Generic, None, Some(reason), None);
             }
             StreamState::Down { since, .. } => {
-                self.evented.down.get_or_insert((*since, false));
+                self.stream.down.get_or_insert((*since, false));
                 if was_up {
                     self.recorder.transition(Turn::Generic, None, Some(&reason), None);
                     // What happened meanwhile has no event.
-                    self.hints.all(Source::Relist);
+                    self.requests.all(Source::Relist);
                 }
             }
             StreamState::Asking => {}
         }
-        self.evented.error = trouble;
+        self.stream.error = trouble;
         self.reset_period("the stream changed");
-        self.tell_mode();
+        self.report_mode();
     }
 
-    fn tell_down(&mut self) {
-        if self.evented.tell_at().is_none_or(|at| Instant::now() < at) || self.health.relists_fail() {
+    fn report_down(&mut self) {
+        if self.stream.report_down_at().is_none_or(|at| Instant::now() < at) || self.health.relists_fail() {
             return;
         }
-        let Some((_, told)) = &mut self.evented.down else {
+        let Some((_, told)) = &mut self.stream.down else {
             return;
         };
         *told = true;
         let advice = self.health.advice(Trouble::StreamDown, &Who::default());
-        tracing::warn!(relist_every = %seconds(self.config.period), "{}", self.evented.reason);
+        tracing::warn!(relist_every = %seconds(self.config.period), "{}", self.stream.reason);
         tracing::debug!("{advice}");
     }
 
-    fn tell_mode(&self) {
-        let report = self.evented.report();
+    fn report_mode(&self) {
+        let report = self.stream.report();
         self.metrics.mode(&report);
         // Without a stream, its misses do not matter.
         let lossy = self
-            .evented
+            .stream
             .trust
             .lossy()
-            .filter(|_| self.evented.standing.is_connected());
-        self.health.stream(report, self.evented.error.clone(), lossy.copied());
+            .filter(|_| self.stream.standing.is_connected());
+        self.health.stream(report, self.stream.error.clone(), lossy.copied());
     }
 }

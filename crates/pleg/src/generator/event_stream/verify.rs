@@ -7,9 +7,9 @@ use pleg_cri::error::seconds;
 use tokio::time::Instant;
 
 use super::super::Generator;
-use super::ListRequests;
+use super::HintedPods;
 use crate::evented::StreamState;
-use crate::evented::misses::Suspicion;
+use crate::evented::misses::UnreportedChange;
 use crate::evented::trust::{LOSSY_PERIOD, MEMORY, Trust};
 use crate::health::Who;
 use crate::health::diagnosis::Trouble;
@@ -24,7 +24,7 @@ pub(super) enum Standing {
     /// There is no stream.
     Disconnected,
     /// Connected. No full relist has begun since: what the next one finds may have happened before.
-    Connected,
+    Unverified,
     /// Connected, and a full relist has begun since.
     Verifying,
     /// That relist is complete: whatever the next ones find should have been reported.
@@ -34,7 +34,7 @@ pub(super) enum Standing {
 impl Standing {
     pub(super) fn of(state: &StreamState) -> Self {
         match state {
-            StreamState::Up { .. } => Self::Connected,
+            StreamState::Up { .. } => Self::Unverified,
             StreamState::Asking | StreamState::Off { .. } | StreamState::Down { .. } => Self::Disconnected,
         }
     }
@@ -44,7 +44,7 @@ impl Standing {
     }
 
     fn relist_begins(&mut self) {
-        if *self == Self::Connected {
+        if *self == Self::Unverified {
             *self = Self::Verifying;
         }
     }
@@ -57,37 +57,41 @@ impl Standing {
 }
 
 impl<R: Runtime> Generator<R> {
-    /// A full relist found news about these pods, and events asked for `told` of them. Suspects the others that the stream should have
+    /// A full relist found news about these pods, and events asked for `told` of them. ProbeQueue the others that the stream should have
     /// reported.
-    pub(in crate::generator) fn verify(&mut self, touched: &[PodKey], told: &ListRequests) {
+    pub(in crate::generator) fn verify(&mut self, touched: &[PodKey], told: &HintedPods) {
         let now = Instant::now();
-        self.evented.misses.forget_old(now);
-        if self.evented.standing != Standing::Verified || told.all {
+        self.stream.misses.forget_old(now);
+        if self.stream.standing != Standing::Verified || told.all {
             return;
         }
         for &key in touched {
             let Some(uid) = self.records.pod(key).map(|pod| pod.uid.clone()) else {
                 continue;
             };
-            if self.is_told(key, told) || self.is_stirred(key) || self.evented.misses.is_hinted(&uid, now) {
+            if self.is_told(key, told)
+                || self.inspections.is_hinted(key)
+                || self.quarantine.is_hinted(key)
+                || self.stream.misses.is_hinted(&uid, now)
+            {
                 continue;
             }
-            let mut suspicion = Suspicion::new(now);
+            let mut change = UnreportedChange::new(now);
             for (id, before, after) in self.records.uncommitted(key) {
                 match (before, after) {
                     // A sandbox is listed before it is ready where its network takes its time; and no runtime promises an event for
                     // the removal of what has ended.
                     (None, Some(State::NotReady)) | (Some(State::Exited | State::NotReady), None) => {}
-                    (None | Some(State::Created), Some(State::Exited)) => suspicion.unstarted.push(id.into()),
-                    _ => suspicion.other = true,
+                    (None | Some(State::Created), Some(State::Exited)) => change.unstarted.push(id.into()),
+                    _ => change.other = true,
                 }
             }
-            self.evented.misses.suspect(&uid, suspicion);
+            self.stream.misses.unreported(&uid, change);
         }
     }
 
     /// Events asked for a relist of this pod.
-    pub(in crate::generator) fn is_told(&self, key: PodKey, told: &ListRequests) -> bool {
+    pub(in crate::generator) fn is_told(&self, key: PodKey, told: &HintedPods) -> bool {
         self.records
             .pod(key)
             .is_some_and(|pod| told.pods.contains_key(&pod.uid))
@@ -96,19 +100,19 @@ impl<R: Runtime> Generator<R> {
     /// Counts changes that the stream had time to report, and did not.
     pub(super) fn judge_misses(&mut self) {
         let now = Instant::now();
-        if self.evented.misses.next().is_none_or(|at| now < at) {
+        if self.stream.misses.next().is_none_or(|at| now < at) {
             return;
         }
-        let cache = self.cache.reader();
+        let cache = self.publisher.cache.reader();
         let mut missed: Vec<PodUid> = Vec::new();
-        for (uid, suspicion) in self.evented.misses.certain(now) {
+        for (uid, change) in self.stream.misses.certain(now) {
             let failed_start = |id| {
                 let entry = cache.get(&uid)?;
                 let status = entry.status.by_id().get(id).copied()?.clone();
                 Some(status.exit_code == Some(128) && &*status.reason == "StartError")
             };
-            let explained = suspicion.unstarted.iter().all(|id| failed_start(id).unwrap_or(false));
-            if suspicion.other || !explained {
+            let explained = change.unstarted.iter().all(|id| failed_start(id).unwrap_or(false));
+            if change.other || !explained {
                 missed.push(uid);
             }
         }
@@ -128,8 +132,8 @@ impl<R: Runtime> Generator<R> {
         };
         self.recorder.transition(Turn::Missed, pod, Some(&text), None);
         let changes = missed.len() as u64;
-        let becomes_lossy = self.evented.trust.missed(changes, now);
-        match self.evented.trust.lossy() {
+        let becomes_lossy = self.stream.trust.missed(changes, now);
+        match self.stream.trust.lossy() {
             Some(remembered) if becomes_lossy => {
                 let advice = self.health.advice(Trouble::LossyStream, &Who::default());
                 tracing::warn!(
@@ -143,72 +147,73 @@ impl<R: Runtime> Generator<R> {
             Some(_) => tracing::debug!("{text}"),
             None => tracing::warn!("{text}; relisting every {} again", seconds(self.config.period)),
         }
-        self.evented.missed += changes;
+        self.stream.missed += changes;
         self.metrics.missed_changes(changes);
         self.reset_period("a change was missed");
-        self.tell_mode();
+        self.report_mode();
     }
 
     /// Forgets misses that were long ago on a stream that has reported all since.
     pub(super) fn forget_misses(&mut self) {
-        if !self.evented.standing.is_connected() {
+        if !self.stream.standing.is_connected() {
             return;
         }
-        if let Some(remembered) = self.evented.trust.forget(Instant::now()) {
+        if let Some(remembered) = self.stream.trust.forget(Instant::now()) {
             let lasted = seconds(Duration::from_secs(remembered.since.elapsed().as_secs()));
             tracing::info!(
                 "the event stream has reported every change for {}: no longer lossy, after {lasted} and {} missed changes",
                 seconds(MEMORY),
                 remembered.changes
             );
-            self.tell_mode();
+            self.report_mode();
         }
     }
 
     /// The stream of that runtime is connected. Misses of the same runtime are remembered; another one starts with none.
     pub(super) fn trust_connected(&mut self, runtime: &Arc<str>) {
-        let evented = &mut self.evented;
-        if evented
+        let stream = &mut self.stream;
+        if stream
             .runtime
             .replace(Arc::clone(runtime))
             .is_some_and(|before| before != *runtime)
         {
-            if evented.trust.lossy().is_some() {
+            if stream.trust.lossy().is_some() {
                 tracing::info!("{runtime} replaced the runtime whose event stream was lossy");
             }
-            evented.trust = Trust::Full;
+            stream.trust = Trust::Full;
         }
-        evented.trust.connected(Instant::now());
+        stream.trust.connected(Instant::now());
     }
 
     /// A full relist begins.
     pub(in crate::generator) fn full_relist_begins(&mut self) {
-        self.evented.standing.relist_begins();
+        self.stream.standing.relist_begins();
     }
 
     /// A full relist is complete; it was `due`, not asked for. Returns the pause before the next.
     pub(in crate::generator) fn pause(&mut self, due: bool) -> Duration {
-        let evented = &mut self.evented;
-        let proven = evented.standing == Standing::Verified && evented.misses.is_clear();
-        evented.standing.relist_completes();
-        if proven && due && evented.period.clean(&evented.trust) {
+        let stream = &mut self.stream;
+        let proven = stream.standing == Standing::Verified && stream.misses.is_clear();
+        stream.standing.relist_completes();
+        if proven && due && stream.period.clean(&stream.trust) {
             self.period_changed("the stream proves itself");
         }
-        self.evented.period.now()
+        self.stream.period.now()
     }
 
     /// Full relists come as often as in generic mode again.
     pub(in crate::generator) fn reset_period(&mut self, why: &str) {
-        if self.evented.period.reset() {
-            self.next_full = self.next_full.min(Instant::now() + self.evented.period.now());
+        if self.stream.period.reset() {
+            self.schedule
+                .advance_next_full(Instant::now() + self.stream.period.now());
             self.period_changed(why);
         }
     }
 
     fn period_changed(&mut self, why: &str) {
-        let text = format!("a full relist every {}: {why}", seconds(self.evented.period.now()));
+        let text = format!("a full relist every {}: {why}", seconds(self.stream.period.now()));
         tracing::debug!("{text}");
         self.recorder.transition(Turn::Period, None, Some(&text), None);
-        self.tell_mode();
+        self.report_mode();
     }
 }

@@ -18,13 +18,14 @@ const SAMPLES: u32 = 5;
 pub(super) struct Isolated {
     /// When the next sample is due.
     due: Instant,
-    state: State,
+    timing: Timing,
     /// What the last calls took.
     took: VecDeque<Duration>,
 }
 
+/// Whether a probe is timed.
 #[derive(Debug)]
-enum State {
+enum Timing {
     /// No probe is timed, or the one that was has been disturbed.
     Idle,
     /// The one probe in flight is, and nothing has disturbed it.
@@ -35,7 +36,7 @@ impl Isolated {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             due: now,
-            state: State::Idle,
+            timing: Timing::Idle,
             took: VecDeque::new(),
         }
     }
@@ -48,30 +49,30 @@ impl Isolated {
 
     /// A probe is timed.
     pub(super) fn is_under_way(&self) -> bool {
-        matches!(self.state, State::Alone { .. })
+        matches!(self.timing, Timing::Alone { .. })
     }
 
     /// To be asked in every turn of the generator, once it has sent whatever it sends: so nothing is in flight without being seen here.
     /// Returns until when no other probe is to be started: while one is timed, or while those in flight end so that one can be. Both
     /// only as long as a call usually takes at most; a hung one holds up nobody.
     pub(super) fn holds(&mut self, now: Instant, probes: usize, others: bool, config: ProbeConfig) -> Option<Instant> {
-        let until = match &self.state {
-            State::Alone { alone, .. } if others => {
+        let until = match &self.timing {
+            Timing::Alone { alone, .. } if others => {
                 alone.store(false, Ordering::Relaxed);
-                self.state = State::Idle;
+                self.timing = Timing::Idle;
                 return None;
             }
-            State::Alone { since, .. } => *since + config.slow,
-            State::Idle if probes > 0 && now >= self.due => self.due + config.slow,
-            State::Idle => return None,
+            Timing::Alone { since, .. } => *since + config.slow,
+            Timing::Idle if probes > 0 && now >= self.due => self.due + config.slow,
+            Timing::Idle => return None,
         };
         if now < until {
             return Some(until);
         }
-        if let State::Alone { alone, .. } = &self.state {
+        if let Timing::Alone { alone, .. } = &self.timing {
             alone.store(false, Ordering::Relaxed);
         }
-        (self.state, self.due) = (State::Idle, now + config.round / SAMPLES);
+        (self.timing, self.due) = (Timing::Idle, now + config.round / SAMPLES);
         None
     }
 
@@ -83,7 +84,7 @@ impl Isolated {
         }
         self.due = now + config.round / SAMPLES;
         let alone = Arc::new(AtomicBool::new(true));
-        self.state = State::Alone {
+        self.timing = Timing::Alone {
             since: now,
             alone: Arc::clone(&alone),
         };
@@ -99,7 +100,7 @@ impl Isolated {
             self.took.push_back(took);
         }
         if in_flight <= 1 {
-            self.state = State::Idle;
+            self.timing = Timing::Idle;
         }
     }
 }

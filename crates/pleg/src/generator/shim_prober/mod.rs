@@ -61,7 +61,7 @@ impl Default for ProbeConfig {
 
 /// Probes in flight at once: hung ones do not end the round.
 const MOST_PROBES: usize = 4;
-/// Suspects that wait for their probe. More than this are found in the round.
+/// ProbeQueue that wait for their probe. More than this are found in the round.
 const MOST_SUSPECTS: usize = 64;
 /// Most probes in flight while relists are rare: the probes of a round are then sent together.
 const MOST_TOGETHER: usize = 32;
@@ -76,11 +76,11 @@ const MOST_HUNG: usize = 256;
 
 /// Pods that are suspected, by the generator or a caller. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Suspects {
+pub(crate) struct ProbeQueue {
     shared: Arc<Mutex<VecDeque<PodUid>>>,
 }
 
-impl Suspects {
+impl ProbeQueue {
     pub(crate) fn add(&self, uid: &PodUid) {
         let mut suspects = self.shared.lock();
         if suspects.len() < MOST_SUSPECTS && !suspects.contains(uid) {
@@ -111,7 +111,7 @@ pub(super) struct ShimProber {
     /// The pod that was probed last in the round, and how many rounds were made before: it says whose turn it is within a pod.
     cursor: Option<PodKey>,
     rounds: usize,
-    pub(super) suspects: Suspects,
+    pub(super) queue: ProbeQueue,
     /// Hung shims, and when to probe them again.
     hung: HashMap<PodUid, Instant>,
     stuck: Stuck,
@@ -129,7 +129,7 @@ impl ShimProber {
             owed: 0,
             cursor: None,
             rounds: 0,
-            suspects: Suspects::default(),
+            queue: ProbeQueue::default(),
             hung: HashMap::new(),
             stuck: Stuck::default(),
             isolated: Isolated::new(now),
@@ -137,8 +137,8 @@ impl ShimProber {
     }
 
     /// Probes the pod before all others.
-    pub(super) fn suspect(&self, uid: &PodUid) {
-        self.suspects.add(uid);
+    pub(super) fn probe_soon(&self, uid: &PodUid) {
+        self.queue.add(uid);
     }
 
     /// What a status call takes when nothing else of ours is in flight; none before that is known.
@@ -185,16 +185,16 @@ impl<R: Runtime> Generator<R> {
     /// Starts the probes that are due. Returns when to come again.
     pub(super) fn probe(&mut self) -> Option<Instant> {
         let config = self.config.probe;
-        if config.round.is_zero() || self.first {
+        if config.round.is_zero() || self.schedule.is_first() {
             return None;
         }
         let now = Instant::now();
-        let others = self.listing.is_some() || !self.inspections.is_empty();
+        let others = self.lists.is_in_flight() || self.inspections.any_runs();
         let probes = self.prober.in_flight.len();
         if let Some(until) = self.prober.isolated.holds(now, probes, others, config) {
             return Some(until);
         }
-        if self.evented.period.is_grown() {
+        if self.stream.period.is_grown() {
             self.probe_together(now, others);
         }
         let due = self.next_probe();
@@ -257,16 +257,16 @@ impl<R: Runtime> Generator<R> {
         (config.round / pods).max(config.least_pause)
     }
 
-    /// Suspects and shims that hang do not wait for the pause of the round.
+    /// ProbeQueue and shims that hang do not wait for the pause of the round.
     fn next_probe(&self) -> Instant {
         let soon = self.prober.last + self.config.probe.least_pause;
-        if !self.prober.suspects.is_empty() {
+        if !self.prober.queue.is_empty() {
             return soon;
         }
         let hung = self.prober.hung.values().min().copied();
         let hung = [hung, self.prober.stuck.next()].into_iter().flatten().min();
         let hung = hung.map(|at| soon.max(at));
-        let round = if self.evented.period.is_grown() {
+        let round = if self.stream.period.is_grown() {
             self.prober.together + self.config.probe.round.max(self.probe_pause())
         } else {
             self.prober.last + self.probe_pause()
@@ -274,10 +274,10 @@ impl<R: Runtime> Generator<R> {
         hung.map_or(round, |at| at.min(round))
     }
 
-    /// Suspects first, then hung shims and stuck containers whose time has come, then the next in the round.
+    /// ProbeQueue first, then hung shims and stuck containers whose time has come, then the next in the round.
     fn next_to_probe(&mut self, now: Instant) -> Option<Chosen> {
         let busy = |prober: &ShimProber, uid: &PodUid| prober.in_flight.contains(uid);
-        while let Some(uid) = self.prober.suspects.take() {
+        while let Some(uid) = self.prober.queue.take() {
             if !busy(&self.prober, &uid)
                 && let Some(found) = self.records.key(&uid).and_then(|key| self.records.ready_sandbox(key))
             {
@@ -382,6 +382,6 @@ impl<R: Runtime> Generator<R> {
         }
         self.metrics.hung_shims(self.prober.hung.len());
         // Whatever happened behind the shim's back shows now.
-        self.hints.pod(uid, crate::model::event::Source::Relist);
+        self.requests.pod(uid, crate::model::event::Source::Relist);
     }
 }

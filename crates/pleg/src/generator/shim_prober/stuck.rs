@@ -73,11 +73,8 @@ impl<R: Runtime> Generator<R> {
     /// everything may soon be asked for by id.
     fn may_ask(&self, key: PodKey) -> bool {
         let slow = self.config.probe.slow / 2;
-        let list_is_slow = self
-            .listing
-            .as_ref()
-            .is_some_and(|listing| listing.started.elapsed() >= slow);
-        !self.has_open_work(key) && !self.quarantine.has_pod(key) && !list_is_slow
+        let list_is_slow = self.lists.sent().is_some_and(|sent| sent.elapsed() >= slow);
+        !self.inspections.has(key) && !self.quarantine.has_pod(key) && !list_is_slow
     }
 
     /// Containers to compare with, of pods far apart: those that were made together may wait for the same.

@@ -263,7 +263,8 @@ impl Serialize for Trouble {
 impl<'de> Deserialize<'de> for Trouble {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let name = String::deserialize(deserializer)?;
-        Self::parse(&name).ok_or_else(|| serde::de::Error::custom(format_args!("unknown trouble {name:?}")))
+        let unknown = || serde::de::Error::custom(format_args!("unknown trouble {}", pleg_cri::error::quoted(&name)));
+        Self::parse(&name).ok_or_else(unknown)
     }
 }
 

@@ -99,7 +99,7 @@ fn described(entry: Option<&PodEntry>) -> String {
     };
     let containers = entry.status.containers.iter();
     let states: Vec<String> = containers
-        .map(|container| format!("{} {:?}", container.name, container.state))
+        .map(|container| format!("{} {}", container.name, container.state))
         .collect();
     let states = if states.is_empty() {
         "no containers".to_owned()

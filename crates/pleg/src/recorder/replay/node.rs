@@ -240,6 +240,6 @@ pub(super) fn nameless(id: &Arc<str>, state: Option<State>) -> Object {
 }
 
 fn contradiction(id: &str, recorded: Option<State>, found: Option<State>) -> String {
-    let words = |state: Option<State>| state.map_or("gone".to_owned(), |state| format!("{state:?}"));
+    let words = |state: Option<State>| state.map_or("gone".to_owned(), |state| state.to_string());
     format!("{id} is {}, then it is {}", words(recorded), words(found))
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use jiff::Timestamp;
+use pleg_cri::error::seconds;
 use pleg_cri::list::{POD_NAME_LABEL, POD_UID_LABEL};
 use pleg_cri::{Client, Endpoint, v1};
 use tokio::time::{Instant, sleep};
@@ -223,7 +224,7 @@ impl Course {
                 }
             })
             .await?;
-            self.until("a removed pod's sandbox to go", OFTEN, async |this| {
+            self.until("the sandbox of a removed pod to be removed", OFTEN, async |this| {
                 let request = v1::PodSandboxStatusRequest {
                     pod_sandbox_id: old.pod_sandbox_id.clone(),
                     verbose: false,
@@ -255,7 +256,7 @@ impl Course {
         for n in 0..pods {
             self.subject.remove(&format!("pod-{n}"))?;
         }
-        self.until("everything to go", SELDOM, async |this| {
+        self.until("all pods to be removed", SELDOM, async |this| {
             let left = this.client.call(v1::ListPodSandboxRequest::default()).await?.items;
             Ok(left.is_empty().then_some(()))
         })
@@ -276,7 +277,7 @@ impl Course {
             let after = self.until_running(pods).await?;
             ensure!(
                 before == after,
-                "pleg node started containers that ran\n{}",
+                "pleg node started containers that were already running\n{}",
                 self.subject.log()
             );
         }
@@ -311,7 +312,7 @@ impl Course {
             })
             .await?;
             let next = self
-                .until("a crashed container to be made anew", SELDOM, attempt(1))
+                .until("a crashed container to be created again", SELDOM, attempt(1))
                 .await?;
             crashes.push((since(last_seen, next.created_at) - create).max(0.0));
             self.subject.remove(&name)?;
@@ -356,7 +357,8 @@ impl Course {
             }
             ensure!(
                 began.elapsed() < PATIENCE,
-                "timed out after {PATIENCE:?} waiting for {what}\n{}",
+                "timed out after {} waiting for {what}\n{}",
+                seconds(PATIENCE),
                 self.subject.log()
             );
             sleep(every).await;

@@ -25,6 +25,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use pleg::Metrics;
+use pleg_cri::error::seconds;
 use pleg_cri::{Client, Deadlines, v1};
 use tokio_util::sync::CancellationToken;
 
@@ -51,22 +52,22 @@ It runs pods of its own on the host network and removes them; a runtime with oth
 `pleg node` is this binary, as a child process. Starts are measured twice, alternating, and the better
 result of each counts. Stop other programs that use the CPU.")]
 pub(crate) struct NodeBench {
-    /// How many pods
+    /// Number of pods
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pods: u32,
-    /// How often to crash, edit and remove one
+    /// Number of crashes, edits and removals to measure
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// How long to watch it idle; as long again is waited for before that, up to 20s, so that it has come to rest
+    /// How long to measure it while idle, after a wait of the same length, at most 20s, for it to settle
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
     idle: Duration,
-    /// An image with sh and sleep in it; pulled if it is not there
+    /// An image that contains sh and sleep; pulled if absent
     #[arg(long, value_name = "IMAGE", default_value = "busybox:1.36")]
     image: String,
-    /// End with exit code 1 if a limit is missed
+    /// Exit with 1 if a limit is exceeded
     #[arg(long)]
     check: bool,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: PlainFormat,
 }
@@ -89,13 +90,10 @@ pub(crate) async fn run(global: &Global, args: NodeBench, shutdown: Cancellation
     };
     // Whatever happened: pods of ours do not stay. A second Ctrl-C has the default effect.
     let cleaned = tokio::time::timeout(CLEAN, direct::remove_all(&client, pods::NODE)).await;
-    let cleaned = cleaned.unwrap_or_else(|_| anyhow::bail!("not done within {CLEAN:?}"));
+    let cleaned = cleaned.unwrap_or_else(|_| anyhow::bail!("not done within {}", seconds(CLEAN)));
     let cleaned = cleaned.with_context(|| {
         let label = pleg_node::executor::requests::NODE_LABEL;
-        format!(
-            "pods of the measurement are left, with the label {label}={}",
-            pods::NODE
-        )
+        format!("pods of the benchmark are left, with the label {label}={}", pods::NODE)
     });
     let Some(report) = measured else {
         cleaned?;

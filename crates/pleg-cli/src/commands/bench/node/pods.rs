@@ -71,7 +71,7 @@ impl Maker {
         if let Some(refused) = found.refused.first() {
             anyhow::bail!("{refused}");
         }
-        found.pods.pop().context("a manifest without a pod")
+        found.pods.pop().context("the manifest has no pod")
     }
 
     pub(super) fn node(&self) -> &Node {
@@ -86,7 +86,7 @@ impl Maker {
     }
 
     pub(super) fn container(&self, pod: &Pod, sandbox: &str) -> anyhow::Result<v1::CreateContainerRequest> {
-        let container = pod.spec.containers.first().context("a pod without a container")?;
+        let container = pod.spec.containers.first().context("the pod has no container")?;
         let config = self.node.container_config(pod, container, 0, &self.known.id, &[]);
         Ok(v1::CreateContainerRequest {
             pod_sandbox_id: sandbox.to_owned(),

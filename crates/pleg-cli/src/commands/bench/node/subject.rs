@@ -53,7 +53,7 @@ impl Subject {
     pub(super) fn start(&mut self) -> anyhow::Result<()> {
         let path = |name: &str| self.directory.join(name);
         let log = OpenOptions::new().create(true).append(true).open(path("log"))?;
-        let child = Command::new(std::env::current_exe().context("where is this binary?")?)
+        let child = Command::new(std::env::current_exe().context("cannot find the path of this binary")?)
             .arg("node")
             .arg("--manifests")
             .arg(path("manifests"))
@@ -164,7 +164,7 @@ impl Subject {
         let status = fs::read_to_string(format!("/proc/{id}/status"))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
-        Ok(kib.context("the kernel does not tell how much memory it has")? / 1024.0)
+        Ok(kib.context("the kernel does not report how much memory it has")? / 1024.0)
     }
 
     /// The last lines of its log.

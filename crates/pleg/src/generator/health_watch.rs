@@ -1,6 +1,7 @@
-//! Publishes what goes wrong, and when it is over: `TroubleStarted`, `TroubleEnded` and `PlegDegraded`.
+//! Watches the generator's health, and publishes what goes wrong and when it is over: `PlegNotHealthy`, `PlegDegraded`,
+//! `PlegHealthy`, `TroubleStarted` and `TroubleEnded`.
 //!
-//! There is one source, the health report: its causes are compared with those that were told. So the feed says what `health` says, and
+//! There is one source, the health report: its causes are compared with those that were announced. So the feed says what `health` says, and
 //! no part of the generator has to remember to announce its own trouble. A healthy generator compares nothing: [`Health`] counts what
 //! may be a trouble, and as long as that number stays and no call is late there is no report to make.
 //!
@@ -15,22 +16,23 @@ use tokio::time::Instant;
 
 use super::Generator;
 use crate::health::diagnosis::Trouble;
-use crate::health::{Cause, Level, Report, SLOW_CALL, Stage};
+use crate::health::{Cause, Health, Level, Report, SLOW_CALL, Stage};
 use crate::model::event::{Event, EventType, Subject};
 use crate::model::{ObjectRef, PodRef};
+use crate::recorder::line::Turn;
 use crate::runtime::Runtime;
 
 /// Comparisons are at least this far apart, so that a storm costs few of them.
 const PAUSE: Duration = Duration::from_millis(250);
-/// While something is wrong, what only time can show is looked for this often.
+/// While something is wrong, what only time can show is checked this often.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Troubles of containers and sandboxes that are told one by one; what is beyond is told as one.
+/// Troubles of containers and sandboxes that are announced one by one; what is beyond is announced as one.
 const MOST: usize = 32;
 
 /// Which trouble it is, while it lasts. What usually lies behind it may become clearer meanwhile.
 type Key = (Stage, Option<Arc<str>>);
 
-/// A trouble that was told.
+/// A trouble that was announced.
 #[derive(Debug)]
 struct Open {
     trouble: Trouble,
@@ -38,9 +40,98 @@ struct Open {
     since: Instant,
 }
 
+/// The generator's health as it was last announced.
+#[derive(Debug)]
+pub(super) struct HealthWatch {
+    health: Health,
+    threshold: Duration,
+    started: Instant,
+    /// Since when the generator is reported unhealthy.
+    unhealthy_since: Option<Instant>,
+    announced: Announced,
+}
+
+impl HealthWatch {
+    pub(super) fn new(health: Health, threshold: Duration, now: Instant) -> Self {
+        Self {
+            health,
+            threshold,
+            started: now,
+            unhealthy_since: None,
+            announced: Announced::default(),
+        }
+    }
+
+    /// When the health is next to be announced, if nothing else happens.
+    pub(super) fn next_wake(&self) -> Option<Instant> {
+        let expiry = self.unhealthy_since.is_none().then(|| self.expires());
+        [expiry, self.compare_at()].into_iter().flatten().min()
+    }
+
+    /// The first moment that is *beyond* the threshold, as the kubelet's rule wants it.
+    fn expires(&self) -> Instant {
+        self.health.expires().unwrap_or(self.started + self.threshold) + Duration::from_millis(1)
+    }
+
+    /// The threshold has passed without a complete relist. Returns the report, once.
+    fn turned_unhealthy(&mut self, now: Instant) -> Option<Report> {
+        if self.unhealthy_since.is_some() || now < self.expires() {
+            return None;
+        }
+        self.unhealthy_since = Some(now);
+        // Unhealthy is more than degraded.
+        self.announced.degraded_since = None;
+        Some(self.health.report())
+    }
+
+    /// Relists are complete again. Returns for how long they were not, once.
+    fn recovered(&mut self) -> Option<Duration> {
+        self.unhealthy_since.take().map(|since| since.elapsed())
+    }
+
+    /// When troubles are next to be compared with what was announced; none while all is well and no call is in flight.
+    fn compare_at(&self) -> Option<Instant> {
+        let announced = &self.announced;
+        let after = |pause: Duration| announced.compared.map_or(self.started, |compared| compared + pause);
+        if self.health.changes() != announced.changes {
+            Some(after(PAUSE))
+        } else if announced.is_quiet() {
+            let late = self.health.oldest_call()? + SLOW_CALL;
+            Some(late.max(after(AGAIN)))
+        } else {
+            Some(after(AGAIN))
+        }
+    }
+
+    /// Compares the health with what was announced, if it is time to. Returns the events that announce the difference. `hang_logged`:
+    /// a list hangs, and it is known who holds it up, or that nobody stands out.
+    fn compare(&mut self, now: Instant, hang_logged: bool) -> Vec<Event> {
+        if self.compare_at().is_none_or(|at| now < at) {
+            return Vec::new();
+        }
+        // Before the report: what changes after it is found by the next comparison.
+        self.announced.changes = self.health.changes();
+        self.announced.compared = Some(now);
+        let report = self.health.report_in_full();
+        let worth_announcing = |cause: &&Cause| match cause.stage {
+            // A list that hangs is announced with who holds it up, as soon as that is known, or known not to be found.
+            Stage::List => cause.attempts > 0 || hang_logged,
+            // A status call that is late answers, or its object is in quarantine soon.
+            Stage::Inspect => cause.attempts > 0,
+            Stage::Generator | Stage::Probe | Stage::Stream => true,
+        };
+        let causes: Vec<&Cause> = report.causes.iter().filter(worth_announcing).collect();
+        let mut events = self.announced.compare(&causes, now);
+        if self.unhealthy_since.is_none() {
+            events.extend(self.announced.level(&report, now));
+        }
+        events
+    }
+}
+
 /// What readers of the feed know of troubles.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+struct Announced {
     /// What [`crate::Health`] had counted at the last comparison, and when that was.
     changes: u64,
     compared: Option<Instant>,
@@ -50,22 +141,17 @@ pub(super) struct Told {
     degraded_since: Option<Instant>,
 }
 
-impl Told {
+impl Announced {
     fn is_quiet(&self) -> bool {
         self.open.is_empty() && self.more.is_none() && self.degraded_since.is_none()
     }
 
-    /// The generator is unhealthy, which is more than degraded.
-    pub(super) fn unhealthy(&mut self) {
-        self.degraded_since = None;
-    }
-
-    /// Compares the causes with what was told. Returns the events that tell the difference.
+    /// Compares the causes with what was announced. Returns the events that announce the difference.
     fn compare(&mut self, causes: &[&Cause], now: Instant) -> Vec<Event> {
         let current: BTreeMap<Key, &Cause> = causes.iter().map(|cause| (key(cause), *cause)).collect();
         let mut events = Vec::new();
         self.open.retain(|key, open| {
-            // A trouble that has been given a name is told once more, under that name.
+            // A trouble that has been given a name is announced once more, under that name.
             let lasts = current
                 .get(key)
                 .is_some_and(|cause| open.about.is_some() || cause.who.about.is_none());
@@ -185,45 +271,38 @@ fn whole(duration: Duration) -> Duration {
 }
 
 impl<R: Runtime> Generator<R> {
-    /// When troubles are next to be compared with what was told; none while all is well and no call is in flight.
-    pub(super) fn troubles_at(&self) -> Option<Instant> {
-        let told = &self.told;
-        let after = |pause: Duration| told.compared.map_or(self.started, |compared| compared + pause);
-        if self.health.changes() != told.changes {
-            Some(after(PAUSE))
-        } else if told.is_quiet() {
-            let late = self.health.oldest_relist()? + SLOW_CALL;
-            Some(late.max(after(AGAIN)))
-        } else {
-            Some(after(AGAIN))
+    /// Announces once that the threshold has passed without a complete relist.
+    pub(super) fn check_health(&mut self) {
+        let Some(report) = self.health_watch.turned_unhealthy(Instant::now()) else {
+            return;
+        };
+        let message = &report.message;
+        tracing::error!("{}", report.short());
+        if let Some(first) = report.causes.first() {
+            tracing::debug!("{} {}", first.means, first.next);
         }
+        self.recorder.transition(Turn::Unhealthy, None, Some(message), None);
+        self.publisher.announce(EventType::PlegNotHealthy, message);
+        self.reset_period("unhealthy");
     }
 
-    /// Tells readers of the feed what has gone wrong, and what is over.
-    pub(super) fn tell_troubles(&mut self) {
-        let now = Instant::now();
-        if self.troubles_at().is_none_or(|at| now < at) {
+    /// Announces once that relists are complete again.
+    pub(super) fn check_recovery(&mut self) {
+        let Some(lasted) = self.health_watch.recovered() else {
             return;
-        }
-        // Before the report: what changes after it is found by the next comparison.
-        self.told.changes = self.health.changes();
-        self.told.compared = Some(now);
-        let report = self.health.report_in_full();
-        let hang_told = self.stuck_list.is_told();
-        let worth_telling = |cause: &&Cause| match cause.stage {
-            // A list that hangs is told with who holds it up, as soon as that is known, or known not to be found.
-            Stage::List => cause.attempts > 0 || hang_told,
-            // A status call that is late answers, or its object is in quarantine soon.
-            Stage::Inspect => cause.attempts > 0,
-            Stage::Generator | Stage::Probe | Stage::Stream => true,
         };
-        let causes: Vec<&Cause> = report.causes.iter().filter(worth_telling).collect();
-        let mut events = self.told.compare(&causes, now);
-        if self.unhealthy_since.is_none() {
-            events.extend(self.told.level(&report, now));
-        }
+        let message = format!("PLEG is healthy again, after {}", seconds(lasted));
+        tracing::info!("{message}");
+        self.recorder.transition(Turn::Healthy, None, None, Some(lasted));
+        self.publisher.announce(EventType::PlegHealthy, &message);
+    }
+
+    /// Announces what has gone wrong, and what is over.
+    pub(super) fn announce_troubles(&mut self) {
+        let hang_logged = self.stuck_list.is_logged();
+        let events = self.health_watch.compare(Instant::now(), hang_logged);
         if !events.is_empty() {
-            self.publish(events);
+            self.publisher.publish(events);
         }
     }
 }

@@ -6,23 +6,23 @@
 //! the usual way. An object that does not answer, while most others do, is the suspect.
 //!
 //! Containers that are created meanwhile are not seen, and no entry that is committed here counts as newer than the last complete
-//! look: it may lack such a container.
+//! relist: it may lack such a container.
 
-use std::collections::VecDeque;
+mod hang;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use hashbrown::{HashMap, HashSet};
+use futures_util::{FutureExt, StreamExt};
 use pleg_cri::error::seconds;
 use pleg_cri::{Error, Subject};
 use tokio::time::Instant;
 
 use super::Generator;
 use super::inspections::InspectTrigger;
-use super::relist::{Alone, Answers, Arrived, Part, list_containers, list_sandboxes};
+use super::listing::{Arrived, ListKind, SingleList, list_containers, list_sandboxes};
 use crate::health::Who;
 use crate::health::diagnosis::Trouble;
 use crate::model::event::Source;
@@ -30,19 +30,7 @@ use crate::recorder::line;
 use crate::records::snapshot::{ContainerList, SandboxList};
 use crate::records::{Alive, PodKey, Saw};
 use crate::runtime::Runtime;
-
-/// An object that has not answered for this long may be a suspect, and so may one that has taken twice as long as the slowest answer.
-const SUSPECT: Duration = Duration::from_millis(1500);
-/// From the start of one round to the next, at least; and at least four times as long as a round takes.
-const ROUND: Duration = Duration::from_secs(2);
-/// So many are asked at once while nothing answers: a runtime that does not answer is not flooded.
-const SCOUTS: usize = 8;
-/// An object that does not answer is asked again after this long, then after twice as long, up to the last.
-const AGAIN: [Duration; 2] = [Duration::from_secs(2), Duration::from_mins(1)];
-/// More suspects than this are not named.
-const MOST_SUSPECTS: usize = 20;
-/// A hang is logged as soon as there is a suspect, and after this long without one.
-const LOG_AFTER: Duration = Duration::from_secs(5);
+use hang::{Emptied, Hang, LOG_AFTER, OtherList, SUSPECT};
 
 /// What goes on while a list hangs.
 #[derive(Debug, Default)]
@@ -52,6 +40,19 @@ pub(super) struct StuckList {
 }
 
 impl StuckList {
+    /// A list hangs.
+    pub(super) fn is_hanging(&self) -> bool {
+        self.hang.is_some()
+    }
+
+    /// What comes next; never resolves where nothing is in flight.
+    pub(super) async fn next(&mut self) -> Progress {
+        match self.calls.next().await {
+            Some(progress) => progress,
+            None => std::future::pending().await,
+        }
+    }
+
     /// Nothing that was known of the pod is left. Returns whether a list of sandboxes that was sent since then has said so too: then
     /// the pod is gone.
     pub(super) fn is_emptied(&mut self, key: PodKey) -> bool {
@@ -73,65 +74,9 @@ impl StuckList {
     }
 
     /// A list hangs, and the log says so: with who holds it up, unless nobody stands out.
-    pub(super) fn is_told(&self) -> bool {
+    pub(super) fn is_logged(&self) -> bool {
         self.hang.as_ref().is_some_and(|hang| hang.logged)
     }
-}
-
-#[derive(Debug)]
-struct Hang {
-    /// When the list was sent, and when it was found to hang.
-    since: Instant,
-    found: Instant,
-    todo: VecDeque<Alive>,
-    /// Everything that was asked for so far.
-    asked: HashSet<Arc<str>>,
-    /// What was asked for and has not answered since.
-    open: HashMap<Arc<str>, Open>,
-    round_started: Instant,
-    next_round: Instant,
-    /// When the newest call that was answered had been made, and when the last answer came.
-    answered: Option<(Instant, Instant)>,
-    answers: u64,
-    /// The slowest answer so far.
-    slowest: Duration,
-    /// Calls about objects that are in flight.
-    in_flight: usize,
-    /// The other list is in flight, or is to be sent then.
-    relist: Relist,
-    /// Pods of which nothing that was known is left.
-    emptied: HashMap<PodKey, Emptied>,
-    /// It was logged, and so its end will be.
-    logged: bool,
-    /// The suspects whose shims are probed.
-    probed: HashSet<Arc<str>>,
-}
-
-/// The list that answers while the other one hangs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Relist {
-    InFlight,
-    At(Instant),
-}
-
-/// What is known of a pod of which nothing is left.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Emptied {
-    /// Its objects were not found by their ids.
-    Since(Instant),
-    /// A list of sandboxes that was sent later was taken in.
-    Confirmed,
-}
-
-#[derive(Debug)]
-struct Open {
-    /// When it was asked first.
-    since: Instant,
-    in_flight: bool,
-    /// How often the call was given up, and when to make it again.
-    failed: u32,
-    again: Instant,
-    who: Alive,
 }
 
 /// Something that came meanwhile.
@@ -150,237 +95,75 @@ pub(super) struct Answered {
     answer: Result<Saw, Error>,
 }
 
-impl StuckList {
-    /// A list hangs.
-    pub(super) fn is_hanging(&self) -> bool {
-        self.hang.is_some()
-    }
-
-    /// What comes next; never resolves where nothing is in flight.
-    pub(super) async fn next(&mut self) -> Progress {
-        use futures_util::StreamExt as _;
-        match self.calls.next().await {
-            Some(progress) => progress,
-            None => std::future::pending().await,
-        }
-    }
-}
-
-impl Hang {
-    fn new(now: Instant, since: Instant) -> Self {
-        Self {
-            since,
-            found: now,
-            todo: VecDeque::new(),
-            asked: HashSet::new(),
-            open: HashMap::new(),
-            round_started: now,
-            next_round: now,
-            answered: None,
-            answers: 0,
-            slowest: Duration::ZERO,
-            in_flight: 0,
-            relist: Relist::At(now),
-            emptied: HashMap::new(),
-            logged: false,
-            probed: HashSet::new(),
-        }
-    }
-
-    /// Something has answered within the last rounds. If nothing has, it is the runtime that does not.
-    fn others_answer(&self, now: Instant) -> bool {
-        let rounds = 3 * (self.next_round - self.round_started).max(ROUND).max(self.slowest);
-        self.answered
-            .is_some_and(|(_, at)| now.saturating_duration_since(at) < rounds)
-    }
-
-    /// How long an object may take before it stands out.
-    fn patience(&self) -> Duration {
-        SUSPECT.max(self.slowest * 2)
-    }
-
-    /// How many of the objects that were asked for have answered when they were last asked.
-    fn answering(&self) -> usize {
-        self.asked.len() - self.open.len()
-    }
-
-    /// What does not answer while most others, asked no earlier, do.
-    fn suspects(&self, now: Instant) -> Vec<(&Arc<str>, &Open)> {
-        let newest = self.answered.map(|(asked, _)| asked);
-        let newest = newest.filter(|_| self.others_answer(now));
-        let stands_out = |open: &Open| {
-            newest.is_some_and(|newest| open.since <= newest)
-                && now.saturating_duration_since(open.since) >= self.patience()
-        };
-        let mut suspects: Vec<_> = self.open.iter().filter(|(_, open)| stands_out(open)).collect();
-        if suspects.len() > self.answering() {
-            return Vec::new();
-        }
-        suspects.sort_by(|a, b| a.1.since.cmp(&b.1.since).then_with(|| a.0.cmp(b.0)));
-        suspects.truncate(MOST_SUSPECTS);
-        suspects
-    }
-
-    /// Those to ask in a round that begins.
-    fn begin_round(&mut self, now: Instant, alive: impl Iterator<Item = Alive>) {
-        let mut still = HashSet::new();
-        for alive in alive {
-            let id = alive.id();
-            if self
-                .open
-                .get(&id)
-                .is_none_or(|open| !open.in_flight && now >= open.again)
-            {
-                self.todo.push_back(alive);
-            }
-            still.insert(id);
-        }
-        // What is gone since it was asked for is not waited for.
-        self.open.retain(|id, open| open.in_flight || still.contains(id));
-        self.asked.retain(|id| still.contains(id) || self.open.contains_key(id));
-        self.round_started = now;
-        self.next_round = now + ROUND;
-    }
-
-    fn ask(&mut self, now: Instant, who: &Alive) {
-        self.in_flight += 1;
-        self.asked.insert(who.id());
-        self.open
-            .entry(who.id())
-            .and_modify(|open| open.in_flight = true)
-            .or_insert_with(|| Open {
-                since: now,
-                in_flight: true,
-                failed: 0,
-                again: now,
-                who: who.clone(),
-            });
-    }
-
-    /// Takes in how a call ended. `answered`: the runtime said something about the object, in time.
-    fn ended(&mut self, id: &Arc<str>, asked: Instant, answered: bool, now: Instant) {
-        self.in_flight -= 1;
-        if !answered {
-            if let Some(open) = self.open.get_mut(id) {
-                let pause = AGAIN[0].saturating_mul(1 << open.failed.min(16)).min(AGAIN[1]);
-                open.failed += 1;
-                (open.in_flight, open.again) = (false, now + pause);
-            }
-            return;
-        }
-        self.open.remove(id);
-        self.answers += 1;
-        let took = now.saturating_duration_since(asked);
-        self.slowest = self.slowest.max(took);
-        let newest = self.answered.map_or(asked, |(newest, _)| newest.max(asked));
-        self.answered = Some((newest, now));
-        if asked >= self.round_started && took < SUSPECT && self.todo.is_empty() {
-            // A large node gets its pause.
-            let round = now - self.round_started;
-            self.next_round = self.next_round.max(self.round_started + round * 4);
-        }
-    }
-
-    /// How many calls about objects may be in flight: half of the limit of inspections, which have their places beside it.
-    fn most_calls(&self, now: Instant, limit: usize, most_late: usize) -> usize {
-        let late = |open: &&Open| open.in_flight && now.saturating_duration_since(open.since) >= SUSPECT;
-        let late = self.open.values().filter(late).count();
-        if self.others_answer(now) {
-            (limit / 2).max(SCOUTS) + late.min(most_late)
-        } else {
-            SCOUTS + late.min(SCOUTS)
-        }
-    }
-
-    /// When there is something to do even if nothing comes.
-    fn next_wake(&self, now: Instant) -> Option<Instant> {
-        let suspect = self.open.values().map(|open| open.since + self.patience());
-        let round = self.todo.is_empty().then_some(self.next_round);
-        let relist = match self.relist {
-            Relist::At(at) => Some(at),
-            Relist::InFlight => None,
-        };
-        let log = (!self.logged).then_some(self.found + LOG_AFTER);
-        let wakes = suspect.chain([round, relist, log].into_iter().flatten());
-        wakes.filter(|at| *at > now).min()
-    }
-}
-
 impl<R: Runtime> Generator<R> {
     /// Asks by id if the list in flight has been so for too long. Returns when to come again.
     pub(super) fn poll_known_objects(&mut self) -> Option<Instant> {
-        let listing = self.listing.as_ref()?;
-        let (now, since) = (Instant::now(), listing.started);
+        let listing = self.lists.in_flight()?;
+        let (now, since) = (Instant::now(), listing.relist.started);
         // Once a list has hung, the next one is not given that time again.
         if self.stuck_list.hang.is_none() {
-            let patience = self.list_patience();
+            let patience = self.lists.patience();
             if now < since + patience {
                 return Some(since + patience);
             }
             tracing::debug!("no answer to {} for {}", listing.waits_for(), seconds(patience));
             self.stuck_list.hang = Some(Hang::new(now, since));
         }
-        self.take_in_what_answered();
+        self.take_in_answered_list();
         self.send_other_list(now);
-        self.send_calls_by_id(now);
+        self.send_calls(now);
         self.name_suspects(now);
         self.stuck_list.hang.as_ref()?.next_wake(now)
     }
 
     /// One of the two lists has answered: it does not wait for the other one.
-    fn take_in_what_answered(&mut self) {
-        let Some(listing) = &mut self.listing else { return };
-        let list = match (&mut listing.sandboxes, &mut listing.containers) {
-            (answered @ Part::Answered(..), Part::Open) => match std::mem::replace(answered, Part::TakenIn) {
-                Part::Answered(list, _) => Alone::Sandboxes(list),
-                _ => return,
-            },
-            (Part::Open, answered @ Part::Answered(..)) => match std::mem::replace(answered, Part::TakenIn) {
-                Part::Answered(list, _) => Alone::Containers(list),
-                _ => return,
-            },
-            _ => return,
+    fn take_in_answered_list(&mut self) {
+        let Some(listing) = self.lists.in_flight_mut() else {
+            return;
         };
-        let started = listing.started;
+        let started = listing.relist.started;
+        let Some(list) = listing.take_answered_list() else {
+            return;
+        };
         if let Some(hang) = &mut self.stuck_list.hang {
-            hang.relist = Relist::At(Instant::now() + self.config.period);
+            hang.other_list = OtherList::At(Instant::now() + self.config.period);
         }
-        self.take_in_alone(list, started);
+        self.take_in_single_list(list, started);
     }
 
     /// Sends the list that answers, a period after it last did.
     fn send_other_list(&mut self, now: Instant) {
-        let (Some(hang), Some(listing)) = (&mut self.stuck_list.hang, &self.listing) else {
+        let (Some(hang), Some(listing)) = (&mut self.stuck_list.hang, self.lists.in_flight()) else {
             return;
         };
-        if !matches!(hang.relist, Relist::At(at) if now >= at) {
+        if !matches!(hang.other_list, OtherList::At(at) if now >= at) {
             return;
         }
         let runtime = Arc::clone(&self.runtime);
-        let call = match listing.answers_otherwise() {
-            Some(Answers::Sandboxes) => {
+        let call = match listing.answering_list() {
+            Some(ListKind::Sandboxes) => {
                 let mut list = SandboxList::default();
                 self.records.prepare_sandboxes(&mut list);
                 list_sandboxes(runtime, None, list).boxed()
             }
-            Some(Answers::Containers) => {
+            Some(ListKind::Containers) => {
                 let mut list = ContainerList::default();
                 self.records.prepare_containers(&mut list);
                 list_containers(runtime, None, list).boxed()
             }
             // Both hang: nothing is sent behind them.
             None => {
-                hang.relist = Relist::At(now + self.config.period);
+                hang.other_list = OtherList::At(now + self.config.period);
                 return;
             }
         };
-        hang.relist = Relist::InFlight;
+        hang.other_list = OtherList::InFlight;
         let call = async move { Progress::Listed(call.await, now) };
         self.stuck_list.calls.push(call.boxed());
     }
 
     /// Asks for the next objects of the round.
-    fn send_calls_by_id(&mut self, now: Instant) {
+    fn send_calls(&mut self, now: Instant) {
         let Some(hang) = &mut self.stuck_list.hang else { return };
         if hang.todo.is_empty() && now >= hang.next_round {
             hang.begin_round(now, self.records.alive());
@@ -398,7 +181,7 @@ impl<R: Runtime> Generator<R> {
 
     /// Reports suspects to health and, once, to the log.
     fn name_suspects(&mut self, now: Instant) {
-        let (Some(hang), Some(listing)) = (&mut self.stuck_list.hang, &self.listing) else {
+        let (Some(hang), Some(listing)) = (&mut self.stuck_list.hang, self.lists.in_flight()) else {
             return;
         };
         let mut named = Vec::new();
@@ -421,7 +204,7 @@ impl<R: Runtime> Generator<R> {
             named.push((who, open.since));
         }
         for (id, uid) in probe {
-            self.prober.suspect(&uid);
+            self.prober.probe_soon(&uid);
             hang.probed.insert(id);
         }
         if !hang.logged && (!named.is_empty() || now >= hang.found + LOG_AFTER) {
@@ -450,7 +233,7 @@ impl<R: Runtime> Generator<R> {
     }
 
     /// Takes in what came while a list hangs.
-    pub(super) fn by_id_progress(&mut self, progress: Progress) {
+    pub(super) fn stuck_list_progress(&mut self, progress: Progress) {
         match progress {
             Progress::Answered(answered) => self.answered_by_id(answered),
             Progress::Listed(arrived, sent) => self.other_list_arrived(arrived, sent),
@@ -459,18 +242,18 @@ impl<R: Runtime> Generator<R> {
 
     fn other_list_arrived(&mut self, arrived: Arrived, sent: Instant) {
         let Some(hang) = &mut self.stuck_list.hang else { return };
-        hang.relist = Relist::At(Instant::now() + self.config.period);
+        hang.other_list = OtherList::At(Instant::now() + self.config.period);
         let list = match arrived {
-            Arrived::Sandboxes(list, Ok(_)) => Alone::Sandboxes(list),
-            Arrived::Containers(list, Ok(_)) => Alone::Containers(list),
+            Arrived::Sandboxes(list, Ok(_)) => SingleList::Sandboxes(list),
+            Arrived::Containers(list, Ok(_)) => SingleList::Containers(list),
             // It is sent again.
             _ => return,
         };
         self.limiter.alive(sent);
-        let is_of_sandboxes = matches!(list, Alone::Sandboxes(_));
-        self.take_in_alone(list, sent);
+        let is_of_sandboxes = matches!(list, SingleList::Sandboxes(_));
+        self.take_in_single_list(list, sent);
         if is_of_sandboxes {
-            let token = self.cache.reader().complete();
+            let token = self.publisher.complete();
             for key in self.stuck_list.confirm_emptied(sent) {
                 self.schedule_inspection(key, token, Source::Relist, InspectTrigger::Asked);
             }
@@ -505,21 +288,21 @@ impl<R: Runtime> Generator<R> {
 
     fn found_by_id(&mut self, key: PodKey, asked: bool) {
         let why = (line::Scope::Pods, Source::Relist);
-        let since = self.listing.as_ref().map(|listing| listing.started.elapsed());
+        let since = self.lists.sent().map(|sent| sent.elapsed());
         self.recorder
             .relisted(&mut self.records, &[key], why, since.unwrap_or_default(), 0);
-        self.uncounted = true;
+        self.census.note(true);
         // A container that nobody has listed yet may be missing, so this vouches for nothing beyond the last complete relist.
         let why = if asked {
             InspectTrigger::Asked
         } else {
             InspectTrigger::News
         };
-        self.schedule_inspection(key, self.cache.reader().complete(), Source::Relist, why);
+        self.schedule_inspection(key, self.publisher.complete(), Source::Relist, why);
     }
 
     /// Lists are answered again, or the runtime is gone altogether.
-    pub(super) fn end_by_id(&mut self, answered: bool) {
+    pub(super) fn end_stuck_list(&mut self, answered: bool) {
         let Some(hang) = self.stuck_list.hang.take() else {
             return;
         };

@@ -36,11 +36,11 @@ fn quarantine(health: &Health, n: usize) {
     health.quarantine(&pod(n), &object, Arc::new(error));
 }
 
-fn compare(told: &mut Told, health: &Health) -> Vec<Event> {
+fn compare(announced: &mut Announced, health: &Health) -> Vec<Event> {
     let report = health.report_in_full();
     let causes: Vec<&Cause> = report.causes.iter().collect();
-    let mut events = told.compare(&causes, Instant::now());
-    events.extend(told.level(&report, Instant::now()));
+    let mut events = announced.compare(&causes, Instant::now());
+    events.extend(announced.level(&report, Instant::now()));
     events
 }
 
@@ -56,14 +56,14 @@ fn lines(events: &[Event]) -> Vec<String> {
 #[tokio::test(start_paused = true)]
 async fn a_trouble_is_told_when_it_starts_and_when_it_ends() {
     let health = Health::new(THRESHOLD, InFlight::default(), None);
-    let mut told = Told::default();
+    let mut announced = Announced::default();
     health.relist_complete();
     let before = health.changes();
-    assert!(compare(&mut told, &health).is_empty() && told.is_quiet());
+    assert!(compare(&mut announced, &health).is_empty() && announced.is_quiet());
 
     quarantine(&health, 1);
     assert_ne!(health.changes(), before);
-    let events = compare(&mut told, &health);
+    let events = compare(&mut announced, &health);
     assert_eq!(
         lines(&events),
         ["TroubleStarted stuck-inspection default/web-1", "PlegDegraded"]
@@ -83,22 +83,22 @@ async fn a_trouble_is_told_when_it_starts_and_when_it_ends() {
     let changes = health.changes();
     quarantine(&health, 1);
     assert_eq!(health.changes(), changes);
-    assert!(compare(&mut told, &health).is_empty());
+    assert!(compare(&mut announced, &health).is_empty());
 
     health.release(&pod(1).uid, container(1).id());
-    let events = compare(&mut told, &health);
+    let events = compare(&mut announced, &health);
     assert_eq!(
         lines(&events),
         ["TroubleEnded stuck-inspection default/web-1", "PlegHealthy"]
     );
     assert_eq!(events[0].lasted, Some(Duration::from_secs(7)));
-    assert!(told.is_quiet());
+    assert!(announced.is_quiet());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_storm_is_told_in_few_events_and_crowds_nothing_out() {
     let health = Health::new(THRESHOLD, InFlight::default(), None);
-    let mut told = Told::default();
+    let mut announced = Announced::default();
     health.relist_complete();
     (0..1000).for_each(|n| quarantine(&health, n));
     health.stream(
@@ -106,8 +106,8 @@ async fn a_storm_is_told_in_few_events_and_crowds_nothing_out() {
         Some(("gone".into(), Instant::now())),
         None,
     );
-    let events = compare(&mut told, &health);
-    // One by one, the stream, those that are told as one, and the level.
+    let events = compare(&mut announced, &health);
+    // One by one, the stream, those that are announced as one, and the level.
     assert_eq!(events.len(), MOST + 3);
     let all = lines(&events);
     assert_eq!(
@@ -123,26 +123,26 @@ async fn a_storm_is_told_in_few_events_and_crowds_nothing_out() {
         more.starts_with("968 more containers or sandboxes are in trouble"),
         "{more}"
     );
-    assert!(compare(&mut told, &health).is_empty());
+    assert!(compare(&mut announced, &health).is_empty());
 
     (0..1000).for_each(|n| health.release(&pod(n).uid, container(n).id()));
-    let events = compare(&mut told, &health);
+    let events = compare(&mut announced, &health);
     assert_eq!(events.len(), MOST + 1);
     assert!(events.iter().all(|event| event.kind == EventType::TroubleEnded));
-    assert_eq!(told.open.len(), 1);
+    assert_eq!(announced.open.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_list_that_hangs_is_told_again_when_it_is_known_who_holds_it_up() {
     let inflight = InFlight::default();
     let health = Health::new(THRESHOLD, inflight.clone(), None);
-    let mut told = Told::default();
+    let mut announced = Announced::default();
     health.relist_complete();
     let _list = inflight.begin(Rpc::ListContainers, CallSubject::NODE, None);
     tokio::time::advance(SLOW_CALL).await;
-    assert_eq!(health.oldest_relist().map(|since| since.elapsed()), Some(SLOW_CALL));
+    assert_eq!(health.oldest_call().map(|since| since.elapsed()), Some(SLOW_CALL));
     assert_eq!(
-        lines(&compare(&mut told, &health)),
+        lines(&compare(&mut announced, &health)),
         ["TroubleStarted locked-container", "PlegDegraded"]
     );
     let who = Who {
@@ -154,11 +154,11 @@ async fn a_list_that_hangs_is_told_again_when_it_is_known_who_holds_it_up() {
     };
     health.suspects(vec![(who, Instant::now())], true);
     assert_eq!(
-        lines(&compare(&mut told, &health)),
+        lines(&compare(&mut announced, &health)),
         [
             "TroubleEnded locked-container",
             "TroubleStarted locked-container default/web-1"
         ]
     );
-    assert!(compare(&mut told, &health).is_empty());
+    assert!(compare(&mut announced, &health).is_empty());
 }

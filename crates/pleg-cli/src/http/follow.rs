@@ -1,19 +1,17 @@
 //! Events of a daemon, across its restarts.
 //!
 //! The daemon is asked for heartbeats, so that one that has stopped is not taken for a quiet node. Each names a cursor: a reader that
-//! comes back continues there, and the daemon tells it what it missed.
+//! comes back continues there, and the daemon sends it what it missed.
 
-use std::io::Write as _;
 use std::time::Duration;
 
 use pleg::Cursor;
 use pleg_cri::error::seconds;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout_at};
 
-use super::Skip;
-use crate::args::{LineFormat, Watch};
-use crate::http::client::{Daemon, Lines, Refused};
-use crate::http::{HEARTBEAT, HEARTBEATS_MISSED};
+use super::client::{Daemon, Lines, Refused};
+use super::events::{HEARTBEAT, HEARTBEATS_MISSED};
+use crate::connect::tell;
 use crate::since::Since;
 use crate::wire::Line;
 
@@ -21,10 +19,10 @@ use crate::wire::Line;
 const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
 
 /// Follows a daemon.
-pub(super) struct DaemonEvents<'a> {
+#[derive(Debug)]
+pub(crate) struct DaemonEvents<'a> {
     daemon: &'a Daemon,
     query: Vec<(&'static str, String)>,
-    skip: Skip,
     since: Since,
     /// After the last line that was read, printed or not; none before the first, and from an older daemon.
     cursor: Option<Cursor>,
@@ -33,25 +31,23 @@ pub(super) struct DaemonEvents<'a> {
     lines: Option<Lines>,
     /// The first line, which was waited for: with it there is a cursor.
     first: Option<String>,
+    /// When the last line came.
+    heard: Instant,
     /// Since when the daemon is gone.
     gone: Option<Instant>,
 }
 
 impl<'a> DaemonEvents<'a> {
-    pub(super) async fn start(daemon: &'a Daemon, args: &Watch) -> anyhow::Result<Self> {
-        let mut query = args.filter.filter()?.query();
+    /// Asks for events from `since` on, of those that `query` chooses.
+    pub(crate) async fn start(
+        daemon: &'a Daemon,
+        mut query: Vec<(&'static str, String)>,
+        since: Since,
+    ) -> anyhow::Result<Self> {
         query.push(("follow", "true".to_owned()));
-        let usual = match args.output {
-            LineFormat::Kubelet => Since::Seq(0),
-            _ => Since::Now,
-        };
-        let since = args.since.unwrap_or(usual);
         let mut events = Self {
             daemon,
             query,
-            skip: Skip {
-                initial: args.no_initial,
-            },
             since,
             cursor: match since {
                 Since::Cursor(cursor) => Some(cursor),
@@ -60,6 +56,7 @@ impl<'a> DaemonEvents<'a> {
             heartbeats: true,
             lines: None,
             first: None,
+            heard: Instant::now(),
             gone: None,
         };
         events.lines = Some(events.connect().await?);
@@ -70,26 +67,32 @@ impl<'a> DaemonEvents<'a> {
     }
 
     /// Since when the daemon is gone, if it is.
-    pub(super) fn gone(&self) -> Option<Instant> {
+    pub(crate) fn gone(&self) -> Option<Instant> {
         self.gone
     }
 
-    /// The next line, and whether it is an event. Waits for a daemon that is gone.
-    pub(super) async fn next(&mut self) -> anyhow::Result<(String, bool)> {
+    /// The next event or gap, also as it was sent. Waits for a daemon that is gone.
+    pub(crate) async fn next(&mut self) -> anyhow::Result<(String, Line)> {
+        loop {
+            match self.read().await? {
+                Ok(read) => return Ok(read),
+                Err(why) => self.reconnect(&why).await?,
+            }
+        }
+    }
+
+    /// The next event or gap, also as it was sent; or why there is none, after which [`Self::reconnect`] is due. Cancel-safe.
+    pub(crate) async fn read(&mut self) -> anyhow::Result<Result<(String, Line), String>> {
         loop {
             let line = match self.line().await {
                 Ok(line) => line,
-                Err(why) => {
-                    self.reconnect(&why).await?;
-                    continue;
-                }
+                Err(why) => return Ok(Err(why)),
             };
+            self.heard = Instant::now();
             let read: Line = serde_json::from_str(&line)?;
             self.cursor = read.cursor().or(self.cursor);
             match read {
-                Line::Event(event) if self.skip.initial && event.initial => {}
-                Line::Event(_) => return Ok((line, true)),
-                Line::Gap(_) => return Ok((line, false)),
+                Line::Event(_) | Line::Gap(_) => return Ok(Ok((line, read))),
                 Line::Heartbeat(_) => {}
             }
         }
@@ -112,7 +115,7 @@ impl<'a> DaemonEvents<'a> {
                     seconds(patience)
                 )
             };
-            timeout(patience, lines.next()).await.map_err(late)?
+            timeout_at(self.heard + patience, lines.next()).await.map_err(late)?
         } else {
             lines.next().await
         };
@@ -139,11 +142,11 @@ impl<'a> DaemonEvents<'a> {
         }
     }
 
-    /// Connects again, however long it takes. Says so once on stderr.
-    async fn reconnect(&mut self, why: &str) -> anyhow::Result<()> {
+    /// Connects again, however long it takes. Says so on stderr, once before and once after.
+    pub(crate) async fn reconnect(&mut self, why: &str) -> anyhow::Result<()> {
         self.lines = None;
         let since = *self.gone.get_or_insert_with(Instant::now);
-        let _ = writeln!(anstream::stderr(), "{why}; reconnecting");
+        tell(&format!("{why}; reconnecting"));
         let [mut pause, longest] = PAUSES;
         loop {
             sleep(pause).await;
@@ -152,21 +155,24 @@ impl<'a> DaemonEvents<'a> {
             match self.connect().await {
                 Ok(lines) => {
                     self.lines = Some(lines);
+                    self.heard = Instant::now();
                     self.gone = None;
                     let at = self.daemon.address();
                     let after = seconds(Duration::from_secs(since.elapsed().as_secs().max(1)));
-                    let _ = writeln!(
-                        anstream::stderr(),
-                        "connected to the daemon at {at} again, after {after}"
-                    );
+                    tell(&format!("connected to the daemon at {at} again, after {after}"));
                     return Ok(());
                 }
                 // What it refuses now it will refuse again, unless it is only busy.
-                Err(error) if refusal(&error).is_some_and(|status| (400..500).contains(&status)) => return Err(error),
+                Err(error) if refuses(&error) => return Err(error),
                 Err(error) => tracing::debug!("cannot reconnect: {error}"),
             }
         }
     }
+}
+
+/// The daemon refuses the request itself: asking again changes nothing.
+pub(crate) fn refuses(error: &anyhow::Error) -> bool {
+    refusal(error).is_some_and(|status| (400..500).contains(&status))
 }
 
 /// The status with which a daemon refused.
