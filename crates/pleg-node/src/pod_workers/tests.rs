@@ -74,7 +74,7 @@ fn restarts(reports: &PodReports, uid: &PodUid) -> Option<u32> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_that_fell_is_put_up_again() {
+async fn a_panicked_worker_is_restarted() {
     let mut machine = Machine::start().await;
     let pod = pod("containers: [{name: app, image: img}]");
     let uid = pod.id.uid.clone();
