@@ -6,6 +6,8 @@
 //! PLEG_REGENERATE=1 cargo test -p pleg-cri --test generated
 //! ```
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use std::path::Path;
 
 const CHECKED_IN: &str = "src/generated/runtime.v1.rs";

@@ -97,14 +97,12 @@ impl Connection {
     /// A sender that takes a request now. Connects where there is no usable connection.
     async fn ready(&self) -> Result<SendRequest<Bytes>, ErrorKind> {
         let open = self.link.open(None).await?;
-        match open.sender.ready().await {
-            Ok(sender) => Ok(sender),
-            // It broke, or the runtime announced its end, since it was last used.
-            Err(_) => {
-                let open = self.link.open(Some(open.serial)).await?;
-                open.sender.ready().await.map_err(transport_error)
-            }
+        if let Ok(sender) = open.sender.ready().await {
+            return Ok(sender);
         }
+        // It broke, or the runtime announced its end, since it was last used.
+        let open = self.link.open(Some(open.serial)).await?;
+        open.sender.ready().await.map_err(transport_error)
     }
 }
 
