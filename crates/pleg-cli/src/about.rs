@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pleg::runtime::RuntimeVersion;
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 use pleg_cri::{Client, InFlight, v1};
 use serde::Serialize;
 use tokio::time::timeout;

@@ -4,7 +4,7 @@ use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use pleg_cri::InFlight;
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 
 /// Delay before the first report.
 const FIRST: Duration = Duration::from_secs(1);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-pub use crate::duration::seconds;
+use crate::duration::seconds;
 use crate::{Endpoint, Rpc, Subject};
 
 /// A call that did not succeed: which one, about what, where, and why.

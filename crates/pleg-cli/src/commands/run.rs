@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pleg::{CriRuntime, EventedConfig, Generator, Metrics, Mode, RecorderConfig};
 use pleg_cri::Deadlines;
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 use tokio_util::sync::CancellationToken;
 
 use crate::about::{Settings, Setup};

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use pleg::{Item, Overflow, Start, Subscriber};
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 use pleg_cri::{InFlight, Rpc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;

@@ -10,7 +10,7 @@ use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper_util::rt::TokioIo;
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};

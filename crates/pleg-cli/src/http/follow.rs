@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use pleg::Cursor;
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::client::{Daemon, Lines, Refused};

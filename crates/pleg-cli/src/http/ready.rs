@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use pleg::{Level, NodeHealth};
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 
 use super::routes::App;
 use crate::text::count;

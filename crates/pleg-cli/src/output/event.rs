@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 
 use super::{CYAN, DIM, GREEN, PLAIN, RED, YELLOW};
 use crate::text::{ShortNames, clean, clock, lag, short_ids, shorten, zone};

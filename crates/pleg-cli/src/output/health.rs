@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 
 use super::{BOLD, GREEN, PLAIN, RED, YELLOW};
 use crate::text::clean;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 
 use super::table::{Cell, Table};
 use super::{BOLD, DIM, GREEN, PLAIN, RED, YELLOW};

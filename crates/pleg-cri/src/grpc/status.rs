@@ -90,8 +90,20 @@ pub(super) fn from_http(status: StatusCode) -> ErrorKind {
     }
 }
 
-/// A failure of the connection or of a stream on it, as opposed to an answer of the runtime.
+/// A failure below the answer. If the runtime reset this call only, that is the call's status by gRPC's table of HTTP/2 codes;
+/// everything else means that the connection is gone.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(super) fn transport_error(error: h2::Error) -> ErrorKind {
-    ErrorKind::Unreachable(clip(&error.to_string()))
+    let message = clip(&error.to_string());
+    let Some(reason) = error.reason().filter(|_| error.is_reset() && error.is_remote()) else {
+        return ErrorKind::Unreachable(message);
+    };
+    let code = match reason {
+        h2::Reason::REFUSED_STREAM => "UNAVAILABLE",
+        h2::Reason::CANCEL => "CANCELLED",
+        h2::Reason::ENHANCE_YOUR_CALM => "RESOURCE_EXHAUSTED",
+        h2::Reason::INADEQUATE_SECURITY => "PERMISSION_DENIED",
+        _ => "INTERNAL",
+    };
+    ErrorKind::Status { code, message }
 }

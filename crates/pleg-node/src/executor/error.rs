@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 
 use super::cleanup::CleanupError;
 use super::requests::RunAsNonRootError;

@@ -1,7 +1,7 @@
 //! The status of each container: its state, its last state, and whether it is ready.
 
 use jiff::Timestamp;
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 
 use super::StatusInput;
 use super::types::{ApiContainerState, ApiContainerStatus};

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 use tokio::time::Instant;
 
 /// So many remembered misses make the stream lossy. No more are remembered, so one [`MEMORY`] is enough to recover.

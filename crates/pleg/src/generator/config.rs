@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use pleg_cri::Deadlines;
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 
 use super::ProbeConfig;
 use crate::evented::{EventedConfig, Mode};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pleg_cri::ErrorKind;
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 use tokio::time::Instant;
 
 use super::Generator;

@@ -1,7 +1,7 @@
 //! Takes in what the lists said: records, gauges, verification of the event stream, and an inspection for each pod with news.
 
 use hashbrown::HashSet;
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 use tokio::time::Instant;
 
 use super::Generator;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 use pleg_cri::{Error, ErrorKind, Rpc};
 use serde::{Deserialize, Serialize};
 

@@ -55,7 +55,7 @@ impl Ended {
             who: Who::default(),
             age: age(self.at),
         };
-        let whole = |age: Duration| pleg_cri::error::seconds(Duration::from_secs(age.as_secs()));
+        let whole = |age: Duration| pleg_cri::duration::seconds(Duration::from_secs(age.as_secs()));
         let last = match state.last_complete {
             Some(last) => format!("the last relist was {} ago", whole(age(last))),
             None => "there was no complete relist".to_owned(),

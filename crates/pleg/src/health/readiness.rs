@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 use pleg_cri::{Error, Rpc};
 use serde::{Deserialize, Serialize, Serializer};
 use tokio::time::Instant;

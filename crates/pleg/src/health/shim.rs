@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 use tokio::time::Instant;
 
 use super::cause::Who;

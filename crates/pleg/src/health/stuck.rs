@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pleg_cri::Rpc;
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 use tokio::time::Instant;
 
 use super::Health;

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 use serde::{Deserialize, Serialize};
 
 use crate::health::diagnosis::{About, Trouble};

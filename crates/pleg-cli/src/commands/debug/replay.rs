@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use pleg::recorder::line::Sent;
 use pleg::recorder::{Difference, Replayed, replay};
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 use serde::Serialize;
 
 use crate::args::{Replay, TextFormat};

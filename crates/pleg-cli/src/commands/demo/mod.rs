@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use pleg::{Deadlines, Generator, Item, Level, Overflow, Start};
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 use pleg_cri::{Endpoint, Rpc};
 use pleg_sim::{Ending, Selector, Sim, SimConfig, StatsSnapshot};
 use tokio::time::Instant;

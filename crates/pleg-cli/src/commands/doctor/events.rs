@@ -41,7 +41,7 @@ pub(super) async fn listen(client: &Client, runtime: &Runtime, wanted: bool, roo
     let start = Instant::now();
     let until = start + TIME;
     let mut stream = match timeout(TIME, client.container_events()).await {
-        Err(_) => return Events::Failed(format!("no answer within {}", pleg_cri::error::seconds(TIME))),
+        Err(_) => return Events::Failed(format!("no answer within {}", pleg_cri::duration::seconds(TIME))),
         Ok(Err(error)) if error.kind == ErrorKind::Unimplemented => return Events::Unimplemented,
         Ok(Err(error)) => return Events::Failed(error.kind.to_string()),
         Ok(Ok(stream)) => stream,

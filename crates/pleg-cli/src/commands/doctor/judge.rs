@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pleg::Trouble;
 use pleg::health::diagnosis::About;
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 
 use super::facts::{Answer, Events, Facts, KUBELET_LIMIT, Object, SHIM_ANSWERS, SLOW, Sample, Silence};
 use super::finding::{Finding, Place, Severity, counted, mebibytes};

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 use serde::Serialize;
 
 use super::facts::{Answer, Facts, KUBELET_LIMIT, List, SLOW, Sample, Silence};

@@ -179,7 +179,7 @@ fn events_told(events: &Events, runtime: Option<&Runtime>) -> EventsTold {
             "not-tried",
             format!(
                 "not checked: this takes {}, and the budget is used up",
-                pleg_cri::error::seconds(events::TIME)
+                pleg_cri::duration::seconds(events::TIME)
             ),
         ),
     };

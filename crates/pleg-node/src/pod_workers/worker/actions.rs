@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pleg::PodStatus;
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 use tokio::time::{Instant, timeout_at};
 use tracing::{info, warn};
 

@@ -10,7 +10,7 @@ mod verify;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 

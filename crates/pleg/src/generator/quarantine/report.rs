@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 use pleg_cri::{ErrorKind, Rpc, Subject};
 use tokio::time::Instant;
 

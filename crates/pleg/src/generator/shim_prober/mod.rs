@@ -23,7 +23,7 @@ use futures_util::stream::FuturesUnordered;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use pleg_cri::Rpc;
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 use tokio::time::Instant;
 
 use super::Generator;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 use pleg_cri::Rpc;
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 use tokio::time::Instant;
 
 use super::ask::{ContainerVerdict, Target};

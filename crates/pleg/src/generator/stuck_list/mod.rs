@@ -16,7 +16,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 use pleg_cri::{Error, Subject};
 use tokio::time::Instant;
 

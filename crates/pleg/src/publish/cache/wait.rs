@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashbrown::HashMap;
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 use tokio::time::{Instant, timeout};
 
 use super::{Cache, PodEntry, PodError, Token};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use jiff::Timestamp;
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 use pleg_cri::list::{POD_NAME_LABEL, POD_UID_LABEL};
 use pleg_cri::{Client, Endpoint, v1};
 use tokio::time::{Instant, sleep};

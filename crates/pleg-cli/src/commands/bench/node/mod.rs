@@ -25,7 +25,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use pleg::Metrics;
-use pleg_cri::error::seconds;
+use pleg_cri::duration::seconds;
 use pleg_cri::{Client, Deadlines, v1};
 use tokio_util::sync::CancellationToken;
 
