@@ -1,4 +1,4 @@
-//! Exports how often the containers of each pod were restarted, as a file for the textfile collector of node_exporter.
+//! Exports how often the containers of each pod were restarted, as a file for the textfile collector of `node_exporter`.
 //!
 //! `cargo run -p pleg --example restart_counts -- unix:///run/containerd/containerd.sock restarts.prom`
 

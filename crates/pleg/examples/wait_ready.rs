@@ -15,7 +15,7 @@ use std::time::Duration;
 use pleg::{Config, Endpoint, EventFilter, Overflow, Pleg, PodEntry, Start};
 
 /// How long is waited.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_mins(1);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {

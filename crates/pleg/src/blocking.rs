@@ -34,7 +34,7 @@ use crate::task::{PlegTask, TaskPanicked};
 /// A running generator with its thread. Dropping it stops both.
 #[derive(Debug)]
 pub struct Pleg {
-    pleg: crate::Pleg,
+    inner: crate::Pleg,
     runtime: Handle,
     stop: DropGuard,
     thread: JoinHandle<Result<(), TaskPanicked>>,
@@ -81,11 +81,11 @@ impl Pleg {
         };
         let thread = std::thread::Builder::new().name("pleg".to_owned()).spawn(run);
         let thread = thread.map_err(ConnectError::Thread)?;
-        let pleg = starting
+        let inner = starting
             .recv()
             .map_err(|_| ConnectError::Thread(std::io::Error::other("the thread of the generator panicked")))??;
         Ok(Self {
-            pleg,
+            inner,
             runtime,
             stop: stop.drop_guard(),
             thread,
@@ -94,22 +94,22 @@ impl Pleg {
 
     /// The handle, for everything that does not wait: cache, health, metrics.
     pub fn handle(&self) -> &crate::Pleg {
-        &self.pleg
+        &self.inner
     }
 
     /// Inspects one pod now: [`crate::Pleg::refresh`].
     pub fn refresh(&self, uid: &PodUid, within: Duration) -> Result<PodEntry, WaitError> {
-        self.runtime.block_on(self.pleg.refresh(uid, within))
+        self.runtime.block_on(self.inner.refresh(uid, within))
     }
 
     /// Waits for a newer entry: [`crate::Cache::newer_than`].
     pub fn newer_than(&self, uid: &PodUid, token: Token, within: Duration) -> Result<PodEntry, WaitError> {
-        self.runtime.block_on(self.pleg.cache().newer_than(uid, token, within))
+        self.runtime.block_on(self.inner.cache().newer_than(uid, token, within))
     }
 
     /// Waits for a complete relist: [`crate::Cache::synced`].
     pub fn synced(&self, token: Token, within: Duration) -> Result<(), WaitError> {
-        self.runtime.block_on(self.pleg.cache().synced(token, within))
+        self.runtime.block_on(self.inner.cache().synced(token, within))
     }
 
     /// Waits until a pod meets a condition: [`crate::Cache::wait_for`].
@@ -120,13 +120,13 @@ impl Pleg {
         within: Duration,
     ) -> Result<Option<PodEntry>, WaitError> {
         self.runtime
-            .block_on(self.pleg.cache().wait_for(uid, condition, within))
+            .block_on(self.inner.cache().wait_for(uid, condition, within))
     }
 
     /// Subscribes to the events: [`crate::Pleg::subscribe`].
     pub fn subscribe(&self, start: Start, overflow: Overflow) -> Events {
         Events {
-            subscriber: self.pleg.subscribe(start, overflow),
+            subscriber: self.inner.subscribe(start, overflow),
             runtime: self.runtime.clone(),
         }
     }

@@ -146,11 +146,13 @@ impl Reader {
         }
         if opens {
             let fields = short.starts_with("pub struct ");
-            self.within = match (public && !hidden, fields) {
-                (false, _) => Within::Closed,
-                (true, true) => Within::Inherent(short.trim_start_matches("pub struct ").to_owned()),
-                (true, false) if short.starts_with("pub enum ") || short.starts_with("pub trait ") => Within::Open,
-                (true, false) => Within::Closed,
+            let open = short.starts_with("pub enum ") || short.starts_with("pub trait ");
+            self.within = if public && !hidden && fields {
+                Within::Inherent(short.trim_start_matches("pub struct ").to_owned())
+            } else if public && !hidden && open {
+                Within::Open
+            } else {
+                Within::Closed
             };
         }
     }

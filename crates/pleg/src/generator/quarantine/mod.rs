@@ -115,7 +115,7 @@ struct Failure {
 impl From<&Error> for Failure {
     fn from(error: &Error) -> Self {
         Self {
-            rpc: error.rpc.clone(),
+            rpc: error.rpc,
             subject: error.subject.clone(),
             kind: error.kind.clone(),
             text: error.to_string().into(),
