@@ -90,20 +90,22 @@ pub(super) fn from_http(status: StatusCode) -> ErrorKind {
     }
 }
 
-/// A failure below the answer. If the runtime reset this call only, that is the call's status by gRPC's table of HTTP/2 codes;
-/// everything else means that the connection is gone.
+/// A failure below the answer. A call that the runtime resets fails by itself; a runtime that stops also ends its calls with CANCEL
+/// or REFUSED_STREAM, so those mean that it is away, as does every failure of the connection.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(super) fn transport_error(error: h2::Error) -> ErrorKind {
     let message = clip(&error.to_string());
-    let Some(reason) = error.reason().filter(|_| error.is_reset() && error.is_remote()) else {
-        return ErrorKind::Unreachable(message);
-    };
-    let code = match reason {
-        h2::Reason::REFUSED_STREAM => "UNAVAILABLE",
-        h2::Reason::CANCEL => "CANCELLED",
-        h2::Reason::ENHANCE_YOUR_CALM => "RESOURCE_EXHAUSTED",
-        h2::Reason::INADEQUATE_SECURITY => "PERMISSION_DENIED",
-        _ => "INTERNAL",
-    };
-    ErrorKind::Status { code, message }
+    match error.reason().filter(|_| error.is_reset() && error.is_remote()) {
+        None | Some(h2::Reason::NO_ERROR | h2::Reason::CANCEL | h2::Reason::REFUSED_STREAM) => {
+            ErrorKind::Unreachable(message)
+        }
+        Some(h2::Reason::ENHANCE_YOUR_CALM) => ErrorKind::Status {
+            code: "RESOURCE_EXHAUSTED",
+            message,
+        },
+        Some(_) => ErrorKind::Status {
+            code: "INTERNAL",
+            message,
+        },
+    }
 }

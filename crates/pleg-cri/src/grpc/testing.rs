@@ -17,6 +17,8 @@ pub(crate) struct Prepared {
     pub(crate) head_status: Option<&'static str>,
     pub(crate) body: Vec<u8>,
     pub(crate) trailers: Vec<(&'static str, &'static str)>,
+    /// The call is reset instead of answered.
+    pub(crate) reset: Option<h2::Reason>,
 }
 
 impl Prepared {
@@ -30,6 +32,10 @@ impl Prepared {
     }
 
     pub(crate) fn send(self, mut respond: h2::server::SendResponse<Bytes>) -> Result<(), h2::Error> {
+        if let Some(reason) = self.reset {
+            respond.send_reset(reason);
+            return Ok(());
+        }
         let mut head = http::Response::builder()
             .status(if self.http == 0 { 200 } else { self.http })
             .header("content-type", "application/grpc");

@@ -93,6 +93,26 @@ async fn an_http_status_is_read_as_grpc_defines_it() {
 }
 
 #[tokio::test]
+async fn a_reset_call_fails_alone_unless_the_runtime_stops() {
+    for (reason, expected) in [
+        (h2::Reason::CANCEL, None),
+        (h2::Reason::REFUSED_STREAM, None),
+        (h2::Reason::ENHANCE_YOUR_CALM, Some("RESOURCE_EXHAUSTED")),
+        (h2::Reason::PROTOCOL_ERROR, Some("INTERNAL")),
+    ] {
+        let answer = Prepared {
+            reset: Some(reason),
+            ..Prepared::default()
+        };
+        match (single(answer).await.unwrap_err(), expected) {
+            (ErrorKind::Unreachable(_), None) => {}
+            (ErrorKind::Status { code, .. }, Some(expected)) => assert_eq!(code, expected),
+            (kind, _) => panic!("{reason}: {kind:?}"),
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_broken_connection_is_made_again() {
     let directory = tempfile::tempdir().unwrap();
     let (endpoint, listener) = listen(directory.path());
