@@ -11,8 +11,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use pleg::event::Subject;
 use pleg::{
-    Config, ContainerState, Event, EventType, EventedConfig, Generator, Item, Level, Mode, Overflow, Pleg, PodUid,
-    ProbeConfig, Report, SandboxState, Start, Subscriber,
+    Config, ContainerState, CriRuntime, Event, EventType, EventedConfig, Generator, Item, Level, Metrics, Mode,
+    Overflow, Pleg, PodUid, ProbeConfig, Report, SandboxState, Start, Subscriber,
 };
 use pleg_cri::{Client, Deadlines, Endpoint};
 use tokio::task::JoinHandle;
@@ -110,8 +110,13 @@ impl Observer {
 
     /// Starts a generator that behaves as told, and looks at `containerd` through `endpoint`.
     pub fn with(containerd: &Containerd, endpoint: &Endpoint, deadlines: Deadlines, config: Config) -> Result<Self> {
-        let config = Config { deadlines, ..config };
-        let generator = Generator::lazy(endpoint.clone(), config)?;
+        // Not `Generator::lazy`, which refuses periods as long as these scenarios want them.
+        let client = pleg_cri::Config {
+            deadlines,
+            ..pleg_cri::Config::default()
+        };
+        let runtime = CriRuntime::new(Client::lazy(endpoint.clone(), client));
+        let generator = Generator::new(runtime, config, Metrics::new()?);
         let pleg = generator.handle();
         let feed = pleg.subscribe(Start::Oldest, Overflow::Gap);
         let end = CancellationToken::new();

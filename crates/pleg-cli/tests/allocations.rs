@@ -114,7 +114,7 @@ async fn an_idle_look_allocates_what_its_bytes_allocate() {
     for pods in [100, 1000, 5000] {
         // How many frames a read brings differs from one measurement to the next; what a look adds by itself does not.
         let costs = async || {
-            let (floor, look) = costs(pods).await;
+            let (floor, look) = Box::pin(costs(pods)).await;
             println!("{pods} pods: {look} allocations a look, {floor} to receive the same bytes");
             look <= floor + ALLOWED
         };

@@ -232,7 +232,7 @@ async fn hung(count: usize) {
     // The other containers of the same pods were reported meanwhile.
     let name = |subject: &Subject| match subject {
         Subject::Container(container) => container.name.to_string(),
-        other => format!("{other:?}"),
+        other @ Subject::Sandbox { .. } => format!("{other:?}"),
     };
     while node.aside.len() < count {
         let event = node.next().await;

@@ -116,7 +116,8 @@ impl Link {
             None => 0,
         };
         // If this attempt fails, the broken one stays, and the next call finds it broken again.
-        let sender = self.connect().await?;
+        // Boxed: rarely used, and large enough to swell the future of every call.
+        let sender = Box::pin(self.connect()).await?;
         Ok(current.insert(Open { sender, serial }).clone())
     }
 

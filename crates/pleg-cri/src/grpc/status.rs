@@ -90,8 +90,8 @@ pub(super) fn from_http(status: StatusCode) -> ErrorKind {
     }
 }
 
-/// A failure below the answer. A call that the runtime resets fails by itself; a runtime that stops also ends its calls with CANCEL
-/// or REFUSED_STREAM, so those mean that it is away, as does every failure of the connection.
+/// A failure below the answer. A call that the runtime resets fails by itself; a runtime that stops also ends its calls with `CANCEL`
+/// or `REFUSED_STREAM`, so those mean that it is away, as does every failure of the connection.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(super) fn transport_error(error: h2::Error) -> ErrorKind {
     let message = clip(&error.to_string());

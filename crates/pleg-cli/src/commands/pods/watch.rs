@@ -256,7 +256,10 @@ async fn ask(observed: &Observed, pod: &PodRef) -> anyhow::Result<connect::Pods>
 /// Which pods change.
 enum Changes<'a> {
     Daemon(Box<DaemonEvents<'a>>),
-    Local { subscriber: Subscriber, local: &'a Local },
+    Local {
+        subscriber: Box<Subscriber>,
+        local: &'a Local,
+    },
 }
 
 enum Change {
@@ -275,7 +278,7 @@ impl<'a> Changes<'a> {
                 Self::Daemon(Box::new(events))
             }
             Observed::Runtime(local) => Self::Local {
-                subscriber: local.pleg.subscribe(Start::Now, Overflow::PodSync),
+                subscriber: Box::new(local.pleg.subscribe(Start::Now, Overflow::PodSync)),
                 local,
             },
         })
