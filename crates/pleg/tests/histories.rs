@@ -442,6 +442,21 @@ fn the_removal_of_a_pod_that_was_never_inspected_is_recorded() {
     run(steps, true, 1).unwrap();
 }
 
+/// The list of containers shows that a container without a sandbox is gone, while the list of sandboxes hangs: a reader that waits for
+/// the pod is not served with the container, although both lists of the relist have answered in the end.
+#[test]
+fn a_relist_in_two_parts_vouches_for_no_container_that_it_did_not_list() {
+    let steps = vec![
+        Step::Change(Change::Create(4, 1)),
+        Step::Hang(4, 1, true),
+        Step::Change(Change::RemovePod(4)),
+        Step::HangSandboxes(true),
+        Step::Wait(4),
+        Step::Pass(6000),
+    ];
+    run(steps, true, 1).unwrap();
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: common::cases(400),

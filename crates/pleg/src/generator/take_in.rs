@@ -111,8 +111,13 @@ impl<R: Runtime> Generator<R> {
             .filter(|key| self.inspections.has(*key))
             .collect();
         self.records.recycle(touched);
-        // Only now: every pod with news is held.
-        self.publisher.cache.complete_relist(relist.token);
+        if self.records.is_unsettled() {
+            // It vouches for nothing; one whose lists are answered together follows at once.
+            self.requests.all(Source::Relist);
+        } else {
+            // Only now: every pod with news is held.
+            self.publisher.cache.complete_relist(relist.token);
+        }
         self.schedule
             .open(OpenRelist::new(relist.started, relist.due, size.both, waiting));
         self.runtime_answers();

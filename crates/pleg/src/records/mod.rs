@@ -50,6 +50,8 @@ pub struct Records {
     relist: u32,
     /// Pods with news in the relist that is being taken in; reused.
     touched: Vec<PodKey>,
+    /// The relist that is being taken in left containers listed that it found absent.
+    unsettled: bool,
 }
 
 /// Which part of the node a relist covered: what it may declare absent.
@@ -72,6 +74,12 @@ impl Records {
     pub(crate) fn begin_relist(&mut self) {
         self.sandboxes.forget_notes();
         self.containers.forget_notes();
+        self.unsettled = false;
+    }
+
+    /// The relist found containers absent that stay listed, because its lists were taken in one after the other.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        self.unsettled
     }
 
     /// Empties the snapshot for a relist, and lets it recognise what will be unchanged.

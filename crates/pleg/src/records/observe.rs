@@ -218,7 +218,8 @@ impl Records {
         }
     }
 
-    /// The list of containers alone cannot establish that a pod is gone, so the containers of pods without a sandbox stay.
+    /// The list of containers alone cannot establish that a pod is gone, so the containers of pods without a sandbox stay. The relist
+    /// then leaves something unsettled.
     fn vanish_containers_in_sandboxes(&mut self, seen: &Seen) {
         for slot in self.containers.unseen(seen) {
             let pod = self
@@ -228,6 +229,8 @@ impl Records {
             let listed = |slot: &u32| self.sandboxes.get(*slot).is_some_and(|item| item.listed.is_some());
             if pod.is_some_and(|pod| pod.sandboxes.iter().any(listed)) {
                 self.containers.vanish(slot).into_iter().for_each(|pod| self.touch(pod));
+            } else {
+                self.unsettled = true;
             }
         }
     }
