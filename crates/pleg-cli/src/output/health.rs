@@ -25,17 +25,10 @@ pub(crate) fn text(report: &Report) -> String {
     let _ = writeln!(
         text,
         "Last complete relist: {seen} (threshold {threshold}), relists so far: {}",
-        report.looks
+        report.relists
     );
     if let Some(mode) = &report.mode {
-        let period = Duration::try_from_secs_f64(mode.full_look_period_seconds).unwrap_or_default();
-        let _ = write!(
-            text,
-            "Mode: {} (a full relist every {}): {}",
-            clean(&mode.mode),
-            seconds(period),
-            clean(&mode.reason)
-        );
+        let _ = write!(text, "Mode: {}", clean(&mode.to_string()));
         let _ = match mode.missed_changes {
             0 => writeln!(text),
             1 => writeln!(text, "; no event reported 1 change"),
@@ -46,7 +39,9 @@ pub(crate) fn text(report: &Report) -> String {
         let _ = write!(
             text,
             "Node: {}={} ({}",
-            condition.kind, condition.status, condition.reason
+            condition.kind,
+            if condition.status { "True" } else { "False" },
+            condition.reason
         );
         if !condition.message.starts_with(&report.headline) {
             let _ = write!(text, ": {}", clean(&condition.message));
@@ -74,7 +69,12 @@ pub(crate) fn text(report: &Report) -> String {
         text.push_str("Manifests refused:\n");
     }
     for complaint in &report.refused_manifests {
-        let _ = writeln!(text, "  - {}: {}", clean(&complaint.origin), clean(&complaint.what));
+        let _ = writeln!(
+            text,
+            "  - {}: {}",
+            clean(&complaint.origin.to_string()),
+            clean(&complaint.what)
+        );
     }
     if !report.warnings.is_empty() {
         text.push_str("Warnings (harmless to pleg, but not to a kubelet):\n");

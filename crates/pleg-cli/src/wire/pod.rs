@@ -1,15 +1,14 @@
 //! A pod of the API.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use pleg::health::CausesByPod;
-use pleg::{PodEntry, PodStatus};
+use pleg::{ContainerStatus, PodEntry, PodRef, PodStatus, SandboxStatus};
 use serde::{Deserialize, Serialize};
 
-use super::{Cause, PodRef};
+use super::Cause;
 
 #[expect(clippy::struct_field_names, reason = "the names are the JSON's")]
 /// A pod of `/api/v1/pods`: a [`pleg::PodStatus`], what it comes to, when it was inspected, and what is wrong with it.
@@ -17,8 +16,8 @@ use super::{Cause, PodRef};
 pub(crate) struct Pod {
     pub(crate) pod: PodRef,
     pub(crate) ips: Vec<IpAddr>,
-    pub(crate) sandboxes: Vec<Sandbox>,
-    pub(crate) containers: Vec<Container>,
+    pub(crate) sandboxes: Vec<SandboxStatus>,
+    pub(crate) containers: Vec<ContainerStatus>,
     #[serde(default)]
     pub(crate) state: String,
     #[serde(default)]
@@ -76,58 +75,6 @@ pub(crate) struct StalePart {
     pub(crate) listed: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<PodError>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Sandbox {
-    pub(crate) id: String,
-    pub(crate) state: String,
-    pub(crate) attempt: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) created_at: Option<Timestamp>,
-    pub(crate) ips: Vec<IpAddr>,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub(crate) runtime_handler: String,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) labels: BTreeMap<String, String>,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) annotations: BTreeMap<String, String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Container {
-    pub(crate) id: String,
-    pub(crate) name: String,
-    pub(crate) attempt: u32,
-    pub(crate) state: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) created_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) started_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) finished_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) exit_code: Option<i32>,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub(crate) reason: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub(crate) message: String,
-    pub(crate) image: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub(crate) image_ref: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub(crate) log_path: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) resources: Option<Resources>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Resources {
-    pub(crate) cpu_period: i64,
-    pub(crate) cpu_quota: i64,
-    pub(crate) cpu_shares: i64,
-    pub(crate) memory_limit_in_bytes: i64,
-    pub(crate) oom_score_adj: i64,
 }
 
 /// Why a pod is in quarantine.
@@ -256,7 +203,7 @@ mod tests {
     #[test]
     fn pods_come_back_as_they_went_out() {
         let at = Timestamp::from_second(1_700_000_000).unwrap();
-        let sandbox = pleg::SandboxStatus {
+        let sandbox = SandboxStatus {
             id: "s".into(),
             state: pleg::SandboxState::Ready,
             attempt: 1,
@@ -266,7 +213,7 @@ mod tests {
             labels: pleg::status::Pairs::new(&[("app".to_owned(), "web".to_owned())].into()),
             annotations: pleg::status::Pairs::default(),
         };
-        let container = pleg::ContainerStatus {
+        let container = ContainerStatus {
             id: "c".into(),
             name: "app".into(),
             attempt: 2,
@@ -312,7 +259,7 @@ mod tests {
                 ips: [IpAddr::from([10, 0, 0, 7])].into(),
                 sandboxes: [sandbox].into(),
                 containers: [container].into(),
-                ..PodStatus::empty(pleg::PodRef {
+                ..PodStatus::empty(PodRef {
                     uid: "u".into(),
                     namespace: "ns".into(),
                     name: "web".into(),

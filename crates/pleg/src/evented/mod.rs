@@ -134,9 +134,11 @@ impl Default for ModeReport {
 }
 
 impl fmt::Display for ModeReport {
-    /// As in `evented (full look every 60s): the event stream of containerd 2.1.9 is up`.
+    /// As in `evented (a full relist every 60s): the event stream of containerd 2.1.9 is up`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let period = pleg_cri::duration::seconds(Duration::from_secs_f64(self.full_look_period_seconds.max(0.0)));
+        // It may have been read from another process, with any number.
+        let period = Duration::try_from_secs_f64(self.full_look_period_seconds).unwrap_or_default();
+        let period = pleg_cri::duration::seconds(period);
         write!(f, "{} (a full relist every {period}): {}", self.mode, self.reason)
     }
 }
