@@ -108,6 +108,7 @@ impl Default for EventedConfig {
 
 /// How changes are found now, and why so.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct ModeReport {
     /// What is done: [`Mode::Generic`] or [`Mode::Evented`].
     pub mode: Mode,

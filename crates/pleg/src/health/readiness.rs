@@ -35,6 +35,7 @@ const SLOW: Duration = Duration::from_secs(5);
 /// A condition in the shape that Kubernetes gives it in the status of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct NodeCondition {
     /// `Ready`.
     #[serde(rename = "type")]
@@ -224,6 +225,7 @@ fn not_ready(condition: Option<&RuntimeCondition>) -> Option<String> {
 
 /// The runtime's own checks, for `/readyz`: what is wrong, or nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct RuntimeChecks {
     /// `Status` was answered recently enough; if not, also how the calls since then ended.
     pub status: Option<String>,

@@ -54,6 +54,7 @@ impl Token {
 
 /// Why a pod's status could not be brought up to date.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct PodError {
     /// The call that failed, with its object and cause.
     pub message: Arc<str>,
@@ -79,6 +80,7 @@ pub struct PodError {
 
 /// A container or sandbox whose part of a status is older than the rest of it, or was never inspected.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct StalePart {
     /// Which one.
     #[serde(flatten)]
@@ -93,6 +95,7 @@ pub struct StalePart {
 
 /// What the cache knows of a pod. Its JSON has the fields that a pod has in the HTTP API, and the points in the order of relists.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct PodEntry {
     /// What the runtime said of each part of the pod when it was last asked for it.
     #[serde(flatten)]
