@@ -245,7 +245,7 @@ fn node_settings() -> insta::Settings {
     settings
 }
 
-/// A file that is broken while nobody looks: its pod goes on, and is attended to.
+/// A file that breaks unnoticed: its pod keeps running and is still managed.
 #[test]
 fn a_manifest_broken_meanwhile_costs_no_pod() {
     let node = Node::with_pods(0);

@@ -263,7 +263,7 @@ impl Readiness {
         &self.health
     }
 
-    /// The Ready condition now. A transition is dated by the first who looks: the [monitor](crate::RuntimeMonitor) does so every
+    /// The Ready condition now. A transition is dated by the first call after it: the [monitor](crate::RuntimeMonitor) does so every
     /// [`STATUS_PERIOD`].
     pub fn ready(&self) -> NodeCondition {
         self.observe().ready

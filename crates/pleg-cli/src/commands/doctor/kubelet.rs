@@ -60,8 +60,8 @@ impl Kubelet {
 }
 
 /// The number of further hanging calls that exceed the threshold.
-fn more_hangs(look: Duration) -> usize {
-    let Some(room) = pleg::health::THRESHOLD.checked_sub(look) else {
+fn more_hangs(relist: Duration) -> usize {
+    let Some(room) = pleg::health::THRESHOLD.checked_sub(relist) else {
         return 0;
     };
     usize::try_from(room.as_millis() / CALL.as_millis() + 1).unwrap_or(usize::MAX)
@@ -120,9 +120,9 @@ pub(super) fn forecast(facts: &Facts) -> Kubelet {
     let late: Duration = late.map(|sample| sample.took).sum();
     let quick = statuses().filter(|sample| sample.took < SLOW).count();
     let times = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    let look = lists + CALL.saturating_mul(times(hanging));
-    let all = look + late + facts.alone.unwrap_or_default().saturating_mul(times(quick));
-    let more = more_hangs(look);
+    let relist = lists + CALL.saturating_mul(times(hanging));
+    let all = relist + late + facts.alone.unwrap_or_default().saturating_mul(times(quick));
+    let more = more_hangs(relist);
     let verdict = match () {
         () if more == 0 => Verdict::NotReady,
         () if hanging > 0 => Verdict::Late,
@@ -134,19 +134,19 @@ pub(super) fn forecast(facts: &Facts) -> Kubelet {
             "{hanging} {} for {} each, so every relist takes {}: NotReady again and again, because that exceeds {threshold}.",
             calls(hanging),
             seconds(CALL),
-            rounded(look)
+            rounded(relist)
         ),
         Verdict::Late => format!(
             "Every relist takes {} because {hanging} {}, and changes of all pods are seen that much later; NotReady \
              if {more} more hang{}.",
-            rounded(look),
+            rounded(relist),
             calls(hanging),
             if more == 1 { "s" } else { "" }
         ),
         Verdict::Ready => format!(
             "A relist takes {}; one that inspects every pod, as after a restart of the kubelet, takes {}{}; \
              NotReady if {} hang{}.",
-            rounded(look),
+            rounded(relist),
             if slow { "more than " } else { "" },
             rounded(all),
             count(more, "container"),
@@ -156,7 +156,7 @@ pub(super) fn forecast(facts: &Facts) -> Kubelet {
     Kubelet {
         verdict,
         says,
-        look_seconds: Some(millis(look)),
+        look_seconds: Some(millis(relist)),
         relist_all_seconds: Some(millis(all)),
         hanging_calls: hanging,
         more_hangs_to_not_ready: Some(more),

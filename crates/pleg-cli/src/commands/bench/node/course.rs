@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_mins(3);
 const SELDOM: Duration = Duration::from_millis(50);
 /// How often, where the answer itself is the time.
 const OFTEN: Duration = Duration::from_millis(1);
-/// Full looks of a node at rest come ever less often; after this it rests.
+/// Full relists of an idle node become ever rarer; after this time it counts as idle.
 const LONGEST_REST: Duration = Duration::from_secs(20);
 
 /// How much is measured.
@@ -348,11 +348,11 @@ impl Course {
         &self,
         what: &str,
         every: Duration,
-        mut look: impl AsyncFnMut(&Self) -> anyhow::Result<Option<T>>,
+        mut check: impl AsyncFnMut(&Self) -> anyhow::Result<Option<T>>,
     ) -> anyhow::Result<T> {
         let began = Instant::now();
         loop {
-            if let Some(found) = look(self).await? {
+            if let Some(found) = check(self).await? {
                 return Ok(found);
             }
             ensure!(
