@@ -127,7 +127,7 @@ fn manifests_become_pods() {
     daemon.running.signal(Signal::TERM);
     let (code, rest) = daemon.running.end();
     assert_eq!(code, Some(0));
-    assert!(rest.ends_with("stopped; pods go on running\n"), "{rest}");
+    assert!(rest.ends_with("stopped; pods keep running\n"), "{rest}");
 }
 
 fn stdout(daemon: &Daemon, args: &[&str]) -> String {

@@ -69,47 +69,49 @@ fn more_hangs(relist: Duration) -> usize {
 
 /// Forecasts.
 pub(super) fn forecast(facts: &Facts) -> Kubelet {
+    match no_relist_completes(facts) {
+        Some(why) => Kubelet::not_ready(why),
+        None => with_relists(facts),
+    }
+}
+
+/// Why a kubelet completes no relist on this runtime, if it completes none.
+fn no_relist_completes(facts: &Facts) -> Option<String> {
     let threshold = seconds(pleg::health::THRESHOLD);
     match &facts.silence {
-        Some(Silence::Down(_)) => {
-            return Kubelet::not_ready("NotReady after 30s: container runtime is down.".to_owned());
-        }
+        Some(Silence::Down(_)) => return Some("NotReady after 30s: container runtime is down.".to_owned()),
         Some(Silence::Stuck(_)) => {
-            return Kubelet::not_ready(format!(
+            return Some(format!(
                 "NotReady: the runtime does not answer Status, and no relist completes within {threshold}."
             ));
         }
         None => {}
     }
     if let Some(bad) = facts.conditions.iter().find(|condition| !condition.status) {
-        return Kubelet::not_ready(format!("NotReady now: the runtime reports {}=false.", bad.kind));
+        return Some(format!("NotReady now: the runtime reports {}=false.", bad.kind));
     }
-    for (rpc, list) in [
+    let lists = [
         ("ListPodSandbox", &facts.sandboxes),
         ("ListContainers", &facts.containers),
-    ] {
-        match &list.answer {
-            Answer::Ok if over_limit(list) => {
-                return Kubelet::not_ready(format!(
-                    "NotReady {threshold} after the list exceeded 16 MiB: every relist fails at {rpc} ({} bytes).",
-                    list.bytes
-                ));
-            }
-            Answer::Ok => {}
-            Answer::None(_) => {
-                return Kubelet::not_ready(format!(
-                    "Every relist waits {} for {rpc} and fails; NotReady {threshold} after the last successful one.",
-                    seconds(CALL)
-                ));
-            }
-            _ => {
-                return Kubelet::not_ready(format!(
-                    "Every relist fails at {rpc}; NotReady {threshold} after the last successful one."
-                ));
-            }
-        }
-    }
+    ];
+    lists.into_iter().find_map(|(rpc, list)| match &list.answer {
+        Answer::Ok if over_limit(list) => Some(format!(
+            "NotReady {threshold} after the list exceeded 16 MiB: every relist fails at {rpc} ({} bytes).",
+            list.bytes
+        )),
+        Answer::Ok => None,
+        Answer::None(_) => Some(format!(
+            "Every relist waits {} for {rpc} and fails; NotReady {threshold} after the last successful one.",
+            seconds(CALL)
+        )),
+        _ => Some(format!(
+            "Every relist fails at {rpc}; NotReady {threshold} after the last successful one."
+        )),
+    })
+}
 
+/// The forecast for a runtime that answers both lists: how long a relist takes, one status call after the other.
+fn with_relists(facts: &Facts) -> Kubelet {
     let lists = facts.sandboxes.took + facts.containers.took;
     let statuses = || facts.samples.iter().filter(|sample| sample.is_plain_status());
     // If everything is slow, calls that timed out here would have been answered within the kubelet's deadline.
@@ -131,10 +133,11 @@ pub(super) fn forecast(facts: &Facts) -> Kubelet {
     let calls = |n: usize| if n == 1 { "call hangs" } else { "calls hang" };
     let says = match verdict {
         Verdict::NotReady => format!(
-            "{hanging} {} for {} each, so every relist takes {}: NotReady again and again, because that exceeds {threshold}.",
+            "{hanging} {} for {} each, so every relist takes {}: NotReady again and again, because that exceeds {}.",
             calls(hanging),
             seconds(CALL),
-            rounded(relist)
+            rounded(relist),
+            seconds(pleg::health::THRESHOLD)
         ),
         Verdict::Late => format!(
             "Every relist takes {} because {hanging} {}, and changes of all pods are seen that much later; NotReady \

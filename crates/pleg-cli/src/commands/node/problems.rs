@@ -52,7 +52,7 @@ pub(super) async fn run(global: &Global, args: ProblemsArgs) -> anyhow::Result<E
 fn text(problems: &[SourceProblem]) -> String {
     let mut text = String::new();
     for problem in problems {
-        let _ = writeln!(text, "{}: {}", clean(&problem.origin.to_string()), clean(&problem.what));
+        let _ = writeln!(text, "{}", clean(&problem.to_string()));
     }
     text
 }
