@@ -1,6 +1,6 @@
 //! Pods and containers made as a kubelet makes them: its labels, its names, its cgroups.
 //!
-//! Only the making. What a kubelet would do next is up to the scenario, one call at a time, so that each step can be looked at.
+//! Only the making. What a kubelet would do next is up to the scenario, one call at a time, so that each step can be checked.
 
 use std::collections::HashMap;
 use std::fs;

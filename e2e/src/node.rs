@@ -70,14 +70,14 @@ impl Node {
         })
     }
 
-    /// Starts it, and waits until it has looked at everything.
+    /// Starts it, and waits until it has completed a relist.
     pub async fn start(containerd: &Containerd) -> Result<Self> {
         let node = Self::new(containerd)?;
         node.up(&[]).await?;
         Ok(node)
     }
 
-    /// Starts it with these arguments as well, and waits until it has looked at everything.
+    /// Starts it with these arguments as well, and waits until it has completed a relist.
     pub async fn up(&self, args: &[&str]) -> Result<()> {
         self.spawn(args)?;
         self.ready().await
@@ -132,7 +132,7 @@ impl Node {
         Ok(command)
     }
 
-    /// Waits until it has looked at everything.
+    /// Waits until it has completed a relist.
     pub async fn ready(&self) -> Result<()> {
         until("pleg node to be ready", PATIENCE, async || {
             if let Some(status) = self.ended()? {

@@ -70,7 +70,7 @@ impl Observer {
         Self::with(containerd, containerd.endpoint(), deadlines, config)
     }
 
-    /// Starts a generator that learns of changes by events alone: it looks when it has subscribed, and an hour later. Returns when
+    /// Starts a generator that learns of changes by events alone: it relists when it has subscribed, and an hour later. Returns when
     /// it has.
     pub async fn by_events(containerd: &Containerd) -> Result<Self> {
         let config = Config {
@@ -92,7 +92,7 @@ impl Observer {
     }
 
     /// Starts a generator with the usual deadlines, which sees by itself in seconds what would take it a minute on a node: lists
-    /// that hang, and shims. It looks through `endpoint`, which may be a proxy.
+    /// that hang, and shims. It calls through `endpoint`, which may be a proxy.
     pub fn watchful(containerd: &Containerd, endpoint: &Endpoint) -> Result<Self> {
         let config = Config {
             period: PERIOD,
@@ -108,7 +108,7 @@ impl Observer {
         Self::with(containerd, endpoint, Deadlines::default(), config)
     }
 
-    /// Starts a generator that behaves as told, and looks at `containerd` through `endpoint`.
+    /// Starts a generator with this configuration that observes `containerd` through `endpoint`.
     pub fn with(containerd: &Containerd, endpoint: &Endpoint, deadlines: Deadlines, config: Config) -> Result<Self> {
         // Not `Generator::lazy`, which refuses periods as long as these scenarios want them.
         let client = pleg_cri::Config {
@@ -160,10 +160,10 @@ impl Observer {
     }
 
     /// Waits until a relist of everything that starts now is complete, with all that it found changed.
-    pub async fn looks(&mut self) -> Result<()> {
+    pub async fn relist(&mut self) -> Result<()> {
         let token = self.pleg.request_all();
         let cache = self.pleg.cache().clone();
-        until("a complete look", PATIENCE, async || {
+        until("a complete relist", PATIENCE, async || {
             let entries = cache.entries();
             let late = entries
                 .iter()
@@ -185,7 +185,7 @@ impl Observer {
 
     /// No unexpected event was reported, the cache equals the runtime, and the generator is healthy.
     pub async fn agrees(&mut self) -> Result<()> {
-        self.looks().await?;
+        self.relist().await?;
         while let Some(item) = self.feed.try_next() {
             self.take(item)?;
         }
@@ -198,16 +198,16 @@ impl Observer {
         Ok(())
     }
 
-    /// Looks once, by hand: exactly these events come of it, for this pod, and none for another.
+    /// Relists once, on request: exactly these events come of it, for this pod, and none for another.
     pub async fn agrees_after(&mut self, pod: &Pod, expected: &[&str]) -> Result<()> {
-        self.looks().await?;
+        self.relist().await?;
         self.sees(pod, expected).await?;
         self.agrees().await
     }
 
     /// What there is so far is no news.
     pub async fn knows(&mut self) -> Result<()> {
-        self.looks().await?;
+        self.relist().await?;
         while let Some(item) = self.feed.try_next() {
             self.take(item)?;
         }

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::wait::PATIENCE;
 
-/// A process, as it was when it was looked at.
+/// A process, as it was when it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
     /// Its id.
@@ -34,7 +34,7 @@ impl Process {
     }
 }
 
-/// The processes that are there. One that ends while we look is left out; so is a zombie.
+/// The processes that are there. One that ends while we read is left out; so is a zombie.
 pub fn all() -> Result<Vec<Process>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").context("read /proc")? {

@@ -89,7 +89,7 @@ pub async fn truth(client: &Client) -> Result<Truth> {
         let status = sandbox_status(client, &listed.id).await?;
         ensure!(
             status.state == listed.state,
-            "sandbox {} changed while it was looked at",
+            "sandbox {} changed while it was read",
             listed.id
         );
         let metadata = status.metadata.clone().context("a sandbox without metadata")?;
@@ -106,7 +106,7 @@ pub async fn truth(client: &Client) -> Result<Truth> {
         let status = container_status(client, &listed.id).await?;
         ensure!(
             status.state == listed.state,
-            "container {} changed while it was looked at",
+            "container {} changed while it was read",
             listed.id
         );
         let uid = pod_of

@@ -12,28 +12,28 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How often the condition is checked.
-const LOOK: Duration = Duration::from_millis(5);
+const PERIOD: Duration = Duration::from_millis(5);
 
-/// Looks until `look` says `Ok`; its `Err` is how things stand while they are not yet as wanted. `what` completes "waited for".
+/// Calls `check` until it returns `Ok`; its `Err` describes the state that is not yet the expected one. `what` completes "waited for".
 pub async fn until<T, E: std::fmt::Display>(
     what: &str,
     patience: Duration,
-    mut look: impl AsyncFnMut() -> Result<T, E>,
+    mut check: impl AsyncFnMut() -> Result<T, E>,
 ) -> Result<T> {
     let deadline = Instant::now() + patience;
-    let mut ticks = interval(LOOK);
+    let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut stands = None;
     loop {
         ticks.tick().await;
-        // One look that hangs is not the end of the wait's own deadline.
-        match timeout_at(deadline, look()).await {
+        // A check that hangs does not outlast the deadline.
+        match timeout_at(deadline, check()).await {
             Ok(Ok(found)) => return Ok(found),
             Ok(Err(now)) => stands = Some(now),
             Err(_) => {}
         }
         if Instant::now() >= deadline {
-            let stands = stands.map_or_else(|| "no look ended".to_owned(), |stands| stands.to_string());
+            let stands = stands.map_or_else(|| "no check ended".to_owned(), |stands| stands.to_string());
             bail!("waited {patience:?} for {what}: {stands}");
         }
     }
@@ -45,10 +45,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_level_that_comes_is_returned() {
-        let mut looks = 0;
-        let found = until("three looks", PATIENCE, async || {
-            looks += 1;
-            if looks == 3 { Ok(looks) } else { Err("not yet") }
+        let mut checks = 0;
+        let found = until("three checks", PATIENCE, async || {
+            checks += 1;
+            if checks == 3 { Ok(checks) } else { Err("not yet") }
         });
         assert_eq!(found.await.unwrap(), 3);
     }
@@ -63,6 +63,6 @@ mod tests {
         let hangs = until("an answer", Duration::from_millis(20), async || {
             std::future::pending::<Result<(), String>>().await
         });
-        assert!(hangs.await.unwrap_err().to_string().ends_with("no look ended"));
+        assert!(hangs.await.unwrap_err().to_string().ends_with("no check ended"));
     }
 }

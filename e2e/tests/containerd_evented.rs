@@ -1,6 +1,6 @@
-//! Changes found by containerd's own events, without a look between them.
+//! Changes found by containerd's own events, without a relist between them.
 //!
-//! The generator of [`Observer::by_events`] looks when it has subscribed and then not for an hour: whatever it tells, an event told
+//! The generator of [`Observer::by_events`] relists when it has subscribed and then not for an hour: whatever it reports, an event reported
 //! it first.
 
 use std::io::Write as _;
@@ -100,11 +100,11 @@ async fn a_pod_lives_and_goes_by_events(context: &Context) -> Result<()> {
         &["ContainerRemoved app#1", "PodSandboxChanged gone", "PodRemoved"],
     )
     .await?;
-    no_looks(&node)?;
+    no_full_relists(&node)?;
     node.agrees().await
 }
 
-/// A runtime without events: who asks for them by name is told, and sees everything by looking.
+/// A runtime without events: a generator that requires them says so, and sees everything by relists.
 async fn no_stream(context: &Context) -> Result<()> {
     let mut config = Config::default();
     config.evented.mode = Mode::Evented;
@@ -116,11 +116,11 @@ async fn no_stream(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Nothing but events made it look: not more than at the start.
-fn no_looks(node: &Observer) -> Result<()> {
+/// Only events made it relist: there are no more full relists than at the start.
+fn no_full_relists(node: &Observer) -> Result<()> {
     let report = node.pleg.health().report();
     ensure!(report.mode.missed_changes == 0, "{report:?}");
-    ensure!(report.relists <= 4, "{} full looks", report.relists);
+    ensure!(report.relists <= 4, "{} full relists", report.relists);
     Ok(())
 }
 
@@ -143,7 +143,7 @@ async fn containers_of_many_pods_die_by_events(context: &Context) -> Result<()> 
     node.agrees().await
 }
 
-/// containerd sends no event for it, so it is found by looking, and that is nobody's fault.
+/// containerd sends no event for it, so a relist finds it, and it is no miss of the stream.
 async fn a_failed_start_is_no_missed_event(context: &Context) -> Result<()> {
     if !context.version().has_events() {
         return Ok(());
@@ -161,7 +161,7 @@ async fn a_failed_start_is_no_missed_event(context: &Context) -> Result<()> {
         context.kubelet.start(&id).await.is_err(),
         "a program that is not there was started"
     );
-    node.looks().await?;
+    node.relist().await?;
     node.sees(&pod, &["ContainerDied app#0 128 StartError"]).await?;
     // The grace in which an event may still come is two seconds.
     tokio::time::sleep(Duration::from_secs(3)).await;
@@ -227,7 +227,7 @@ async fn a_restart_loses_neither_deaths_nor_events(context: &Context) -> Result<
     let died = node.next_line(&pod).await?;
     ensure!(died.starts_with("ContainerDied app#0"), "{died}");
     node.health("the stream again", |report| {
-        report.mode.mode == Mode::Evented && report.mode.full_look_period_seconds >= 8.0
+        report.mode.mode == Mode::Evented && report.mode.full_relist_period_seconds >= 8.0
     })
     .await?;
     process::signal(context.kubelet.container_pid(&lives).await?, Signal::KILL)?;
@@ -237,7 +237,7 @@ async fn a_restart_loses_neither_deaths_nor_events(context: &Context) -> Result<
     Ok(())
 }
 
-/// What a look at one container costs: by its id, or by its pod's lists and then by its id. Printed, for whoever wants to decide anew.
+/// What it costs to inspect one container: by its id, or by the lists of its pod and then by its id. Printed for information.
 async fn by_id_or_by_list(context: &Context) -> Result<()> {
     let members = crowd(context, 20, &["app", "sidecar"]).await?;
     let client = context.containerd.client();

@@ -117,15 +117,15 @@ async fn a_locked_container_is_named_and_hides_no_other(context: &Context) -> Re
     seen.with_context(|| format!("a death was not seen by id within {SOON:?}"))??;
     ensure!(!update.is_finished(), "the lock was not held that long");
 
-    let looks = node.pleg.health().report().relists;
+    let relists = node.pleg.health().report().relists;
     frozen.thaw();
     update.await??;
     let report = node
-        .health("the first look after the lock", |report| report.relists > looks)
+        .health("the first relist after the lock", |report| report.relists > relists)
         .await?;
     // The shim is asked again in its own time.
     let left = report.causes.iter().find(|cause| cause.stage != Stage::Probe);
-    ensure!(left.is_none(), "after a complete look there still is {left:?}");
+    ensure!(left.is_none(), "after a complete relist there still is {left:?}");
     node.health("everything to be well", |report| report.level == Level::Healthy)
         .await?;
     node.agrees().await

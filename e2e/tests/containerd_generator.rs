@@ -1,7 +1,7 @@
 //! What the generator reports of real pods: the right events, in the right order, exactly once, and a cache that is the truth.
 //!
-//! The generator only polls here. Each step waits for the events of the step before it, so that nothing is missed between two looks;
-//! where the point is what a poller cannot see, looks are made by hand.
+//! The generator only polls here. Each step waits for the events of the step before it, so that nothing is missed between two relists;
+//! where the point is what a poller cannot see, relists are requested one by one.
 
 use std::io::Write;
 use std::process::{Command, ExitCode, Stdio};
@@ -24,10 +24,10 @@ fn main() -> ExitCode {
         containers_of_a_pod_are_told_apart,
         two_attempts_of_one_container,
         a_second_sandbox_of_a_pod,
-        a_life_between_two_looks,
-        a_first_look_at_a_running_node,
+        a_life_between_two_relists,
+        the_first_relist_of_a_running_node,
         many_pods_at_once,
-        a_look_on_demand,
+        a_relist_on_demand,
         the_metrics_are_what_prometheus_reads,
     ])
 }
@@ -84,7 +84,7 @@ async fn an_exit_code_is_told(context: &Context) -> Result<()> {
 /// three versions) and says `Error`, for good. What it says has to be told as it is; once it has to be the right word.
 async fn an_oom_kill_is_told(context: &Context) -> Result<()> {
     let (kubelet, pod) = (&context.kubelet, Pod::new("web"));
-    // Looks by hand: whether one falls between start and death would be up to the machine.
+    // Relists on request: whether one falls between start and death would be up to the machine.
     let mut node = Observer::with_period(&context.containerd, Duration::from_hours(1))?;
     let sandbox = kubelet.run_pod(&pod).await?;
     node.agrees_after(&pod, &["PodSandboxChanged Ready"]).await?;
@@ -116,7 +116,7 @@ async fn a_failed_start_is_told(context: &Context) -> Result<()> {
         context.kubelet.start(&id).await.is_err(),
         "a program that is not there was started"
     );
-    // The runtime itself sends no event for this; only a look finds it.
+    // The runtime itself sends no event for this; only a relist finds it.
     node.sees(&pod, &["ContainerDied app#0 128 StartError"]).await?;
     node.agrees().await?;
     context.kubelet.remove(&id).await?;
@@ -212,8 +212,8 @@ async fn a_second_sandbox_of_a_pod(context: &Context) -> Result<()> {
     node.agrees().await
 }
 
-/// What comes and goes between two looks leaves no trace; what only went through states in between is told by where it is.
-async fn a_life_between_two_looks(context: &Context) -> Result<()> {
+/// What comes and goes between two relists leaves no trace; what only went through states in between is reported in its last state.
+async fn a_life_between_two_relists(context: &Context) -> Result<()> {
     let (kubelet, pod) = (&context.kubelet, Pod::new("web"));
     // Never by itself within this test.
     let mut node = Observer::with_period(&context.containerd, Duration::from_hours(1))?;
@@ -233,7 +233,7 @@ async fn a_life_between_two_looks(context: &Context) -> Result<()> {
     kubelet.wait_for_exit(&short).await?;
     node.agrees_after(&pod, &["ContainerDied short#0 3 Error"]).await?;
 
-    // Between two looks one went and its successor came: both are told, the old one first.
+    // Between two relists one went and its successor came: both are reported, the old one first.
     kubelet.remove(&short).await?;
     kubelet
         .run(&sandbox, &Container::new("short", Program::Stubborn).attempt(1))
@@ -258,7 +258,7 @@ async fn a_life_between_two_looks(context: &Context) -> Result<()> {
 }
 
 /// A generator that comes late tells what is there, marked as such, and then only what changes.
-async fn a_first_look_at_a_running_node(context: &Context) -> Result<()> {
+async fn the_first_relist_of_a_running_node(context: &Context) -> Result<()> {
     let (kubelet, pod) = (&context.kubelet, Pod::new("web"));
     let sandbox = kubelet.run_pod(&pod).await?;
     kubelet.run(&sandbox, &app()).await?;
@@ -304,7 +304,7 @@ async fn many_pods_at_once(context: &Context) -> Result<()> {
     while let Some(done) = tasks.join_next().await {
         sandboxes.push(done??);
     }
-    node.looks().await?;
+    node.relist().await?;
     for pod in &pods {
         node.sees(pod, &["PodSandboxChanged Ready", "ContainerStarted app#0"])
             .await?;
@@ -320,7 +320,7 @@ async fn many_pods_at_once(context: &Context) -> Result<()> {
     while let Some(done) = tasks.join_next().await {
         done??;
     }
-    node.looks().await?;
+    node.relist().await?;
     for pod in &pods {
         node.sees(pod, &["ContainerDied app#0 137 Error", "PodSandboxChanged NotReady"])
             .await?;
@@ -329,7 +329,7 @@ async fn many_pods_at_once(context: &Context) -> Result<()> {
 }
 
 /// Who just did something need not wait for the period to see it.
-async fn a_look_on_demand(context: &Context) -> Result<()> {
+async fn a_relist_on_demand(context: &Context) -> Result<()> {
     let (kubelet, pod) = (&context.kubelet, Pod::new("web"));
     let mut node = Observer::with_period(&context.containerd, Duration::from_hours(1))?;
     let sandbox = kubelet.run_pod(&pod).await?;

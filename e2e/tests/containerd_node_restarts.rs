@@ -390,12 +390,12 @@ fn ids(truth: &Truth) -> BTreeMap<String, String> {
     ids
 }
 
-trait Look {
+trait TruthByName {
     async fn truth_of(&self, name: &str) -> Result<PodTruth>;
     async fn pid_of(&self, name: &str) -> Result<i32>;
 }
 
-impl Look for Context {
+impl TruthByName for Context {
     /// The pod of that name in a manifest.
     async fn truth_of(&self, name: &str) -> Result<PodTruth> {
         let (truth, name) = (self.truth().await?, format!("{name}-n"));

@@ -60,7 +60,7 @@ async fn a_killed_shim(context: &Context) -> Result<()> {
     node.agrees().await
 }
 
-/// Between two looks or across some: the pods live on, and nothing is reported.
+/// Between two relists or across several: the pods live on, and nothing is reported.
 async fn a_restart_of_containerd_changes_nothing(context: &Context) -> Result<()> {
     let mut node = Observer::start(&context.containerd)?;
     let (pod, id) = two_pods(context, &mut node).await?;
@@ -133,7 +133,7 @@ async fn a_paused_containerd_is_not_a_dead_pod(context: &Context) -> Result<()> 
     let paused = context.containerd.pause()?;
     process::signal(victim, Signal::KILL)?;
     let health = node.pleg.health().clone();
-    until("a look to fail", PATIENCE, async || {
+    until("a relist to fail", PATIENCE, async || {
         let report = health.report();
         let failed = report.causes.iter().any(|cause| cause.last_error.is_some());
         ensure!(failed, "{report:?}");

@@ -110,7 +110,7 @@ impl Observed {
             }
         };
         match &mut pods {
-            Pods::Runtime(pods) => pods.retain(|pod| wanted(&pod.pod.namespace, &pod.pod.name, &pod.pod.uid)),
+            Pods::Runtime(pods) => pods.retain(|pod| wanted(&pod.pod.namespace, &pod.pod.name, pod.pod.uid.as_str())),
             Pods::Node(pods) => pods.retain(|pod| {
                 let metadata = &pod.view.metadata;
                 wanted(&metadata.namespace, &metadata.name, &metadata.uid)

@@ -11,12 +11,13 @@ use futures_util::{StreamExt as _, stream};
 use jiff::Timestamp;
 use pleg::runtime::{Error, ErrorKind};
 use pleg::{
-    ContainerRef, ContainerState, ContainerStatus, CriRuntime, PodRef, PodStatus, Runtime as _, SandboxState,
+    ContainerRef, ContainerState, ContainerStatus, CriRuntime, PodRef, PodStatus, PodUid, Runtime as _, SandboxState,
     SandboxStatus, Trouble,
 };
 use pleg_cri::{Client, ListFilter, Subject};
 use tokio::time::Instant;
 
+use crate::text::pod_name;
 use crate::{waiting, wire};
 
 /// Maximum number of calls in flight: a pod may have hundreds of dead containers.
@@ -26,7 +27,7 @@ const AT_ONCE: usize = 32;
 #[derive(Debug)]
 struct Sandbox {
     id: String,
-    pod: wire::PodRef,
+    pod: PodRef,
     /// Its listed state.
     status: SandboxStatus,
 }
@@ -35,7 +36,7 @@ struct Sandbox {
 #[derive(Debug)]
 struct Container {
     sandbox: String,
-    labelled: wire::PodRef,
+    labelled: PodRef,
     /// Its listed state.
     status: ContainerStatus,
 }
@@ -72,10 +73,10 @@ async fn lists(client: &Client) -> Result<(Vec<Sandbox>, Vec<Container>), Error>
             sandboxes.push(Sandbox {
                 status: SandboxStatus::listed(&id.as_str().into(), state, item.attempt, item.created_at),
                 id,
-                pod: wire::PodRef {
-                    uid: text(uid),
-                    namespace: text(item.namespace),
-                    name: text(item.name),
+                pod: PodRef {
+                    uid: text(uid).into(),
+                    namespace: text(item.namespace).into(),
+                    name: text(item.name).into(),
                 },
             });
         }),
@@ -89,10 +90,10 @@ async fn lists(client: &Client) -> Result<(Vec<Sandbox>, Vec<Container>), Error>
             containers.push(Container {
                 status: ContainerStatus::listed(&container, state, item.created_at),
                 sandbox: text(item.pod_sandbox_id),
-                labelled: wire::PodRef {
-                    uid: text(item.pod_uid_label),
-                    namespace: text(item.pod_namespace_label),
-                    name: text(item.pod_name_label),
+                labelled: PodRef {
+                    uid: text(item.pod_uid_label).into(),
+                    namespace: text(item.pod_namespace_label).into(),
+                    name: text(item.pod_name_label).into(),
                 },
             });
         }),
@@ -104,7 +105,7 @@ async fn lists(client: &Client) -> Result<(Vec<Sandbox>, Vec<Container>), Error>
 /// A pod and its listed objects.
 #[derive(Debug)]
 pub(crate) struct Listed {
-    pub(crate) pod: wire::PodRef,
+    pub(crate) pod: PodRef,
     sandboxes: Vec<SandboxStatus>,
     containers: Vec<ContainerStatus>,
 }
@@ -119,15 +120,15 @@ impl Listed {
 
 /// The listed pods, by namespace and name.
 fn group(sandboxes: Vec<Sandbox>, containers: Vec<Container>) -> Vec<Listed> {
-    let mut pods: HashMap<String, Listed> = HashMap::new();
-    let mut of_sandbox: HashMap<String, wire::PodRef> = HashMap::new();
-    let listed = |pod: wire::PodRef| Listed {
+    let mut pods: HashMap<PodUid, Listed> = HashMap::new();
+    let mut of_sandbox: HashMap<String, PodRef> = HashMap::new();
+    let listed = |pod: PodRef| Listed {
         pod,
         sandboxes: Vec::new(),
         containers: Vec::new(),
     };
     for sandbox in sandboxes {
-        if sandbox.id.is_empty() || sandbox.pod.uid.is_empty() {
+        if sandbox.id.is_empty() || sandbox.pod.uid.as_str().is_empty() {
             continue;
         }
         let entry = pods
@@ -138,7 +139,7 @@ fn group(sandboxes: Vec<Sandbox>, containers: Vec<Container>) -> Vec<Listed> {
     }
     for container in containers {
         let pod = of_sandbox.get(&container.sandbox).unwrap_or(&container.labelled);
-        if container.status.id.as_str().is_empty() || pod.uid.is_empty() {
+        if container.status.id.as_str().is_empty() || pod.uid.as_str().is_empty() {
             continue;
         }
         let entry = pods.entry(pod.uid.clone()).or_insert_with(|| listed(pod.clone()));
@@ -154,7 +155,7 @@ fn group(sandboxes: Vec<Sandbox>, containers: Vec<Container>) -> Vec<Listed> {
 
 async fn inspect(runtime: &CriRuntime, listed: Listed) -> anyhow::Result<wire::Pod> {
     let began = Instant::now();
-    let name: Arc<str> = listed.pod.full_name().into();
+    let name: Arc<str> = pod_name(&listed.pod).into();
     let sandboxes = stream::iter(listed.sandboxes).map(|listed| {
         let subject = Subject::sandbox(Arc::clone(&name), listed.id.shared());
         async move { (runtime.sandbox_status(&subject, &listed.id).await, listed) }
@@ -196,11 +197,7 @@ async fn inspect(runtime: &CriRuntime, listed: Listed) -> anyhow::Result<wire::P
         .find(|sandbox| sandbox.state == SandboxState::Ready)
         .or(sandboxes.first());
     let status = PodStatus {
-        pod: PodRef {
-            uid: listed.pod.uid.as_str().into(),
-            namespace: listed.pod.namespace.into(),
-            name: listed.pod.name.into(),
-        },
+        pod: listed.pod,
         ips: with_address.map_or_else(Default::default, |sandbox| sandbox.ips.clone()),
         sandboxes: sandboxes.into(),
         containers: containers.into(),
@@ -254,11 +251,11 @@ fn described(error: &Error, waited: Duration) -> wire::PodError {
 mod tests {
     use super::*;
 
-    fn pod(uid: &str) -> wire::PodRef {
-        wire::PodRef {
-            uid: uid.to_owned(),
-            namespace: "ns".to_owned(),
-            name: format!("pod-{uid}"),
+    fn pod(uid: &str) -> PodRef {
+        PodRef {
+            uid: uid.into(),
+            namespace: "ns".into(),
+            name: format!("pod-{uid}").into(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Durations and times as people write and read them.
+//! Durations, times and names as people write and read them.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
+use pleg::PodRef;
 
 /// Maximum duration that is accepted.
 const LONGEST: Duration = Duration::from_hours(24 * 365);
@@ -30,6 +31,15 @@ pub(crate) fn parse_duration_or_zero(text: &str) -> Result<Duration, String> {
         return Ok(Duration::ZERO);
     }
     parse_duration(text)
+}
+
+/// `namespace/name`, or the UID of a pod without a name.
+pub(crate) fn pod_name(pod: &PodRef) -> String {
+    if pod.name.is_empty() {
+        format!("uid:{}", pod.uid)
+    } else {
+        format!("{}/{}", pod.namespace, pod.name)
+    }
 }
 
 /// The zone in which times are shown; the local zone unless set.

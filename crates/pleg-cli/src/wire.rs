@@ -1,33 +1,20 @@
 //! The JSON of the API and of `-o json`, as a reader sees it.
 //!
-//! The library's types only write themselves; these read them back, so that what a daemon sends and what a generator in this
-//! process says are printed by the same code. The tests hold the two together.
+//! A daemon's answer and the state of a generator in this process are read back into these types, so that the same code prints both. The
+//! types of the library are used wherever their values are fixed. This module has its own types only where a newer daemon may send names
+//! that this version does not know (types of events, sources, troubles), or where an older one omits fields: they keep names as text.
+//! The tests compare them with what the library writes.
 
 mod pod;
 
 use jiff::Timestamp;
-use pleg::{Cursor, InstanceId};
+use pleg::event::Subject;
+use pleg::shim::Shim;
+use pleg::{Cursor, InstanceId, ModeReport, NodeCondition, PodRef};
+use pleg_node::sources::SourceProblem;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use pod::{Container, Pod, PodError, PodHealth, PodJson, Sandbox, StalePart, StatusStale};
-
-/// A pod by all its names.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct PodRef {
-    pub(crate) uid: String,
-    pub(crate) namespace: String,
-    pub(crate) name: String,
-}
-
-impl PodRef {
-    pub(crate) fn full_name(&self) -> String {
-        if self.name.is_empty() {
-            format!("uid:{}", self.uid)
-        } else {
-            format!("{}/{}", self.namespace, self.name)
-        }
-    }
-}
+pub(crate) use pod::{Pod, PodError, PodHealth, PodJson, StalePart, StatusStale};
 
 /// One line of an event stream.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -128,21 +115,6 @@ pub(crate) struct Event {
     pub(crate) lasted: Option<f64>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "lowercase")]
-pub(crate) enum Subject {
-    Container {
-        id: String,
-        name: String,
-        attempt: u32,
-    },
-    Sandbox {
-        id: String,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        state: Option<String>,
-    },
-}
-
 /// A [`pleg::Report`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Report {
@@ -158,7 +130,8 @@ pub(crate) struct Report {
     /// None from a daemon that is older.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) mode: Option<ModeReport>,
-    pub(crate) looks: u64,
+    #[serde(rename = "looks")]
+    pub(crate) relists: u64,
     pub(crate) odd_objects: std::collections::BTreeMap<String, u32>,
     /// The daemon's generator; none from a daemon that is older.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -168,43 +141,13 @@ pub(crate) struct Report {
     pub(crate) conditions: Vec<NodeCondition>,
     /// What is wrong with the manifests of a node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) refused_manifests: Vec<Complaint>,
-}
-
-/// A [`pleg_node::sources::SourceProblem`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Complaint {
-    pub(crate) origin: String,
-    pub(crate) what: String,
-}
-
-/// A [`pleg::ModeReport`].
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct ModeReport {
-    pub(crate) mode: String,
-    pub(crate) configured: String,
-    pub(crate) reason: String,
-    pub(crate) full_look_period_seconds: f64,
-    pub(crate) missed_changes: u64,
-}
-
-/// A [`pleg::NodeCondition`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct NodeCondition {
-    #[serde(rename = "type")]
-    pub(crate) kind: String,
-    pub(crate) status: String,
-    pub(crate) last_heartbeat_time: String,
-    pub(crate) last_transition_time: String,
-    pub(crate) reason: String,
-    pub(crate) message: String,
+    pub(crate) refused_manifests: Vec<SourceProblem>,
 }
 
 /// The conditions of the node, as the API writes them.
 #[derive(Debug, Serialize)]
 pub(crate) struct Conditions {
-    conditions: [pleg::NodeCondition; 1],
+    conditions: [NodeCondition; 1],
 }
 
 impl Conditions {
@@ -225,7 +168,7 @@ pub(crate) struct ReportJson {
     #[serde(flatten)]
     conditions: Conditions,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    refused_manifests: Vec<pleg_node::sources::SourceProblem>,
+    refused_manifests: Vec<SourceProblem>,
 }
 
 impl ReportJson {
@@ -286,23 +229,16 @@ pub(crate) struct Warning {
     pub(crate) next: String,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Shim {
-    pub(crate) pid: u32,
-    pub(crate) state: char,
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use pleg::event::Subject as EventSubject;
     use pleg::{EventType, Source};
 
     use super::*;
 
-    fn pod() -> pleg::PodRef {
-        pleg::PodRef {
+    fn pod() -> PodRef {
+        PodRef {
             uid: "u".into(),
             namespace: "ns".into(),
             name: "web".into(),
@@ -333,7 +269,7 @@ mod tests {
         let died = pleg::Event {
             kind: EventType::ContainerDied,
             pod: Some(pod()),
-            subject: Some(EventSubject::Container(container)),
+            subject: Some(Subject::Container(container)),
             exit_code: Some(-1),
             lag: Some(Duration::from_micros(352_001)),
             initial: true,
@@ -342,7 +278,7 @@ mod tests {
         let sandbox = pleg::Event {
             kind: EventType::PodSandboxChanged,
             pod: Some(pod()),
-            subject: Some(EventSubject::Sandbox {
+            subject: Some(Subject::Sandbox {
                 id: "s".into(),
                 state: Some(pleg::SandboxState::NotReady),
             }),

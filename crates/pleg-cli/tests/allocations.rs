@@ -1,4 +1,4 @@
-//! An idle look allocates what receiving its bytes allocates, whatever the size of the node: nothing for a pod that is unchanged.
+//! An idle relist allocates what receiving its bytes allocates, whatever the size of the node: nothing for a pod that is unchanged.
 //!
 //! A file of its own, because it counts every allocation of its process. The simulated runtime runs in another one.
 
@@ -15,9 +15,9 @@ use tokio_util::sync::CancellationToken;
 #[global_allocator]
 static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 
-/// What an idle look may allocate beyond its bytes.
+/// What an idle relist may allocate beyond its bytes.
 const ALLOWED: u64 = 16;
-const LOOKS: usize = 15;
+const RELISTS: usize = 15;
 
 struct Sim {
     child: Child,
@@ -61,7 +61,7 @@ fn allocations() -> u64 {
     dhat::HeapStats::get().total_blocks
 }
 
-/// Allocations of receiving both lists, and of an idle look of the whole generator.
+/// Allocations of receiving both lists, and of an idle relist of the whole generator.
 async fn costs(pods: usize) -> (u64, u64) {
     let (_sim, client) = simulate(pods).await;
     for _ in 0..3 {
@@ -69,7 +69,7 @@ async fn costs(pods: usize) -> (u64, u64) {
     }
     // The least of several: how many frames a read brings depends on what else the machine does.
     let mut floor = u64::MAX;
-    for _ in 0..LOOKS {
+    for _ in 0..RELISTS {
         let before = allocations();
         client.drain_lists().await.unwrap();
         floor = floor.min(allocations() - before);
@@ -83,24 +83,24 @@ async fn costs(pods: usize) -> (u64, u64) {
     let pleg = generator.handle();
     let shutdown = CancellationToken::new();
     let task = tokio::spawn(generator.run(shutdown.clone()));
-    // Until every pod is in the cache, and a few looks more.
-    let look = async || {
+    // Until every pod is in the cache, and a few relists more.
+    let relist = async || {
         let cache = pleg.cache();
         let (done, before) = (pleg.health().report().relists, allocations());
         cache.synced(cache.token(), Duration::MAX).await.unwrap();
         let allocated = allocations() - before;
-        // From the end of one look to the end of the next, or it is not the allocations of one look.
+        // From the end of one relist to the end of the next, or it is not the allocations of one relist.
         (pleg.health().report().relists == done + 1).then_some(allocated)
     };
     while pleg.feed().newest() < 3 * pods as u64 {
-        look().await;
+        relist().await;
     }
     let mut least = u64::MAX;
-    let mut looks = 0;
-    while looks < LOOKS {
-        if let Some(allocated) = look().await {
+    let mut relists = 0;
+    while relists < RELISTS {
+        if let Some(allocated) = relist().await {
             least = least.min(allocated);
-            looks += 1;
+            relists += 1;
         }
     }
     shutdown.cancel();
@@ -109,14 +109,14 @@ async fn costs(pods: usize) -> (u64, u64) {
 }
 
 #[tokio::test]
-async fn an_idle_look_allocates_what_its_bytes_allocate() {
+async fn an_idle_relist_allocates_what_its_bytes_allocate() {
     let _profiler = dhat::Profiler::builder().testing().build();
     for pods in [100, 1000, 5000] {
-        // How many frames a read brings differs from one measurement to the next; what a look adds by itself does not.
+        // How many frames a read brings differs from one measurement to the next; what a relist adds by itself does not.
         let costs = async || {
-            let (floor, look) = Box::pin(costs(pods)).await;
-            println!("{pods} pods: {look} allocations a look, {floor} to receive the same bytes");
-            look <= floor + ALLOWED
+            let (floor, relist) = Box::pin(costs(pods)).await;
+            println!("{pods} pods: {relist} allocations a relist, {floor} to receive the same bytes");
+            relist <= floor + ALLOWED
         };
         let mut fine = false;
         for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! What one look at both lists costs the simulator, in CPU time of its thread.
+//! What one relist, both lists, costs the simulator, in CPU time of its thread.
 //!
 //! `cargo run --release -p pleg-sim --example list_cost -- 5000`
 
@@ -9,7 +9,7 @@ use pleg_cri::{Client, Config, Endpoint, ListFilter};
 use pleg_sim::{Sim, SimConfig};
 use tokio::time::Instant;
 
-const LOOKS: u32 = 100;
+const RELISTS: u32 = 100;
 
 /// Nanoseconds on a CPU of the thread of that name.
 fn cpu_of(name: &str) -> Result<u64, Box<dyn Error>> {
@@ -37,20 +37,20 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let client = Client::connect(sim.endpoint().clone(), Config::default()).await?;
     let mut bytes = 0;
     let (mut started, mut cpu) = (Instant::now(), 0);
-    for look in 0..=LOOKS {
+    for relist in 0..=RELISTS {
         let sandboxes = client.list_sandboxes(&ListFilter::All, |_| {}).await?;
         let containers = client.list_containers(&ListFilter::All, |_| {}).await?;
         bytes = sandboxes.bytes + containers.bytes;
-        if look == 0 {
+        if relist == 0 {
             // The first one finds cold memory and asks for streaming lists in vain.
             (started, cpu) = (Instant::now(), cpu_of("pleg-sim")?);
         }
     }
-    let wall = started.elapsed() / LOOKS;
-    let server = (cpu_of("pleg-sim")? - cpu) / u64::from(LOOKS) / 1000;
+    let wall = started.elapsed() / RELISTS;
+    let server = (cpu_of("pleg-sim")? - cpu) / u64::from(RELISTS) / 1000;
     writeln!(
         std::io::stdout(),
-        "{pods} pods made in {made:?}; one look: {bytes} bytes, {server} us of server CPU, {wall:?} wall"
+        "{pods} pods made in {made:?}; one relist: {bytes} bytes, {server} us of server CPU, {wall:?} wall"
     )?;
     sim.shutdown().await;
     Ok(())

@@ -113,7 +113,7 @@ async fn measure(pods: usize, deaths: usize, mode: Mode) -> Vec<Duration> {
     let shutdown = CancellationToken::new();
     let running = tokio::spawn(generator.run(shutdown.clone()));
     // The stream stands, and full relists are rare.
-    let settled = |report: &pleg::Report| mode == Mode::Generic || report.mode.full_look_period_seconds >= 8.0;
+    let settled = |report: &pleg::Report| mode == Mode::Generic || report.mode.full_relist_period_seconds >= 8.0;
     while pleg.health().report().relists == 0 || !settled(&pleg.health().report()) {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

@@ -244,7 +244,7 @@ impl Metrics {
     }
 
     pub(crate) fn mode(&self, report: &ModeReport) {
-        self.inner.full_relist_period.set(report.full_look_period_seconds);
+        self.inner.full_relist_period.set(report.full_relist_period_seconds);
         for mode in [Mode::Generic, Mode::Evented] {
             let is = i64::from(mode == report.mode);
             self.inner.mode.with_label_values(&[mode.name()]).set(is);

@@ -148,12 +148,12 @@ impl Reader {
         prop_assert_eq!(restarted, self.cursor.instance != pleg.instance() && !self.told);
         self.told |= restarted;
         self.gaps.push(gap);
-        // What it knew may be wrong. The state follows; only a log that goes on does without, and its reader has to look for itself.
+        // What it knew may be wrong. The state follows; only a log that goes on does without, and its reader has to read the cache.
         self.containers.clear();
         self.health = None;
         if self.overflow == Overflow::Gap && gap.from > 1 {
             for entry in pleg.cache().entries() {
-                self.look(&entry);
+                self.take(&entry);
             }
         }
         Ok(())
@@ -175,7 +175,7 @@ impl Reader {
             let uid = &event.pod.as_ref().unwrap().uid;
             self.forget(uid);
             if let Some(entry) = pleg.cache().get(uid) {
-                self.look(&entry);
+                self.take(&entry);
             }
             return Ok(());
         }
@@ -213,7 +213,7 @@ impl Reader {
         self.containers.retain(|(pod, _), _| pod != uid.as_str());
     }
 
-    fn look(&mut self, entry: &PodEntry) {
+    fn take(&mut self, entry: &PodEntry) {
         self.forget(&entry.status.pod.uid);
         for container in &entry.status.containers {
             let key = (entry.status.pod.uid.to_string(), container.id.to_string());

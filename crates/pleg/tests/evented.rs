@@ -50,7 +50,7 @@ fn version(name: &str, version: &str) -> RuntimeVersion {
 async fn rested(fake: &Fake, config: Config, rest: Duration) -> Rig {
     let mut rig = Rig::start(fake, config);
     let grown = async {
-        while rig.pleg.health().report().mode.full_look_period_seconds < rest.as_secs_f64() {
+        while rig.pleg.health().report().mode.full_relist_period_seconds < rest.as_secs_f64() {
             sleep(Duration::from_millis(100)).await;
         }
     };
@@ -181,7 +181,7 @@ async fn half_filled_events_are_hints_all_the_same() {
 
 /// A container without the label that a filtered list goes by.
 #[tokio::test(start_paused = true)]
-async fn what_its_pods_lists_do_not_show_is_looked_for_everywhere() {
+async fn what_the_lists_of_its_pod_do_not_show_takes_a_full_relist() {
     let fake = node();
     let mut rig = rested(&fake, config(), Duration::from_mins(1)).await;
     fake.world().add_container("a", "s-a", "d", ContainerState::Running);
@@ -502,7 +502,7 @@ async fn a_lost_stream_is_asked_for_for_ever() {
     assert_eq!((report.level, report.mode.mode), (Level::Degraded, Mode::Generic));
     assert_eq!(report.causes[0].trouble, Trouble::StreamDown);
     assert!(report.causes[0].text.contains("not yet"), "{report:?}");
-    assert_eq!(report.mode.full_look_period_seconds, 1.0);
+    assert_eq!(report.mode.full_relist_period_seconds, 1.0);
     let tries = metric(&rig, "kubelet_evented_pleg_connection_error_count") - failures;
     // From 100 ms to 30 s, and then every 15 to 30 s.
     assert!((60.0..140.0).contains(&tries), "{tries} in {:?}", lost.elapsed());
@@ -592,7 +592,7 @@ async fn who_insists_or_is_alone_gets_the_events_of_an_old_containerd() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_runtime_without_events_is_looked_at_and_asked_again() {
+async fn a_runtime_without_events_is_relisted_and_asked_again() {
     for ends in [false, true] {
         let fake = node();
         fake.world().has_events = ends;
@@ -826,12 +826,12 @@ async fn unhealthy_brings_the_period_back() {
     sleep(Duration::from_secs(100)).await;
     let report = rig.pleg.health().report();
     assert_eq!(report.level, Level::Unhealthy);
-    assert_eq!(report.mode.full_look_period_seconds, 1.0);
+    assert_eq!(report.mode.full_relist_period_seconds, 1.0);
 }
 
 /// CRI-O tells of a start before its status does; containerd of a sandbox's end while a plugin holds that up. No other event comes.
 #[tokio::test(start_paused = true)]
-async fn an_event_that_is_ahead_of_the_runtimes_books_is_looked_into_again() {
+async fn an_event_ahead_of_the_runtimes_own_answers_is_checked_again() {
     let fake = node();
     for id in ["new", "newer"] {
         fake.world().add_container("a", "s-a", id, ContainerState::Created);
@@ -873,7 +873,7 @@ async fn an_event_that_is_ahead_of_the_runtimes_books_is_looked_into_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_said_to_be_deleted_before_it_was_seen_is_looked_for() {
+async fn an_unknown_container_that_is_said_to_be_deleted_is_relisted() {
     let fake = node();
     let mut rig = rested(&fake, config(), Duration::from_mins(1)).await;
     fake.world().add_container("b", "none", "d", ContainerState::Created);

@@ -233,7 +233,7 @@ async fn history(steps: Vec<Step>, faults: Faults, rested: bool) -> Result<(), T
     let mut rig = Rig::start(&fake, config);
     if rested {
         sleep(Duration::from_secs(200)).await;
-        prop_assert_eq!(rig.pleg.health().report().mode.full_look_period_seconds, 60.0);
+        prop_assert_eq!(rig.pleg.health().report().mode.full_relist_period_seconds, 60.0);
     }
     let (mut chronicle, mut read) = (Chronicle::default(), Read::default());
     let mut waiters = Vec::new();
@@ -404,7 +404,7 @@ async fn deaths(steps: Vec<Death>, latency: u64) -> Result<(), TestCaseError> {
         let now = Instant::now();
         let mode = rig.pleg.health().report().mode;
         if let Some(fate) = fate {
-            let trusted = Duration::from_secs_f64(mode.full_look_period_seconds);
+            let trusted = Duration::from_secs_f64(mode.full_relist_period_seconds);
             let within = match fate {
                 Fate::Told | Fate::Doubled => Duration::ZERO,
                 Fate::Late(millis) => trusted.min(Duration::from_millis(*millis)),
@@ -436,7 +436,7 @@ async fn deaths(steps: Vec<Death>, latency: u64) -> Result<(), TestCaseError> {
         }
         if is_lossy(&report) {
             prop_assert!(
-                missed >= 3 && report.mode.full_look_period_seconds <= 2.0,
+                missed >= 3 && report.mode.full_relist_period_seconds <= 2.0,
                 "{:?}",
                 report
             );

@@ -43,7 +43,7 @@ fn node(pods: usize) -> Fake {
 }
 
 fn period(rig: &Rig) -> f64 {
-    rig.pleg.health().report().mode.full_look_period_seconds
+    rig.pleg.health().report().mode.full_relist_period_seconds
 }
 
 /// A generator whose stream is trusted: a full relist a minute.

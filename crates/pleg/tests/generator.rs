@@ -354,7 +354,7 @@ async fn asking_does_not_wait_for_the_period() {
 
 /// Pods without the kubelet's labels are invisible to a filtered list: that must never look like a death.
 #[tokio::test(start_paused = true)]
-async fn a_pod_without_labels_is_looked_at_in_full() {
+async fn a_pod_without_labels_takes_a_full_relist() {
     let fake = Fake::default();
     fake.world().add_pod("p", &["a"]);
     fake.world().sandboxes.get_mut("s-p").unwrap().labelled = false;

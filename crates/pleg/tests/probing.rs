@@ -79,7 +79,7 @@ async fn at_rest_too() {
     }
     let rig = Rig::start(&fake, Config::default());
     sleep(Duration::from_secs(200)).await;
-    assert!(rig.pleg.health().report().mode.full_look_period_seconds >= 60.0);
+    assert!(rig.pleg.health().report().mode.full_relist_period_seconds >= 60.0);
     fake.world().hung.insert("d20".into());
     let (report, _) = until(&rig, Duration::from_secs(100), |report| report.level != Level::Healthy).await;
     assert!(stuck(&report.causes[0]), "{report:#?}");

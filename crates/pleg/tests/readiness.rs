@@ -57,7 +57,7 @@ async fn a_runtime_that_freezes_at_rest_is_told_within_seconds() {
     sleep(Duration::from_secs(200)).await;
     let report = pleg.health().report();
     assert!(
-        report.mode.full_look_period_seconds >= 60.0 && report.level == Level::Healthy,
+        report.mode.full_relist_period_seconds >= 60.0 && report.level == Level::Healthy,
         "{report:?}"
     );
     fake.world().status_hangs = true;

@@ -25,7 +25,7 @@ pub(crate) struct Bench {
     pub(crate) what: Option<BenchWhat>,
     /// Number of relists to measure
     #[arg(long = "relists", alias = "looks", value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub(crate) looks: u32,
+    pub(crate) relists: u32,
     /// Wait this long before each relist and each floor, as a generator does, so that CPU caches are cold
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = parse_duration_or_zero)]
     pub(crate) every: Duration,

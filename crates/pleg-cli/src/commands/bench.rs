@@ -1,4 +1,4 @@
-//! `pleg bench`: what a look costs, beside merely moving its bytes. And [`node`]: what `pleg node` adds to the runtime's own work.
+//! `pleg bench`: what a relist costs, compared with merely moving its bytes. And [`node`]: what `pleg node` adds to the runtime's own work.
 
 pub(crate) mod node;
 
@@ -19,7 +19,7 @@ use crate::connect::{self, Stay};
 use crate::output::{self, table::Table};
 use crate::text::count;
 
-/// Looks before the first that counts: connections, buffers and branch predictors settle.
+/// Relists before the first that counts: connections, buffers and branch predictors settle.
 const WARM_UP: u32 = 5;
 /// How often all statuses are asked for.
 const ROUNDS: u32 = 3;
@@ -32,8 +32,10 @@ struct Result {
     pods: usize,
     containers: usize,
     bytes: usize,
-    looks: u32,
-    look: Cost,
+    #[serde(rename = "looks")]
+    relists: u32,
+    #[serde(rename = "look")]
+    relist: Cost,
     floor: Cost,
     cpu_ratio: f64,
     wall_ratio: f64,
@@ -61,41 +63,41 @@ struct Cost {
 
 pub(crate) async fn run(global: &Global, args: Bench) -> anyhow::Result<ExitCode> {
     let client = connect::runtime(global, connect::deadlines(global, Stay::Long)?, &Metrics::new()?).await?;
-    let mut looker = Looker::new(client);
-    let (mut look, mut floor) = (Samples::default(), Samples::default());
+    let mut relister = Relister::new(client);
+    let (mut relist, mut floor) = (Samples::default(), Samples::default());
     let talk = std::io::stderr().is_terminal();
-    for n in 0..WARM_UP + args.looks {
+    for n in 0..WARM_UP + args.relists {
         // One after the other in turn, so that whatever else the machine does falls on both.
         tokio::time::sleep(args.every).await;
-        let looked = measure(looker.look()).await?;
+        let relisted = measure(relister.relist()).await?;
         tokio::time::sleep(args.every).await;
-        let moved = Box::pin(measure(looker.client.drain_lists())).await?;
-        looker.bytes = moved.0;
+        let moved = Box::pin(measure(relister.client.drain_lists())).await?;
+        relister.bytes = moved.0;
         if n >= WARM_UP {
-            look.push(looked.1);
+            relist.push(relisted.1);
             floor.push(moved.1);
         }
         if talk {
-            let _ = write!(anstream::stderr(), "\rrelist {} of {}", n + 1, WARM_UP + args.looks);
+            let _ = write!(anstream::stderr(), "\rrelist {} of {}", n + 1, WARM_UP + args.relists);
         }
     }
     if talk {
         let _ = writeln!(anstream::stderr());
     }
-    let (look, floor) = (look.cost(), floor.cost());
+    let (relist, floor) = (relist.cost(), floor.cost());
     let result = Result {
-        endpoint: looker.client.endpoint().to_string(),
-        pods: looker.records.len(),
-        containers: looker.containers,
-        bytes: looker.bytes,
-        looks: args.looks,
-        cpu_ratio: round(look.cpu_ms_p50 / floor.cpu_ms_p50.max(f64::MIN_POSITIVE)),
-        wall_ratio: round(look.wall_ms_p50 / floor.wall_ms_p50.max(f64::MIN_POSITIVE)),
-        look,
+        endpoint: relister.client.endpoint().to_string(),
+        pods: relister.records.len(),
+        containers: relister.containers,
+        bytes: relister.bytes,
+        relists: args.relists,
+        cpu_ratio: round(relist.cpu_ms_p50 / floor.cpu_ms_p50.max(f64::MIN_POSITIVE)),
+        wall_ratio: round(relist.wall_ms_p50 / floor.wall_ms_p50.max(f64::MIN_POSITIVE)),
+        relist,
         floor,
         rss_mib: rss_mib(),
         statuses: if args.statuses {
-            Some(statuses(&looker.client).await?)
+            Some(statuses(&relister.client).await?)
         } else {
             None
         },
@@ -107,8 +109,8 @@ pub(crate) async fn run(global: &Global, args: Bench) -> anyhow::Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-/// Looks as the generator does when nothing has changed.
-struct Looker {
+/// Relists as the generator does when nothing has changed.
+struct Relister {
     client: Client,
     snapshot: Snapshot,
     records: Records,
@@ -116,7 +118,7 @@ struct Looker {
     bytes: usize,
 }
 
-impl Looker {
+impl Relister {
     fn new(client: Client) -> Self {
         Self {
             client,
@@ -127,7 +129,7 @@ impl Looker {
         }
     }
 
-    async fn look(&mut self) -> anyhow::Result<()> {
+    async fn relist(&mut self) -> anyhow::Result<()> {
         self.records.prepare(&mut self.snapshot);
         let Snapshot { sandboxes, containers } = &mut self.snapshot;
         let filter = ListFilter::All;
@@ -139,7 +141,7 @@ impl Looker {
         listed?;
         self.containers = counted?.items;
         let (touched, _) = self.records.observe(&mut self.snapshot, Coverage::Full);
-        // In a quiet node only the first look finds anything.
+        // In a quiet node only the first relist finds anything.
         for &pod in &touched {
             let view = self.records.listed(pod);
             self.records.commit(pod, &view);
@@ -255,7 +257,7 @@ fn rss_mib() -> f64 {
 
 fn text(result: &Result) -> String {
     let mut table = Table::new(&["", "CPU P50", "CPU P90", "WALL P50", "WALL P90"]);
-    for (name, cost) in [("relist", &result.look), ("floor", &result.floor)] {
+    for (name, cost) in [("relist", &result.relist), ("floor", &result.floor)] {
         let ms = |value: f64| format!("{value:.3}ms").into();
         let cells = [cost.cpu_ms_p50, cost.cpu_ms_p90, cost.wall_ms_p50, cost.wall_ms_p90].map(ms);
         table.row([name.into()].into_iter().chain(cells).collect());
@@ -268,7 +270,7 @@ fn text(result: &Result) -> String {
     });
     format!(
         "{} at {}: {}, {}, {} bytes\n{}A relist costs {:.2} times the CPU of the floor. Memory: {} MiB\n{statuses}",
-        count(result.looks, "relist"),
+        count(result.relists, "relist"),
         result.endpoint,
         count(result.pods, "pod"),
         count(result.containers, "container"),

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use jiff::Timestamp;
+use pleg::{ContainerState, ContainerStatus, PodRef};
 use serde::Serialize;
 
 use crate::args::{Containers, Global, ListFormat};
@@ -10,14 +11,13 @@ use crate::connect::{self, Observed, Stay};
 use crate::output;
 use crate::output::container::Row;
 use crate::output::pod::Style;
-use crate::wire::{Container, PodRef};
 
 /// A container with its pod, for `-o json`.
 #[derive(Debug, Serialize)]
 struct Listed<'a> {
     pod: &'a PodRef,
     #[serde(flatten)]
-    container: &'a Container,
+    container: &'a ContainerStatus,
 }
 
 pub(crate) async fn run(global: &Global, args: Containers) -> anyhow::Result<ExitCode> {
@@ -34,7 +34,7 @@ pub(crate) async fn run(global: &Global, args: Containers) -> anyhow::Result<Exi
         .iter()
         .flat_map(|pod| pod.containers.iter().map(move |container| (pod, container)));
     let shown: Vec<_> = all
-        .filter(|(_, container)| args.all || container.state == "Running")
+        .filter(|(_, container)| args.all || container.state == ContainerState::Running)
         .collect();
     let listed = || -> Vec<Listed<'_>> {
         let listed = shown.iter().map(|(pod, container)| Listed {
@@ -66,7 +66,7 @@ pub(crate) async fn run(global: &Global, args: Containers) -> anyhow::Result<Exi
         ListFormat::Name => {
             let mut ids = String::new();
             for (_, container) in &shown {
-                ids.push_str(&container.id);
+                ids.push_str(container.id.as_str());
                 ids.push('\n');
             }
             output::print(&ids)?;

@@ -26,6 +26,6 @@ fn is(report: &Report, state: FailOn) -> bool {
         FailOn::NotReady => !report
             .conditions
             .iter()
-            .any(|condition| condition.kind == "Ready" && condition.status == "True"),
+            .any(|condition| condition.kind == "Ready" && condition.status),
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use jiff::Timestamp;
-use pleg::Metrics;
+use pleg::{Metrics, PodRef};
 
 use crate::args::{Global, Inspect, TextFormat, one_namespace};
 use crate::connect::{self, Pods, Source, Stay};
@@ -44,10 +44,10 @@ pub(crate) async fn run(global: &Global, args: Inspect) -> anyhow::Result<ExitCo
                 let place = wanted.find(&candidates)?;
                 let pod = pods.swap_remove(place);
                 let metadata = &pod.view.metadata;
-                let named = wire::PodRef {
-                    uid: metadata.uid.clone(),
-                    namespace: metadata.namespace.clone(),
-                    name: metadata.name.clone(),
+                let named = PodRef {
+                    uid: metadata.uid.as_str().into(),
+                    namespace: metadata.namespace.as_str().into(),
+                    name: metadata.name.as_str().into(),
                 };
                 let text = || output::kube::describe(&pod, now);
                 print(&args, &pod.raw, text, Some((&daemon, &named))).await?;
@@ -79,7 +79,7 @@ async fn print<P: serde::Serialize>(
     args: &Inspect,
     pod: &P,
     text: impl FnOnce() -> String,
-    asked: Option<(&Daemon, &wire::PodRef)>,
+    asked: Option<(&Daemon, &PodRef)>,
 ) -> anyhow::Result<()> {
     match args.output {
         TextFormat::Json => output::print_json(pod),
@@ -95,7 +95,7 @@ async fn print<P: serde::Serialize>(
 }
 
 /// What the daemon still holds of the pod's events, the newest last.
-async fn last_events(daemon: &Daemon, pod: &wire::PodRef) -> anyhow::Result<String> {
+async fn last_events(daemon: &Daemon, pod: &PodRef) -> anyhow::Result<String> {
     let query = [("pod", format!("{}/{}", pod.namespace, pod.name))];
     let lines = daemon.query_text("/api/v1/events", &query).await?;
     let of_pod =
@@ -135,7 +135,7 @@ impl<'a> Candidate<'a> {
         Self {
             namespace: &pod.pod.namespace,
             name: &pod.pod.name,
-            uid: &pod.pod.uid,
+            uid: pod.pod.uid.as_str(),
             ids: sandboxes.chain(containers).collect(),
         }
     }
@@ -157,7 +157,7 @@ impl<'a> Candidate<'a> {
         Self {
             namespace: &listed.pod.namespace,
             name: &listed.pod.name,
-            uid: &listed.pod.uid,
+            uid: listed.pod.uid.as_str(),
             ids: listed.ids().collect(),
         }
     }

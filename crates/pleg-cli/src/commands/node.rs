@@ -2,6 +2,7 @@
 
 mod check;
 mod lock;
+mod manifest_sources;
 mod problems;
 
 use std::net::IpAddr;
@@ -14,10 +15,7 @@ use pleg::{CriRuntime, Generator, Metrics};
 use pleg_cri::{Client, Deadlines, v1};
 use pleg_node::executor::requests::{Cgroups, NodeConfig};
 use pleg_node::manifest::{NodeName, Quantity};
-use pleg_node::sources::{DirectorySource, UrlSource};
 use pleg_node::{LogLimits, NodeLoop, Store, host};
-use tokio::sync::mpsc;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::about::{Settings, Setup};
@@ -27,6 +25,7 @@ use crate::listen::ListenArgs;
 use crate::text::count;
 use crate::{Usage, connect};
 use lock::NodeLock;
+use manifest_sources::ManifestSources;
 
 /// The smallest bound of a log.
 const LEAST_LOG: u64 = 4096;
@@ -133,20 +132,10 @@ pub(crate) async fn once(global: &Global, args: NodeArgs) -> anyhow::Result<Exit
 
 pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationToken) -> anyhow::Result<ExitCode> {
     let name = node_name(args.node_name.as_deref())?;
-    let url = args
-        .manifest_url
-        .as_ref()
-        .map(|url| UrlSource::new(url, name.clone()))
-        .transpose();
-    let url = url.map_err(|error| Usage(error.to_string()))?;
-    let directory = args
-        .manifests
-        .as_ref()
-        .map(|directory| DirectorySource::new(directory, name.clone()));
+    let sources = ManifestSources::new(&args, &name)?;
     let path = args.listen.path()?;
     let tcp = args.listen.bind_tcp().await?;
 
-    let logs = args.log_limits();
     let metrics = Metrics::new()?;
     let deadlines = global.timeout.map_or_else(Deadlines::default, connect::every);
     let client = tokio::select! {
@@ -160,57 +149,44 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
         refuse_to_share(&client, &name).await?;
     }
     let runtime = client.version().await?.runtime_name;
-    let node = NodeConfig {
-        ips: args.node_ip.or_else(host::address).into_iter().collect(),
-        memory: host::memory(),
-        cgroups: cgroups(&client).await,
-        cgroup_root: args.cgroup_root,
-        cgroup_mount: "/sys/fs/cgroup".into(),
-        dns: host::dns(),
-        logs: args.log_dir,
-        pods: args.pod_dir,
-        name,
-    };
+    let node = node_config(&args, name, &client).await;
 
     let unix = args.listen.bind().await?;
     let store = Store::open(&args.state_file)?;
-    let known = store.manifests(&node.name);
-    let directory = directory.map(|directory| directory.with_known(&known));
-    let url = url.map(|url| url.with_known(&known));
-    let mut config = pleg::Config::default();
-    // A runtime that is ours has no kubelet that would miss the events we take.
-    config.evented.exclusive_subscriber = !args.share_runtime;
-    config.heartbeat = Some(pleg_node::HEARTBEAT);
-    let generator = Generator::new(CriRuntime::new(client.clone()), config, metrics);
-    let sources = directory
-        .iter()
-        .map(DirectorySource::origin)
-        .chain(url.iter().map(UrlSource::origin));
-    let sources: Vec<_> = sources.collect();
-    let node_loop = NodeLoop::new(client.clone(), generator.handle(), node, sources.clone(), &runtime)?
+    let sources = sources.with_known(&store.manifests(&node.name));
+    let origins = sources.origins();
+    let generator = generator(&args, &client, metrics);
+    let node_loop = NodeLoop::new(client.clone(), generator.handle(), node, origins.clone(), &runtime)?
         .with_store(store)
-        .with_logs(logs);
+        .with_logs(args.log_limits());
     let settings = Settings::from([
         ("listen", path.display().to_string()),
         ("listen-tcp", args.listen.tcp_text()),
     ]);
     let setup = Setup::new(client.clone(), settings);
     let router = routes::router(generator.handle(), setup, Some(node_loop.reports()), shutdown.clone());
-    let (outlet, snapshots) = mpsc::channel(4);
-    let mut readers = JoinSet::new();
-    if let Some(directory) = directory {
-        readers.spawn(directory.run(outlet.clone(), shutdown.clone()));
-    }
-    if let Some(url) = url {
-        readers.spawn(url.run(outlet, shutdown.clone()));
-    }
+    let origins: Vec<String> = origins.iter().map(ToString::to_string).collect();
+    tracing::info!("running the pods of {} on {}", origins.join(" and "), client.endpoint());
+
+    let server = server::serve(unix, tcp, router, &shutdown);
+    let ((), ended) = tokio::join!(server, run_tasks(generator, node_loop, sources, &shutdown));
+    ended?;
+    tracing::info!("stopped; pods keep running");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs the sources, the node loop and the generator until shutdown, which follows if one of the first two ends.
+async fn run_tasks(
+    generator: Generator<CriRuntime>,
+    node_loop: NodeLoop,
+    sources: ManifestSources,
+    shutdown: &CancellationToken,
+) -> anyhow::Result<()> {
+    let (mut source_tasks, snapshots) = sources.spawn(shutdown);
     // The generator outlives the pod workers, which wait for its relists until they end.
     let workers_ended = CancellationToken::new();
-    let (_, task) = generator.spawn();
-    let relisting = task.run_until(workers_ended.cancelled());
-    let sources: Vec<String> = sources.iter().map(ToString::to_string).collect();
-    tracing::info!("running the pods of {} on {}", sources.join(" and "), client.endpoint());
-
+    let (_, generator) = generator.spawn();
+    let relisting = generator.run_until(workers_ended.cancelled());
     let working = async {
         let ended = tokio::spawn(node_loop.run(snapshots, shutdown.clone())).await;
         shutdown.cancel();
@@ -218,18 +194,38 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
         ended
     };
     let reading = async {
-        // They end only when told to, unless one broke; then so do we: a node that is deaf to edits would say that all is well.
-        let ended = readers.join_next().await.unwrap_or(Ok(()));
+        // A source ends only on shutdown, or by a panic. Without it the node would ignore edits and still look healthy.
+        let ended = source_tasks.join_next().await.unwrap_or(Ok(()));
         shutdown.cancel();
         ended
     };
-    let ((), ended, relisted, read) =
-        tokio::join!(server::serve(unix, tcp, router, &shutdown), working, relisting, reading);
-    ended?;
+    let (worked, relisted, read) = tokio::join!(working, relisting, reading);
+    worked?;
     relisted?;
     read?;
-    tracing::info!("stopped; pods go on running");
-    Ok(ExitCode::SUCCESS)
+    Ok(())
+}
+
+fn generator(args: &NodeArgs, client: &Client, metrics: Metrics) -> Generator<CriRuntime> {
+    let mut config = pleg::Config::default();
+    // On a runtime of our own there is no kubelet that would miss the events that we consume.
+    config.evented.exclusive_subscriber = !args.share_runtime;
+    config.heartbeat = Some(pleg_node::HEARTBEAT);
+    Generator::new(CriRuntime::new(client.clone()), config, metrics)
+}
+
+async fn node_config(args: &NodeArgs, name: NodeName, client: &Client) -> NodeConfig {
+    NodeConfig {
+        ips: args.node_ip.or_else(host::address).into_iter().collect(),
+        memory: host::memory(),
+        cgroups: cgroups(client).await,
+        cgroup_root: args.cgroup_root.clone(),
+        cgroup_mount: "/sys/fs/cgroup".into(),
+        dns: host::dns(),
+        logs: args.log_dir.clone(),
+        pods: args.pod_dir.clone(),
+        name,
+    }
 }
 
 async fn refuse_to_share(client: &Client, name: &NodeName) -> anyhow::Result<()> {

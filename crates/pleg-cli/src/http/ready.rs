@@ -35,7 +35,7 @@ fn details(app: &App, node: &NodeHealth) -> String {
         };
     };
     for of_node in node.checks() {
-        check(of_node.name, of_node.failed);
+        check(&of_node.name, of_node.failed);
     }
     if let Some(board) = &app.board {
         let complaints: Vec<String> = board.problems().iter().map(ToString::to_string).collect();

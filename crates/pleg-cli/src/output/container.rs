@@ -1,17 +1,18 @@
 //! Containers as a table.
 
 use jiff::Timestamp;
+use pleg::ContainerStatus;
 
 use super::pod::{Style, dash};
 use super::table::Cell;
 use super::{GREEN, RED, YELLOW};
 use crate::text::{age, clean, short_ids};
-use crate::wire::{Container, Pod};
+use crate::wire::{Pod, StalePart};
 
 /// A container and its pod.
 pub(crate) struct Row<'a> {
     pub(crate) pod: &'a Pod,
-    pub(crate) container: &'a Container,
+    pub(crate) container: &'a ContainerStatus,
 }
 
 pub(crate) fn table(rows: &[Row<'_>], style: Style, now: Timestamp) -> String {
@@ -32,7 +33,7 @@ pub(crate) fn table(rows: &[Row<'_>], style: Style, now: Timestamp) -> String {
     let mut table = style.table(&head);
     for Row { pod, container } in rows {
         let state = state(pod, container);
-        let id = clean(&container.id);
+        let id = clean(container.id.as_str());
         let mut row: Vec<Cell> = vec![
             if style.wide { id } else { short_ids(&id) }.into(),
             dash(clean(&pod.pod.namespace)).into(),
@@ -46,7 +47,7 @@ pub(crate) fn table(rows: &[Row<'_>], style: Style, now: Timestamp) -> String {
         ];
         if style.wide {
             row.push(dash(clean(&container.image)).into());
-            row.push(dash(clean(pod.sandboxes.first().map_or("", |sandbox| &sandbox.id))).into());
+            row.push(dash(clean(pod.sandboxes.first().map_or("", |sandbox| sandbox.id.as_str()))).into());
         }
         table.row(row);
     }
@@ -54,15 +55,15 @@ pub(crate) fn table(rows: &[Row<'_>], style: Style, now: Timestamp) -> String {
 }
 
 /// The state of a container, or that it is stale.
-fn state(pod: &Pod, container: &Container) -> String {
+fn state(pod: &Pod, container: &ContainerStatus) -> String {
     if pod.status_stale.is_some() {
         return pleg_node::status::STALE.to_owned();
     }
-    let failed = |part: &crate::wire::StalePart| part.id == container.id && part.error.is_some();
+    let failed = |part: &StalePart| part.id == container.id.as_str() && part.error.is_some();
     if pod.stale.iter().any(failed) {
         return "Quarantined".to_owned();
     }
-    container.state.clone()
+    container.state.to_string()
 }
 
 fn colour(state: &str, exit_code: Option<i32>) -> &'static str {

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use pleg::ContainerRef;
+use pleg::event::Subject;
 use pleg_cri::duration::seconds;
 
 use super::{CYAN, DIM, GREEN, PLAIN, RED, YELLOW};
-use crate::text::{ShortNames, clean, clock, lag, short_ids, shorten, zone};
-use crate::wire::{Event, Gap, Line, Subject};
+use crate::text::{ShortNames, clean, clock, lag, pod_name, short_ids, shorten, zone};
+use crate::wire::{Event, Gap, Line};
 
 const TIME: usize = 8;
 const TYPE: usize = 17;
@@ -134,17 +136,16 @@ impl EventTable {
 
     fn event(&mut self, event: &Event) -> String {
         let (id, container) = match &event.subject {
-            Some(Subject::Container { id, name, attempt: 0 }) => (id.as_str(), name.clone()),
-            Some(Subject::Container { id, name, attempt }) => (id.as_str(), format!("{name}#{attempt}")),
+            Some(Subject::Container(container)) => (container.id.as_str(), attempt_name(container)),
             Some(Subject::Sandbox { id, .. }) => (id.as_str(), String::new()),
             None => ("", String::new()),
         };
         // A sandbox has no reason; its new state takes that place.
         let state = match &event.subject {
-            Some(Subject::Sandbox { state, .. }) => state.as_deref(),
+            Some(Subject::Sandbox { state, .. }) => state.map(|state| state.to_string()),
             _ => None,
         };
-        let reason = self.ids(clean(event.reason.as_deref().or(state).unwrap_or_default()));
+        let reason = self.ids(clean(event.reason.as_deref().or(state.as_deref()).unwrap_or_default()));
         if let Some(trouble) = &event.trouble {
             return self.trouble(event, trouble, &container, &reason);
         }
@@ -157,7 +158,7 @@ impl EventTable {
         let mut cells = vec![
             self.time(event),
             event.kind.clone(),
-            clean(&pod.full_name()),
+            clean(&pod_name(pod)),
             clean(&container),
             event.exit_code.map(|code| code.to_string()).unwrap_or_default(),
             reason,
@@ -168,7 +169,12 @@ impl EventTable {
             },
         ];
         if self.wide {
-            cells.extend([event.seq.to_string(), event.source.clone(), clean(id), clean(&pod.uid)]);
+            cells.extend([
+                event.seq.to_string(),
+                event.source.clone(),
+                clean(id),
+                clean(pod.uid.as_str()),
+            ]);
         }
         self.line(&cells, colour(&event.kind))
     }
@@ -180,7 +186,7 @@ impl EventTable {
             format!("{}{:TYPE$}{PLAIN}", colour(&event.kind), event.kind),
         ];
         if let Some(pod) = &event.pod {
-            words.push(format!("{:1$}", clean(&pod.full_name()), self.pod));
+            words.push(format!("{:1$}", clean(&pod_name(pod)), self.pod));
             words.push(format!("{:1$}", clean(container), self.container));
         }
         let mut text = self.ids(clean(trouble));
@@ -251,6 +257,14 @@ impl EventTable {
     }
 }
 
+/// A container's name, with its attempt if it is not the first.
+fn attempt_name(container: &ContainerRef) -> String {
+    match container.attempt {
+        0 => container.name.to_string(),
+        attempt => format!("{}#{attempt}", container.name),
+    }
+}
+
 /// Describes a gap.
 fn missed(gap: &Gap) -> String {
     let Gap { from, to, .. } = gap;
@@ -291,8 +305,9 @@ impl MapToStrings for Vec<&str> {
 
 #[cfg(test)]
 mod tests {
+    use pleg::PodRef;
+
     use super::*;
-    use crate::wire::PodRef;
 
     fn died(pod: &str, container: &str) -> Line {
         Line::Event(Box::new(Event {
@@ -301,15 +316,15 @@ mod tests {
             time: "2026-01-02T03:04:05.678Z".parse().unwrap(),
             kind: "ContainerDied".to_owned(),
             pod: Some(PodRef {
-                uid: "8f3c1c1e".to_owned(),
-                namespace: "default".to_owned(),
-                name: pod.to_owned(),
+                uid: "8f3c1c1e".into(),
+                namespace: "default".into(),
+                name: pod.into(),
             }),
-            subject: Some(Subject::Container {
-                id: "c0ffee".to_owned(),
-                name: container.to_owned(),
+            subject: Some(Subject::Container(ContainerRef {
+                id: "c0ffee".into(),
+                name: container.into(),
                 attempt: 2,
-            }),
+            })),
             exit_code: Some(137),
             reason: Some("OOMKilled".to_owned()),
             initial: false,

@@ -7,16 +7,29 @@ use pleg_cri::duration::seconds;
 
 use super::{BOLD, GREEN, PLAIN, RED, YELLOW};
 use crate::text::clean;
-use crate::wire::{Cause, Report};
+use crate::wire::Report;
 
 /// The report, for people.
 pub(crate) fn text(report: &Report) -> String {
+    let mut text = String::new();
+    summary(&mut text, report);
+    node_conditions(&mut text, report);
+    causes(&mut text, report);
+    refused_manifests(&mut text, report);
+    warnings(&mut text, report);
+    odd_objects(&mut text, report);
+    text
+}
+
+/// The level, the last complete relist, and the mode.
+fn summary(text: &mut String, report: &Report) {
     let colour = match report.level.as_str() {
         "Healthy" => GREEN,
         "Degraded" => YELLOW,
         _ => RED,
     };
-    let mut text = format!("{BOLD}{colour}{}{PLAIN}: {}\n", report.level, clean(&report.headline));
+    let (level, headline) = (&report.level, clean(&report.headline));
+    let _ = writeln!(text, "{BOLD}{colour}{level}{PLAIN}: {headline}");
     let seen = match report.last_seen_seconds {
         Some(ago) => format!("{} ago", seconds(Duration::try_from_secs_f64(ago).unwrap_or_default())),
         None => "never".to_owned(),
@@ -25,65 +38,67 @@ pub(crate) fn text(report: &Report) -> String {
     let _ = writeln!(
         text,
         "Last complete relist: {seen} (threshold {threshold}), relists so far: {}",
-        report.looks
+        report.relists
     );
     if let Some(mode) = &report.mode {
-        let period = Duration::try_from_secs_f64(mode.full_look_period_seconds).unwrap_or_default();
-        let _ = write!(
-            text,
-            "Mode: {} (a full relist every {}): {}",
-            clean(&mode.mode),
-            seconds(period),
-            clean(&mode.reason)
-        );
+        let _ = write!(text, "Mode: {}", clean(&mode.to_string()));
         let _ = match mode.missed_changes {
             0 => writeln!(text),
             1 => writeln!(text, "; no event reported 1 change"),
             n => writeln!(text, "; no event reported {n} changes"),
         };
     }
+}
+
+fn node_conditions(text: &mut String, report: &Report) {
     for condition in &report.conditions {
-        let _ = write!(
-            text,
-            "Node: {}={} ({}",
-            condition.kind, condition.status, condition.reason
-        );
+        let status = if condition.status { "True" } else { "False" };
+        let _ = write!(text, "Node: {}={status} ({}", condition.kind, condition.reason);
         if !condition.message.starts_with(&report.headline) {
             let _ = write!(text, ": {}", clean(&condition.message));
         }
         text.push_str(")\n");
     }
+}
+
+fn causes(text: &mut String, report: &Report) {
     if !report.causes.is_empty() {
         text.push_str("Causes:\n");
     }
     for cause in &report.causes {
-        let Cause {
-            text: seen,
-            means,
-            next,
-            ..
-        } = cause;
-        let _ = writeln!(text, "  - {}", clean(seen));
-        let _ = writeln!(text, "    Usually: {}", clean(means));
-        let _ = writeln!(text, "    Next: {}", clean(next));
+        advice(text, [&cause.text, &cause.means, &cause.next]);
     }
     if report.more_causes > 0 {
         let _ = writeln!(text, "  - and {} more", report.more_causes);
     }
+}
+
+fn refused_manifests(text: &mut String, report: &Report) {
     if !report.refused_manifests.is_empty() {
         text.push_str("Manifests refused:\n");
     }
-    for complaint in &report.refused_manifests {
-        let _ = writeln!(text, "  - {}: {}", clean(&complaint.origin), clean(&complaint.what));
+    for problem in &report.refused_manifests {
+        let _ = writeln!(text, "  - {}", clean(&problem.to_string()));
     }
+}
+
+fn warnings(text: &mut String, report: &Report) {
     if !report.warnings.is_empty() {
         text.push_str("Warnings (harmless to pleg, but not to a kubelet):\n");
     }
     for warning in &report.warnings {
-        let _ = writeln!(text, "  - {}", clean(&warning.text));
-        let _ = writeln!(text, "    Usually: {}", clean(&warning.means));
-        let _ = writeln!(text, "    Next: {}", clean(&warning.next));
+        advice(text, [&warning.text, &warning.means, &warning.next]);
     }
+}
+
+/// What is seen, what it usually means, and what to type next.
+fn advice(text: &mut String, [seen, means, next]: [&str; 3]) {
+    let _ = writeln!(text, "  - {}", clean(seen));
+    let _ = writeln!(text, "    Usually: {}", clean(means));
+    let _ = writeln!(text, "    Next: {}", clean(next));
+}
+
+fn odd_objects(text: &mut String, report: &Report) {
     let odd: Vec<_> = report.odd_objects.iter().filter(|(_, n)| **n > 0).collect();
     if !odd.is_empty() {
         text.push_str("Odd objects in the runtime (counted, otherwise ignored):\n");
@@ -91,5 +106,4 @@ pub(crate) fn text(report: &Report) -> String {
             let _ = writeln!(text, "  - {}: {n}", kind.replace('_', " "));
         }
     }
-    text
 }

@@ -1,12 +1,10 @@
 //! Events as the kubelet's PLEG would send them, in the format of its log, so that the two can be compared.
 
-use pleg::KubeletEvents;
-use pleg::event::Subject as EventSubject;
 use pleg::model::kubelet_events::KubeletEventType;
-use pleg::{ContainerRef, EventType, PodRef, SandboxState, Source};
+use pleg::{EventType, KubeletEvents, Source};
 use serde::Serialize;
 
-use crate::wire::{Event, Line, Subject};
+use crate::wire::{Event, Line};
 
 /// One event, with the names of the kubelet's log.
 #[derive(Debug, Serialize)]
@@ -59,31 +57,13 @@ impl KubeletLines {
 
 /// Converts from the wire format.
 fn event_of(event: &Event) -> Option<pleg::Event> {
-    let subject = event.subject.as_ref().map(|subject| match subject {
-        Subject::Container { id, name, attempt } => EventSubject::Container(ContainerRef {
-            id: id.as_str().into(),
-            name: name.as_str().into(),
-            attempt: *attempt,
-        }),
-        Subject::Sandbox { id, state } => EventSubject::Sandbox {
-            id: id.as_str().into(),
-            state: state.as_deref().map(|state| match state {
-                "Ready" => SandboxState::Ready,
-                _ => SandboxState::NotReady,
-            }),
-        },
-    });
     Some(pleg::Event {
         seq: event.seq,
         instance: event.instance.unwrap_or_default(),
         time: event.time,
         kind: EventType::parse(&event.kind)?,
-        pod: event.pod.as_ref().map(|pod| PodRef {
-            uid: pod.uid.as_str().into(),
-            namespace: pod.namespace.as_str().into(),
-            name: pod.name.as_str().into(),
-        }),
-        subject,
+        pod: event.pod.clone(),
+        subject: event.subject.clone(),
         exit_code: event.exit_code,
         reason: event.reason.as_deref().map(Into::into),
         initial: event.initial,

@@ -4,13 +4,15 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use pleg::status::Pairs;
+use pleg::{ContainerStatus, SandboxStatus};
 use pleg_cri::duration::seconds;
 
 use super::table::{Cell, Table};
 use super::{BOLD, DIM, GREEN, PLAIN, RED, YELLOW};
 use crate::kube::REMOVED;
-use crate::text::{self, age, clean, count, short_ids};
-use crate::wire::{Container, Pod};
+use crate::text::{self, age, clean, count, pod_name, short_ids};
+use crate::wire::Pod;
 
 /// How a table is printed.
 #[derive(Debug, Clone, Copy, Default)]
@@ -102,15 +104,16 @@ pub(crate) fn rows(pods: &[Pod], style: Style, now: Timestamp) -> Table {
             age(created(pod), now).into(),
         ];
         if style.wide {
-            let sandbox = |of: fn(&crate::wire::Sandbox) -> &str| dash(clean(pod.sandboxes.first().map_or("", of)));
+            let sandbox =
+                |of: fn(&SandboxStatus) -> String| dash(clean(&pod.sandboxes.first().map_or_else(String::new, of)));
             let inspected = pod.inspected_at;
             row.extend([
                 Cell::from(inspected.map_or("never".to_owned(), |at| format!("{} ago", age(Some(at), now)))),
-                sandbox(|sandbox| &sandbox.state).into(),
-                sandbox(|sandbox| &sandbox.runtime_handler).into(),
+                sandbox(|sandbox| sandbox.state.to_string()).into(),
+                sandbox(|sandbox| sandbox.runtime_handler.to_string()).into(),
                 dash(clean(&images(pod).join(","))).into(),
-                sandbox(|sandbox| &sandbox.id).into(),
-                clean(&pod.pod.uid).into(),
+                sandbox(|sandbox| sandbox.id.to_string()).into(),
+                clean(pod.pod.uid.as_str()).into(),
             ]);
         }
         table.row(row);
@@ -122,7 +125,7 @@ pub(crate) fn rows(pods: &[Pod], style: Style, now: Timestamp) -> Table {
 fn images(pod: &Pod) -> Vec<&str> {
     let mut images: Vec<&str> = Vec::new();
     for container in &pod.containers {
-        if !container.image.is_empty() && !images.contains(&container.image.as_str()) {
+        if !container.image.is_empty() && !images.contains(&&*container.image) {
             images.push(&container.image);
         }
     }
@@ -136,7 +139,7 @@ pub(crate) fn troubles(pods: &[Pod], now: Timestamp) -> String {
         let _ = writeln!(text, "{RED}{}{PLAIN}", stale_line(stale, now));
     }
     for pod in pods {
-        let name = clean(&pod.pod.full_name());
+        let name = clean(&pod_name(&pod.pod));
         for line in trouble_lines(pod) {
             let _ = writeln!(text, "{RED}{name}: {}{PLAIN}", short_ids(&clean(&line)));
         }
@@ -191,7 +194,7 @@ impl Lines {
         }
     }
 
-    fn pairs(&mut self, name: &str, pairs: &std::collections::BTreeMap<String, String>) {
+    fn pairs(&mut self, name: &str, pairs: &Pairs) {
         for (n, (key, value)) in pairs.iter().enumerate() {
             self.field(0, if n == 0 { name } else { "" }, &format!("{key}={value}"));
         }
@@ -222,7 +225,7 @@ pub(crate) fn describe(pod: &Pod, now: Timestamp) -> String {
     let when = |at: Option<Timestamp>| text::when(at, now);
     lines.field(0, "Name", &pod.pod.name);
     lines.field(0, "Namespace", &pod.pod.namespace);
-    lines.field(0, "UID", &pod.pod.uid);
+    lines.field(0, "UID", pod.pod.uid.as_str());
     if let Some(sandbox) = pod.sandboxes.first() {
         lines.pairs("Labels", &sandbox.labels);
         lines.pairs("Annotations", &sandbox.annotations);
@@ -242,15 +245,15 @@ pub(crate) fn describe(pod: &Pod, now: Timestamp) -> String {
         &inspected.map_or("never".to_owned(), |at| when(Some(at))),
     );
     for sandbox in &pod.sandboxes {
-        lines.field(0, "Sandbox", &sandbox.id);
-        lines.field(2, "State", &sandbox.state);
+        lines.field(0, "Sandbox", sandbox.id.as_str());
+        lines.field(2, "State", &sandbox.state.to_string());
         lines.field(2, "Attempt", &sandbox.attempt.to_string());
         lines.field(2, "Created", &when(sandbox.created_at));
         lines.field(2, "Handler", &sandbox.runtime_handler);
     }
     for container in &pod.containers {
         lines.field(0, "Container", &container.name);
-        let stale = pod.stale.iter().any(|part| part.id == container.id);
+        let stale = pod.stale.iter().any(|part| part.id == container.id.as_str());
         describe_container(&mut lines, container, stale, &when);
     }
     lines.0
@@ -258,11 +261,11 @@ pub(crate) fn describe(pod: &Pod, now: Timestamp) -> String {
 
 fn describe_container(
     lines: &mut Lines,
-    container: &Container,
+    container: &ContainerStatus,
     stale: bool,
     when: &dyn Fn(Option<Timestamp>) -> String,
 ) {
-    lines.field(2, "ID", &container.id);
+    lines.field(2, "ID", container.id.as_str());
     let old = if stale { " (not inspected since it changed)" } else { "" };
     lines.field(2, "State", &format!("{}{old}", container.state));
     lines.field(2, "Attempt", &container.attempt.to_string());

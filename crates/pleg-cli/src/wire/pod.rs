@@ -1,15 +1,14 @@
 //! A pod of the API.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use pleg::health::CausesByPod;
-use pleg::{PodEntry, PodStatus};
+use pleg::{ContainerStatus, PodEntry, PodRef, PodStatus, SandboxStatus};
 use serde::{Deserialize, Serialize};
 
-use super::{Cause, PodRef};
+use super::Cause;
 
 #[expect(clippy::struct_field_names, reason = "the names are the JSON's")]
 /// A pod of `/api/v1/pods`: a [`pleg::PodStatus`], what it comes to, when it was inspected, and what is wrong with it.
@@ -17,8 +16,8 @@ use super::{Cause, PodRef};
 pub(crate) struct Pod {
     pub(crate) pod: PodRef,
     pub(crate) ips: Vec<IpAddr>,
-    pub(crate) sandboxes: Vec<Sandbox>,
-    pub(crate) containers: Vec<Container>,
+    pub(crate) sandboxes: Vec<SandboxStatus>,
+    pub(crate) containers: Vec<ContainerStatus>,
     #[serde(default)]
     pub(crate) state: String,
     #[serde(default)]
@@ -76,58 +75,6 @@ pub(crate) struct StalePart {
     pub(crate) listed: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<PodError>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Sandbox {
-    pub(crate) id: String,
-    pub(crate) state: String,
-    pub(crate) attempt: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) created_at: Option<Timestamp>,
-    pub(crate) ips: Vec<IpAddr>,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub(crate) runtime_handler: String,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) labels: BTreeMap<String, String>,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) annotations: BTreeMap<String, String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Container {
-    pub(crate) id: String,
-    pub(crate) name: String,
-    pub(crate) attempt: u32,
-    pub(crate) state: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) created_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) started_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) finished_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) exit_code: Option<i32>,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub(crate) reason: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub(crate) message: String,
-    pub(crate) image: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub(crate) image_ref: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub(crate) log_path: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) resources: Option<Resources>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Resources {
-    pub(crate) cpu_period: i64,
-    pub(crate) cpu_quota: i64,
-    pub(crate) cpu_shares: i64,
-    pub(crate) memory_limit_in_bytes: i64,
-    pub(crate) oom_score_adj: i64,
 }
 
 /// Why a pod is in quarantine.
@@ -217,115 +164,53 @@ impl<'a> PodJson<'a> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
     /// A list hangs, and a container of the pod is to blame.
-    fn report() -> pleg::Report {
-        let cause = pleg::health::Cause {
-            stage: pleg::health::Stage::List,
-            trouble: pleg::Trouble::LockedContainer,
-            text: "t".to_owned(),
-            means: "m".into(),
-            next: "n".to_owned(),
-            rpc: "ListContainers".into(),
-            who: pleg::health::Who {
-                id: Some("c".into()),
-                ..pleg::health::Who::default()
-            },
-            age_seconds: 3,
-            attempts: 1,
-            last_error: Some("e".into()),
-        };
-        pleg::Report {
-            level: pleg::Level::Degraded,
-            headline: String::new(),
-            message: String::new(),
-            causes: vec![cause],
-            more_causes: 0,
-            warnings: Vec::new(),
-            last_seen_seconds: Some(3.0),
-            threshold_seconds: 180,
-            mode: pleg::ModeReport::default(),
-            relists: 1,
-            odd_objects: pleg::health::Oddities::default(),
+    const REPORT: &str = r#"{
+        "level": "Degraded", "headline": "", "message": "", "warnings": [],
+        "causes": [{
+            "stage": "list", "trouble": "locked-container", "text": "t", "means": "m", "next": "n",
+            "rpc": "ListContainers", "id": "c", "age_seconds": 3, "attempts": 1, "last_error": "e"
+        }],
+        "last_seen_seconds": 3.0, "threshold_seconds": 180, "looks": 1, "odd_objects": {},
+        "mode": {
+            "mode": "generic", "configured": "auto", "reason": "", "full_look_period_seconds": 1.0, "missed_changes": 0
         }
-    }
+    }"#;
+
+    /// A pod with every field.
+    const ENTRY: &str = r#"{
+        "pod": {"uid": "u", "namespace": "ns", "name": "web"},
+        "ips": ["10.0.0.7"],
+        "sandboxes": [{
+            "id": "s", "state": "Ready", "attempt": 1, "created_at": "2023-11-14T22:13:20Z", "ips": ["10.0.0.7"],
+            "runtime_handler": "runc", "labels": {"app": "web"}, "annotations": {"note": "a"}
+        }],
+        "containers": [{
+            "id": "c", "name": "app", "attempt": 2, "state": "Exited", "created_at": "2023-11-14T22:13:20Z",
+            "started_at": "2023-11-14T22:13:20Z", "finished_at": "2023-11-14T22:13:20Z", "exit_code": 137,
+            "reason": "OOMKilled", "message": "m", "image": "i", "image_ref": "r", "log_path": "/l",
+            "resources": {
+                "cpu_period": 1, "cpu_quota": 2, "cpu_shares": 3, "memory_limit_in_bytes": 4, "oom_score_adj": 5
+            }
+        }],
+        "observed": 0, "fresh": 0, "inspected": 0, "inspected_at": "2023-11-14T22:13:20Z",
+        "error": {
+            "message": "m", "trouble": "stuck-inspection", "rpc": "ContainerStatus", "container": "app", "id": "c",
+            "sandbox": "s", "attempts": 2, "age_seconds": 5
+        },
+        "stale": [{
+            "kind": "container", "id": "c", "name": "app", "attempt": 2, "listed": "Exited",
+            "error": {"message": "m", "trouble": "stuck-inspection", "rpc": "ContainerStatus", "attempts": 2, "age_seconds": 5}
+        }]
+    }"#;
 
     #[test]
     fn pods_come_back_as_they_went_out() {
+        let report: pleg::Report = serde_json::from_str(REPORT).unwrap();
+        let entry: PodEntry = serde_json::from_str(ENTRY).unwrap();
         let at = Timestamp::from_second(1_700_000_000).unwrap();
-        let sandbox = pleg::SandboxStatus {
-            id: "s".into(),
-            state: pleg::SandboxState::Ready,
-            attempt: 1,
-            created_at: Some(at),
-            ips: [IpAddr::from([10, 0, 0, 7])].into(),
-            runtime_handler: "runc".into(),
-            labels: pleg::status::Pairs::new(&[("app".to_owned(), "web".to_owned())].into()),
-            annotations: pleg::status::Pairs::default(),
-        };
-        let container = pleg::ContainerStatus {
-            id: "c".into(),
-            name: "app".into(),
-            attempt: 2,
-            state: pleg::ContainerState::Exited,
-            created_at: Some(at),
-            started_at: Some(at),
-            finished_at: Some(at),
-            exit_code: Some(137),
-            reason: "OOMKilled".into(),
-            message: "m".into(),
-            image: "i".into(),
-            image_ref: "r".into(),
-            log_path: "/l".into(),
-            resources: Some(Box::new(pleg::status::Resources {
-                cpu_period: 1,
-                cpu_quota: 2,
-                cpu_shares: 3,
-                memory_limit_in_bytes: 4,
-                oom_score_adj: 5,
-            })),
-        };
-        let error = Arc::new(pleg::cache::PodError {
-            trouble: pleg::Trouble::StuckInspection,
-            message: "m".into(),
-            rpc: "ContainerStatus".into(),
-            container: Some("app".into()),
-            id: Some("c".into()),
-            sandbox: Some("s".into()),
-            attempts: 2,
-            since: pleg::cache::Since::ago(Duration::from_secs(5)),
-        });
-        let part = pleg::StalePart {
-            object: pleg::model::ObjectRef::Container(pleg::ContainerRef {
-                id: "c".into(),
-                name: "app".into(),
-                attempt: 2,
-            }),
-            listed: Some(pleg::model::ObjectState::Container(pleg::ContainerState::Exited)),
-            error: Some(Arc::clone(&error)),
-        };
-        let entry = PodEntry {
-            status: Arc::new(PodStatus {
-                ips: [IpAddr::from([10, 0, 0, 7])].into(),
-                sandboxes: [sandbox].into(),
-                containers: [container].into(),
-                ..PodStatus::empty(pleg::PodRef {
-                    uid: "u".into(),
-                    namespace: "ns".into(),
-                    name: "web".into(),
-                })
-            }),
-            observed: pleg::Token::default(),
-            fresh: pleg::Token::default(),
-            inspected: pleg::Token::default(),
-            inspected_at: Some(at),
-            error: Some(error),
-            stale: [part].into(),
-        };
-        let report = report();
         let text = serde_json::to_string(&PodJson::new(&entry, &PodHealth::of(&report, at))).unwrap();
         let read: Pod = serde_json::from_str(&text).unwrap();
         assert_eq!(serde_json::to_string(&read).unwrap(), text);

@@ -310,7 +310,7 @@ fn what_is_stuck_is_named_everywhere() {
 
 // One container that holds every list: containerd/containerd#9770.
 #[test]
-fn not_ready_without_a_complete_look() {
+fn not_ready_without_a_complete_relist() {
     let node = Node::with_pods(1);
     let daemon = node.daemon(&["--threshold", "2s", "--list-patience", "1s", "--list-timeout", "1s"]);
     node.sim.hang(Rpc::ListContainers, None).unwrap();

@@ -146,7 +146,7 @@ fn a_bundle_comes_also_from_a_runtime_that_hangs() {
     let daemon = node.daemon(&["--list-timeout", "1s"]);
     node.sim.hang(Rpc::ListContainers, None).unwrap();
     node.sim.hang(Rpc::Version, None).unwrap();
-    wait_for("a look that fails", || {
+    wait_for("a relist that fails", || {
         daemon.json("/api/v1/health")["level"] == "Degraded"
     });
     let path = node.dir.path().join("bundle.tar.gz");

@@ -132,7 +132,7 @@ fn a_status_that_hangs() {
 fn a_container_that_is_locked() {
     let node = Node::with_pods(3);
     let daemon = node.daemon(&["--mode", "generic"]);
-    // A complete look may be there before the last inspection it made necessary.
+    // A complete relist may be there before the last inspection it made necessary.
     wait_for("every pod to be inspected", || {
         daemon.get("/api/v1/pods").1.matches("\"inspected_at\"").count() == 3
     });

@@ -94,7 +94,7 @@ fn a_signal_ends_connecting() {
 fn a_watch_goes_on_when_the_runtime_was_away() {
     let node = Node::with_pods(1);
     let mut watch = node.spawn(&["watch", "--no-initial", "-o", "json", "--type", "ContainerDied"]);
-    wait_for("the first look", || {
+    wait_for("the first relist", || {
         node.sim.stats().of(pleg_cri::Rpc::ContainerStatus).calls >= 2
     });
     block_on(node.sim.down(Duration::from_millis(1200)));

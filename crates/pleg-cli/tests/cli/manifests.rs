@@ -127,7 +127,7 @@ fn manifests_become_pods() {
     daemon.running.signal(Signal::TERM);
     let (code, rest) = daemon.running.end();
     assert_eq!(code, Some(0));
-    assert!(rest.ends_with("stopped; pods go on running\n"), "{rest}");
+    assert!(rest.ends_with("stopped; pods keep running\n"), "{rest}");
 }
 
 fn stdout(daemon: &Daemon, args: &[&str]) -> String {
@@ -245,7 +245,7 @@ fn node_settings() -> insta::Settings {
     settings
 }
 
-/// A file that is broken while nobody looks: its pod goes on, and is attended to.
+/// A file that breaks unnoticed: its pod keeps running and is still managed.
 #[test]
 fn a_manifest_broken_meanwhile_costs_no_pod() {
     let node = Node::with_pods(0);

@@ -1,4 +1,4 @@
-//! `--mode`: where changes are found by events, where by looking, and where that is told.
+//! `--mode`: where changes are found by events, where by relists, and where that is reported.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn a_death_is_found_by_its_event() {
             .as_f64()
             .unwrap()
     };
-    wait_for("rare looks", || period() >= 0.8);
+    wait_for("rare relists", || period() >= 0.8);
     let exit = node
         .sim
         .world()

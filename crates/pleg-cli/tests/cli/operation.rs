@@ -21,7 +21,7 @@ fn an_ignored_hangup_stays_ignored() {
         .arg(env!("CARGO_BIN_EXE_pleg"))
         .arg(node.sim.endpoint().to_string());
     let mut watch = Running::start(command);
-    wait_for("the first look", || {
+    wait_for("the first relist", || {
         node.sim.stats().of(pleg_cri::Rpc::ContainerStatus).calls >= 2
     });
     watch.signal(Signal::HUP);
@@ -263,7 +263,7 @@ fn a_stopped_daemon_is_not_a_quiet_one() {
         .stderr("");
 }
 
-/// Events are not the answer if not even the first look is.
+/// Events are not the answer if not even the first relist is.
 #[test]
 fn a_runtime_that_hangs_is_not_a_quiet_one() {
     let node = Node::with_pods(1);

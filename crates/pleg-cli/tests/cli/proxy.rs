@@ -90,7 +90,7 @@ fn a_watch_through_it_outlives_a_restart_of_the_runtime() {
     let mut command = bare();
     command.args(["watch", "--no-initial", "-o", "json", "-r", &proxy.socket("proxy.sock")]);
     let mut watch = Running::start(command);
-    wait_for("the first look", || {
+    wait_for("the first relist", || {
         proxy.node.sim.stats().of(pleg_cri::Rpc::ContainerStatus).calls >= 2
     });
     crate::node::block_on(proxy.node.sim.down(std::time::Duration::from_millis(1200)));

@@ -92,7 +92,7 @@ impl Session {
         assert!((0..200).any(|_| running()), "the node runs no pod");
     }
 
-    /// Waits until the daemon has looked once, as a person does who goes to another terminal.
+    /// Waits until the daemon has completed a relist, as a person does who goes to another terminal.
     fn seen_once(&self) {
         let socket = self.dir.path().join("pleg.sock");
         let healthy = || {

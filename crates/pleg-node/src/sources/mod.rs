@@ -31,7 +31,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use pleg::PodRef;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::manifest::{Pod, RefusedDocument};
 
@@ -43,7 +43,7 @@ pub use url::{UrlError, UrlSource};
 pub use crate::net::tls::TlsSetupError;
 
 /// Where a pod comes from: a file, or a URL. Ordered by its text.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Origin(Arc<str>);
 
 impl From<&str> for Origin {
@@ -74,7 +74,7 @@ pub struct DesiredPod {
 }
 
 /// A problem with the manifests of an origin that an operator has to fix.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SourceProblem {
     /// Where.
     pub origin: Origin,

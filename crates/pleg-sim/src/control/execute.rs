@@ -22,7 +22,7 @@ pub(crate) trait Commanded: Send + Sync + 'static {
         self.faults().clear();
     }
 
-    /// Does a command that is no fault of the layer.
+    /// Executes a command that is not one of the faults common to both.
     fn own(&self, command: Command) -> impl Future<Output = Result<Reply, CommandError>> + Send;
 }
 
@@ -42,57 +42,14 @@ async fn resolve(on: &impl Commanded, target: Target) -> Result<(Option<Selector
     }
 }
 
-/// Does a command.
+/// Executes a command.
 pub(crate) async fn execute(on: &impl Commanded, command: Command) -> Result<Reply, CommandError> {
     let faults = on.faults();
     let done = match command {
-        Command::Hang(Hang {
-            rpc,
-            pod,
-            container,
-            id,
-        }) => {
-            if let Some(target) = (Object { pod, container, id }).target()? {
-                let done = format!("{rpc} about {target} hangs until unhang");
-                let (selector, ids) = resolve(on, target).await?;
-                faults.hang(rpc.0, selector, Some(ids))?;
-                done
-            } else {
-                faults.hang(rpc.0, None, None)?;
-                format!("{rpc} hangs until unhang")
-            }
-        }
-        Command::Unhang(Unhang {
-            rpc,
-            pod,
-            container,
-            id,
-        }) => {
-            let rpc = rpc.map(|rpc| rpc.0);
-            let count = match (Object { pod, container, id }).target()? {
-                Some(Target::Id(id)) => faults.unhang_id(rpc, &id),
-                Some(Target::Named(selector)) => faults.unhang(rpc, Some(&selector)),
-                None => faults.unhang(rpc, None),
-            };
-            format!("{} ended", counted(count, "hang"))
-        }
-        Command::Lock(object) => {
-            let target = object.target()?.ok_or_else(|| {
-                CommandError::Invalid("lock needs a container: use --pod and --container, or --id".into())
-            })?;
-            let done = format!("{target} is locked: ListContainers hangs until unlock");
-            let (selector, ids) = resolve(on, target).await?;
-            faults.lock(selector, ids)?;
-            done
-        }
-        Command::Unlock(object) => {
-            let count = match object.target()? {
-                Some(Target::Id(id)) => faults.unlock_id(&id),
-                Some(Target::Named(selector)) => faults.unlock(Some(&selector)),
-                None => faults.unlock(None),
-            };
-            format!("{} ended", counted(count, "lock"))
-        }
+        Command::Hang(hung) => hang(on, hung).await?,
+        Command::Unhang(hung) => unhang(faults, hung)?,
+        Command::Lock(object) => lock(on, object).await?,
+        Command::Unlock(object) => unlock(faults, object)?,
         Command::Set(set) => apply(on, set).await?,
         Command::Fail(Fail { rpc, code, rate }) => {
             faults.fail(rpc.0, code, rate)?;
@@ -116,6 +73,58 @@ pub(crate) async fn execute(on: &impl Commanded, command: Command) -> Result<Rep
         command => return on.own(command).await,
     };
     Ok(Reply::Done(done))
+}
+
+async fn hang(on: &impl Commanded, hang: Hang) -> Result<String, CommandError> {
+    let Hang {
+        rpc,
+        pod,
+        container,
+        id,
+    } = hang;
+    let Some(target) = (Object { pod, container, id }).target()? else {
+        on.faults().hang(rpc.0, None, None)?;
+        return Ok(format!("{rpc} hangs until unhang"));
+    };
+    let done = format!("{rpc} about {target} hangs until unhang");
+    let (selector, ids) = resolve(on, target).await?;
+    on.faults().hang(rpc.0, selector, Some(ids))?;
+    Ok(done)
+}
+
+fn unhang(faults: &Faults, unhang: Unhang) -> Result<String, CommandError> {
+    let Unhang {
+        rpc,
+        pod,
+        container,
+        id,
+    } = unhang;
+    let rpc = rpc.map(|rpc| rpc.0);
+    let count = match (Object { pod, container, id }).target()? {
+        Some(Target::Id(id)) => faults.unhang_id(rpc, &id),
+        Some(Target::Named(selector)) => faults.unhang(rpc, Some(&selector)),
+        None => faults.unhang(rpc, None),
+    };
+    Ok(format!("{} ended", counted(count, "hang")))
+}
+
+async fn lock(on: &impl Commanded, object: Object) -> Result<String, CommandError> {
+    let target = object
+        .target()?
+        .ok_or_else(|| CommandError::Invalid("lock needs a container: use --pod and --container, or --id".into()))?;
+    let done = format!("{target} is locked: ListContainers hangs until unlock");
+    let (selector, ids) = resolve(on, target).await?;
+    on.faults().lock(selector, ids)?;
+    Ok(done)
+}
+
+fn unlock(faults: &Faults, object: Object) -> Result<String, CommandError> {
+    let count = match object.target()? {
+        Some(Target::Id(id)) => faults.unlock_id(&id),
+        Some(Target::Named(selector)) => faults.unlock(Some(&selector)),
+        None => faults.unlock(None),
+    };
+    Ok(format!("{} ended", counted(count, "lock")))
 }
 
 /// Latency is a fault like others; the rest belongs to a world.

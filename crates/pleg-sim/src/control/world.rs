@@ -70,15 +70,7 @@ impl Commanded for Simulation {
                 self.faults.forget(&gone);
                 format!("{target} removed")
             }
-            Command::Add(Add { pods }) => {
-                if pods > MOST_ADDED {
-                    return Err(CommandError::Invalid(format!(
-                        "at most {MOST_ADDED} pods can be added at once"
-                    )));
-                }
-                world().add_pods(pods)?;
-                format!("{} added", counted(pods, "pod"))
-            }
+            Command::Add(Add { pods }) => add(self, pods)?,
             Command::Set(set) => change(self, &set)?,
             Command::HangShim(Shim { pod }) => {
                 world().hang_shim(&pod)?;
@@ -101,6 +93,16 @@ impl Commanded for Simulation {
         };
         Ok(Reply::Done(done))
     }
+}
+
+fn add(simulation: &Simulation, pods: usize) -> Result<String, CommandError> {
+    if pods > MOST_ADDED {
+        return Err(CommandError::Invalid(format!(
+            "at most {MOST_ADDED} pods can be added at once"
+        )));
+    }
+    simulation.world().add_pods(pods)?;
+    Ok(format!("{} added", counted(pods, "pod")))
 }
 
 fn change(shared: &Simulation, set: &Set) -> Result<String, CommandError> {

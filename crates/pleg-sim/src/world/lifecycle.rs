@@ -34,6 +34,17 @@ fn pairs(map: HashMap<String, String>) -> Result<Pairs, WorldError> {
     Ok(pairs)
 }
 
+/// The metadata of a new sandbox, which must name its pod.
+fn checked(metadata: Option<v1::PodSandboxMetadata>) -> Result<v1::PodSandboxMetadata, WorldError> {
+    let metadata = metadata.ok_or_else(|| WorldError::Invalid("sandbox config must include metadata".into()))?;
+    if metadata.name.is_empty() || metadata.namespace.is_empty() {
+        return Err(WorldError::Invalid(
+            "sandbox metadata must have a name and a namespace".into(),
+        ));
+    }
+    Ok(metadata)
+}
+
 fn not_found(kind: &'static str, id: &str) -> WorldError {
     let name = id.chars().take(80).collect();
     WorldError::NotFound { kind, name }
@@ -42,14 +53,7 @@ fn not_found(kind: &'static str, id: &str) -> WorldError {
 impl World {
     /// `RunPodSandbox`.
     pub fn run_sandbox(&mut self, config: v1::PodSandboxConfig, handler: &str) -> Result<Arc<str>, WorldError> {
-        let metadata = config
-            .metadata
-            .ok_or_else(|| WorldError::Invalid("sandbox config must include metadata".into()))?;
-        if metadata.name.is_empty() || metadata.namespace.is_empty() {
-            return Err(WorldError::Invalid(
-                "sandbox metadata must have a name and a namespace".into(),
-            ));
-        }
+        let metadata = checked(config.metadata)?;
         if self.sandboxes.len() >= MOST_SANDBOXES {
             return Err(WorldError::Full("sandboxes", MOST_SANDBOXES));
         }
@@ -62,30 +66,15 @@ impl World {
             .and_then(|linux| linux.security_context)
             .and_then(|context| context.namespace_options)
             .is_some_and(|options| options.network() == v1::NamespaceMode::Node);
-        let key: Arc<str> = match &*metadata.uid {
-            "" => format!("{}/{}", metadata.namespace, metadata.name).into(),
-            uid => uid.into(),
-        };
         let [_, b, c, d] = self.rng.u32(..).to_be_bytes();
         let ip = if host_network {
             String::new()
         } else {
             format!("10.{b}.{c}.{d}")
         };
-        let pod = self.pods.entry(Arc::clone(&key)).or_insert_with(|| Pod {
-            namespace: metadata.namespace.clone(),
-            name: metadata.name.clone(),
-            sandboxes: Vec::new(),
-            containers: Vec::new(),
-            own: None,
-            shim: super::shim::Shim::default(),
-        });
-        pod.sandboxes.push(Arc::clone(&id));
-        self.names
-            .insert(format!("{}/{}", metadata.namespace, metadata.name), Arc::clone(&key));
         let mut sandbox = Sandbox {
             id: Arc::clone(&id),
-            pod: key,
+            pod: self.enter(&id, &metadata),
             metadata,
             ready: true,
             created_at: self.stamp(),
@@ -106,6 +95,26 @@ impl World {
         self.emit(Event::ContainerCreatedEvent, &id, &id);
         self.emit(Event::ContainerStartedEvent, &id, &id);
         Ok(id)
+    }
+
+    /// Enters a sandbox in its pod, which it may create. Returns the pod's key.
+    fn enter(&mut self, sandbox: &Arc<str>, metadata: &v1::PodSandboxMetadata) -> Arc<str> {
+        let full_name = format!("{}/{}", metadata.namespace, metadata.name);
+        let key: Arc<str> = match &*metadata.uid {
+            "" => full_name.as_str().into(),
+            uid => uid.into(),
+        };
+        let pod = self.pods.entry(Arc::clone(&key)).or_insert_with(|| Pod {
+            namespace: metadata.namespace.clone(),
+            name: metadata.name.clone(),
+            sandboxes: Vec::new(),
+            containers: Vec::new(),
+            own: None,
+            shim: super::shim::Shim::default(),
+        });
+        pod.sandboxes.push(Arc::clone(sandbox));
+        self.names.insert(full_name, Arc::clone(&key));
+        key
     }
 
     /// `StopPodSandbox`: kills its containers, then it is not ready.

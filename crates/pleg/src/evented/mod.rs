@@ -11,20 +11,20 @@
 //! writes only hints. Cache, records and events have one writer, the generator, so an event that is late, duplicated, half empty or
 //! from the future costs a relist and does no harm. [`quirks`] lists what runtimes are known to do to their events.
 //!
-//! An event may be ahead of the runtime's own answers: its claim is checked again a moment later (`ahead`). The removal of a stopped pod may
+//! An event may be ahead of the runtime's own answers: its claim is checked again a moment later (`unconfirmed`). The removal of a stopped pod may
 //! have no event: the pod is listed again soon (`stopped`).
 //!
 //! Trust, but verify: while the stream is up the period of full relists grows (`period`). A full relist that finds a change
 //! without a hint (`misses`) resets it to the shortest, as does a stream that ends. Misses are remembered (`trust`): the period grows
 //! more slowly after each, and a stream that keeps missing is never relied on for more than 2 s.
 
-pub(crate) mod ahead;
 pub(crate) mod link;
 pub(crate) mod misses;
 pub(crate) mod period;
 pub(crate) mod stopped;
 pub(crate) mod stream;
 pub(crate) mod trust;
+pub(crate) mod unconfirmed;
 
 use std::fmt;
 use std::str::FromStr;
@@ -33,9 +33,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use ahead::Reached;
 pub(crate) use link::{Link, StreamState};
 pub(crate) use stream::Stream;
+pub use unconfirmed::Reached;
 
 /// How changes are found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,6 +108,7 @@ impl Default for EventedConfig {
 
 /// How changes are found now, and why so.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct ModeReport {
     /// What is done: [`Mode::Generic`] or [`Mode::Evented`].
     pub mode: Mode,
@@ -116,7 +117,8 @@ pub struct ModeReport {
     /// Why, in a few words.
     pub reason: Arc<str>,
     /// The pause between full relists, now.
-    pub full_look_period_seconds: f64,
+    #[serde(rename = "full_look_period_seconds")]
+    pub full_relist_period_seconds: f64,
     /// Changes found by a full relist that the stream should have reported.
     pub missed_changes: u64,
 }
@@ -127,16 +129,18 @@ impl Default for ModeReport {
             mode: Mode::Generic,
             configured: Mode::Auto,
             reason: "not started yet".into(),
-            full_look_period_seconds: 1.0,
+            full_relist_period_seconds: 1.0,
             missed_changes: 0,
         }
     }
 }
 
 impl fmt::Display for ModeReport {
-    /// As in `evented (full look every 60s): the event stream of containerd 2.1.9 is up`.
+    /// As in `evented (a full relist every 60s): the event stream of containerd 2.1.9 is up`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let period = pleg_cri::duration::seconds(Duration::from_secs_f64(self.full_look_period_seconds.max(0.0)));
+        // It may have been read from another process, with any number.
+        let period = Duration::try_from_secs_f64(self.full_relist_period_seconds).unwrap_or_default();
+        let period = pleg_cri::duration::seconds(period);
         write!(f, "{} (a full relist every {period}): {}", self.mode, self.reason)
     }
 }

@@ -141,7 +141,7 @@ impl Config {
     /// Checks that no setting contradicts another. The first rule that does not hold is the error.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let rules = self.relists().into_iter().chain(self.events());
-        let mut rules = rules.chain(self.pods()).chain(self.memory());
+        let mut rules = rules.chain(self.probes()).chain(self.attempts()).chain(self.memory());
         match rules.find(|rule| !rule.holds) {
             None => Ok(()),
             Some(rule) => Err(ConfigError {
@@ -227,14 +227,9 @@ impl Config {
         ]
     }
 
-    fn pods(&self) -> [Rule; 8] {
-        let (probe, limit) = (self.probe, self.inspections);
-        let (least, start) = (
-            count("inspections.least", limit.least),
-            count("inspections.start", limit.start),
-        );
+    fn probes(&self) -> [Rule; 2] {
+        let probe = self.probe;
         let probes = !probe.round.is_zero();
-        let bounds = "the limit of inspections moves between its bounds";
         [
             Rule {
                 holds: !probes || probe.least_pause <= probe.round,
@@ -250,6 +245,18 @@ impl Config {
                 other: NOTHING,
                 why: "every shim would be taken for a hung one",
             },
+        ]
+    }
+
+    /// Retries of inspections, and how many are in flight.
+    fn attempts(&self) -> [Rule; 6] {
+        let limit = self.inspections;
+        let (least, start) = (
+            count("inspections.least", limit.least),
+            count("inspections.start", limit.start),
+        );
+        let bounds = "the limit of inspections moves between its bounds";
+        [
             Rule {
                 holds: !self.retry_first.is_zero(),
                 setting: time("retry_first", self.retry_first),

@@ -147,9 +147,9 @@ impl<R: Runtime> Generator<R> {
             feed: self.publisher.feed(),
             health: self.health.clone(),
             readiness: self.readiness.clone(),
-            hints: self.requests.clone(),
+            requests: self.requests.clone(),
             stops: self.publisher.stops(),
-            suspects: self.prober.queue.clone(),
+            probes: self.prober.queue.clone(),
             metrics: self.metrics.clone(),
             recordings: self.recordings.sender(),
         }

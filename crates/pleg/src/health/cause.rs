@@ -15,6 +15,7 @@ use crate::runtime::shim::Shim;
 /// In which part of the generator's work something is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Stage {
     /// The generator itself.
     Generator,
@@ -30,6 +31,7 @@ pub enum Stage {
 
 /// Which pod, which container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Who {
     /// The pod, as `namespace/name`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -63,6 +65,7 @@ impl std::fmt::Display for Who {
 
 /// One reason for not being healthy.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Cause {
     /// In which part of a relist.
     pub stage: Stage,

@@ -3,15 +3,21 @@
 //! Every cause belongs to exactly one check, and a check fails if and only if the report has a cause of it. So the checks cannot
 //! contradict what `health` says at the same moment.
 
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
 use super::{Cause, Level, Report, Stage};
 use crate::health::diagnosis::Trouble;
 
 /// One check: its name, and why it failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Check {
     /// As `/readyz?verbose` prints it.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// Why it failed; none if it passed.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
 }
 
@@ -64,14 +70,14 @@ impl Report {
     /// Every check of the report, in a fixed order.
     pub fn checks(&self) -> Vec<Check> {
         let pleg = Check {
-            name: PLEG,
+            name: PLEG.into(),
             failed: (!self.passes()).then(|| self.message.clone()),
         };
         let of_causes = OF_CAUSES.into_iter().map(|name| {
             let causes = self.causes.iter().filter(|cause| cause.check() == name);
             let texts: Vec<_> = causes.map(Cause::full).collect();
             Check {
-                name,
+                name: name.into(),
                 failed: (!texts.is_empty()).then(|| texts.join("; ")),
             }
         });

@@ -110,7 +110,7 @@ impl Health {
 
     /// How far apart full relists are now.
     pub(crate) fn full_relist_period(&self) -> Duration {
-        let seconds = self.shared.lock().mode.full_look_period_seconds;
+        let seconds = self.shared.lock().mode.full_relist_period_seconds;
         Duration::try_from_secs_f64(seconds).unwrap_or_default()
     }
 

@@ -38,7 +38,13 @@ impl NodeHealth {
         ];
         let mut checks = self.report.checks();
         // After `pleg`, which is the first.
-        checks.splice(1..1, of_runtime.map(|(name, failed)| Check { name, failed }));
+        checks.splice(
+            1..1,
+            of_runtime.map(|(name, failed)| Check {
+                name: name.into(),
+                failed,
+            }),
+        );
         checks
     }
 }

@@ -8,6 +8,8 @@
 //!
 //! All errors joined are the message of [`NodeCondition`]; with none the node is ready.
 
+mod runtime_state;
+
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +23,8 @@ use tokio::time::Instant;
 
 use crate::health::node_health::NodeHealth;
 use crate::health::{Health, Report};
-use crate::runtime::{RuntimeCondition, RuntimeStatus};
+use crate::runtime::RuntimeStatus;
+use runtime_state::{RuntimeState, whole};
 
 /// How often the runtime is asked for its status.
 pub const STATUS_PERIOD: Duration = Duration::from_secs(5);
@@ -35,6 +38,7 @@ const SLOW: Duration = Duration::from_secs(5);
 /// A condition in the shape that Kubernetes gives it in the status of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct NodeCondition {
     /// `Ready`.
     #[serde(rename = "type")]
@@ -114,116 +118,14 @@ fn joined(errors: &[String]) -> String {
     }
 }
 
-/// What the runtime has said about itself, and for how long it has not.
-#[derive(Debug)]
-struct RuntimeState {
-    /// The last answer, whatever it said.
-    last_answer: Option<Instant>,
-    /// The last answer with `RuntimeReady`.
-    last_ready: Option<Instant>,
-    /// The last answer that was not ready, in words.
-    runtime: Option<String>,
-    network: Option<String>,
-    /// Calls that failed since the last answer.
-    failure: Option<Failure>,
-}
-
-#[derive(Debug)]
-struct Failure {
-    since: Instant,
-    attempts: u32,
-    error: String,
-}
-
-impl Default for RuntimeState {
-    fn default() -> Self {
-        Self {
-            last_answer: None,
-            last_ready: None,
-            runtime: None,
-            network: Some(NETWORK_UNKNOWN.to_owned()),
-            failure: None,
-        }
-    }
-}
-
-impl RuntimeState {
-    fn answered(&mut self, status: &RuntimeStatus, now: Instant) {
-        self.failure = None;
-        self.last_answer = Some(now);
-        self.network =
-            not_ready(status.network.as_ref()).map(|what| format!("container runtime network not ready: {what}"));
-        self.runtime = not_ready(status.runtime.as_ref()).map(|what| format!("container runtime not ready: {what}"));
-        if self.runtime.is_none() {
-            self.last_ready = Some(now);
-        }
-    }
-
-    fn failed(&mut self, error: String, now: Instant) {
-        let failure = self.failure.get_or_insert(Failure {
-            since: now,
-            attempts: 0,
-            error: String::new(),
-        });
-        failure.attempts += 1;
-        failure.error = error;
-    }
-
-    /// Why there is no recent sign of life.
-    fn silence(&self, now: Instant) -> Option<&'static str> {
-        match self.last_ready {
-            None => Some("container runtime status check may not have completed yet"),
-            Some(last) if now.saturating_duration_since(last) >= RUNTIME_DOWN => Some("container runtime is down"),
-            Some(_) => None,
-        }
-    }
-
-    /// The checks; `waiting`: for how long a `Status` has been in flight.
-    fn checks(&self, waiting: Option<Duration>, now: Instant) -> RuntimeChecks {
-        let waiting = waiting.map(|age| format!("Status has been waiting for an answer for {}", whole(age)));
-        let failure = self.failure.as_ref().map(|failure| {
-            let plural = if failure.attempts == 1 { "" } else { "s" };
-            let age = whole(now.saturating_duration_since(failure.since));
-            format!("{} (for {age}, {} attempt{plural})", failure.error, failure.attempts)
-        });
-        let silence = self.silence(now);
-        let told = [silence.map(str::to_owned), failure, waiting];
-        let told: Vec<_> = told.into_iter().flatten().collect();
-        let told = (!told.is_empty()).then(|| told.join("; "));
-        // Judged as the condition is: only silence keeps a node from being ready.
-        let (status, late) = if silence.is_some() { (told, None) } else { (None, told) };
-        RuntimeChecks {
-            status,
-            runtime: self.runtime.clone(),
-            network: self.network.clone(),
-            late,
-        }
-    }
-
-    /// Everything that keeps a node from being ready, in the kubelet's order. `pleg` is why the generator is not healthy.
-    fn errors(&self, pleg: Option<String>, now: Instant) -> Vec<String> {
-        let silence = self.silence(now).map(str::to_owned);
-        let own = [self.runtime.clone(), self.network.clone()];
-        [silence, pleg].into_iter().chain(own).flatten().collect()
-    }
-}
-
 /// The PLEG check of the kubelet: why the generator is unhealthy, if it is.
 fn pleg_check(report: &Report) -> Option<String> {
     (!report.passes()).then(|| report.message.clone())
 }
 
-/// A condition that is false or missing, as the kubelet prints it.
-fn not_ready(condition: Option<&RuntimeCondition>) -> Option<String> {
-    match condition {
-        None => Some("<nil>".to_owned()),
-        Some(condition) if !condition.status => Some(condition.to_string()),
-        Some(_) => None,
-    }
-}
-
 /// The runtime's own checks, for `/readyz`: what is wrong, or nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct RuntimeChecks {
     /// `Status` was answered recently enough; if not, also how the calls since then ended.
     pub status: Option<String>,
@@ -261,7 +163,7 @@ impl Readiness {
         &self.health
     }
 
-    /// The Ready condition now. A transition is dated by the first who looks: the [monitor](crate::RuntimeMonitor) does so every
+    /// The Ready condition now. A transition is dated by the first call after it: the [monitor](crate::RuntimeMonitor) does so every
     /// [`STATUS_PERIOD`].
     pub fn ready(&self) -> NodeCondition {
         self.observe().ready
@@ -337,161 +239,5 @@ impl Readiness {
     }
 }
 
-fn whole(age: Duration) -> String {
-    seconds(Duration::from_secs(age.as_secs()))
-}
-
 #[cfg(test)]
-mod tests {
-    use pleg_cri::{Endpoint, ErrorKind, InFlight, Subject};
-    use tokio::time::advance;
-
-    use super::*;
-    use crate::health::THRESHOLD;
-
-    const NEVER: &str = "container runtime status check may not have completed yet";
-    const DOWN: &str = "container runtime is down";
-    const PLEG: &str = "PLEG is not healthy: pleg has yet to be successful";
-
-    fn condition(kind: &'static str, status: bool) -> RuntimeCondition {
-        RuntimeCondition {
-            kind,
-            status,
-            reason: "Why".into(),
-            message: "what it says".into(),
-        }
-    }
-
-    fn status(runtime: Option<bool>, network: Option<bool>) -> RuntimeStatus {
-        RuntimeStatus {
-            runtime: runtime.map(|is| condition("RuntimeReady", is)),
-            network: network.map(|is| condition("NetworkReady", is)),
-        }
-    }
-
-    type Row<'a> = (&'a [(Option<RuntimeStatus>, u64)], bool, &'a [&'a str]);
-
-    /// Every branch: the answers so far with the seconds after each, whether the PLEG check fails, and what keeps the node from
-    /// being ready.
-    #[tokio::test(start_paused = true)]
-    async fn the_table() {
-        const RUNTIME: &str = "container runtime not ready: RuntimeReady=false reason:Why message:what it says";
-        const NETWORK: &str = "container runtime network not ready: NetworkReady=false reason:Why message:what it says";
-        const NO_RUNTIME: &str = "container runtime not ready: <nil>";
-        const NO_NETWORK: &str = "container runtime network not ready: <nil>";
-        let (yes, no) = (Some(true), Some(false));
-        let answer = |runtime, network| Some(status(runtime, network));
-        // An answer of none is a call that failed.
-        let table: [Row<'_>; 17] = [
-            (&[], false, &[NEVER, NETWORK_UNKNOWN]),
-            (&[], true, &[NEVER, PLEG, NETWORK_UNKNOWN]),
-            (&[(None, 0)], false, &[NEVER, NETWORK_UNKNOWN]),
-            (&[(None, 60)], false, &[NEVER, NETWORK_UNKNOWN]),
-            (&[(answer(yes, yes), 0)], false, &[]),
-            (&[(answer(yes, yes), 0)], true, &[PLEG]),
-            (&[(answer(yes, yes), 29)], false, &[]),
-            (&[(answer(yes, yes), 30)], false, &[DOWN]),
-            (&[(answer(yes, yes), 30)], true, &[DOWN, PLEG]),
-            // What the last answer said stays until there is another.
-            (&[(answer(yes, no), 29), (None, 0)], false, &[NETWORK]),
-            (&[(answer(yes, no), 29), (None, 1)], true, &[DOWN, PLEG, NETWORK]),
-            (&[(answer(yes, None), 0)], false, &[NO_NETWORK]),
-            // A runtime that is not ready gives no sign of life, however promptly it says so.
-            (&[(answer(no, yes), 0)], false, &[NEVER, RUNTIME]),
-            (&[(answer(yes, yes), 5), (answer(no, yes), 24)], false, &[RUNTIME]),
-            (
-                &[(answer(yes, yes), 5), (answer(None, None), 25)],
-                true,
-                &[DOWN, PLEG, NO_RUNTIME, NO_NETWORK],
-            ),
-            (&[(answer(no, no), 0), (answer(yes, yes), 0)], false, &[]),
-            (&[(answer(yes, yes), 99), (answer(yes, yes), 0)], false, &[]),
-        ];
-        for (n, (answers, unhealthy, expected)) in table.iter().enumerate() {
-            let mut state = RuntimeState::default();
-            for (answer, then) in *answers {
-                match answer {
-                    Some(status) => state.answered(status, Instant::now()),
-                    None => state.failed("late".to_owned(), Instant::now()),
-                }
-                advance(Duration::from_secs(*then)).await;
-            }
-            let pleg = unhealthy.then(|| PLEG.to_owned());
-            assert_eq!(state.errors(pleg, Instant::now()), *expected, "row {n}");
-        }
-    }
-
-    #[test]
-    fn errors_are_joined_as_the_kubelet_joins_them() {
-        for (errors, message) in [
-            (&["a"][..], "a"),
-            (&["a", "b"], "[a, b]"),
-            (&["a", "b", "a"], "[a, b]"),
-            (&["a", "a"], "a"),
-        ] {
-            let errors: Vec<_> = errors.iter().map(|&error| error.to_owned()).collect();
-            assert_eq!(joined(&errors), message);
-        }
-    }
-
-    #[test]
-    fn only_a_transition_moves_its_time() {
-        let at = |second| Timestamp::from_second(second).unwrap();
-        let errors = |text: &str| [text.to_owned()];
-        let one = NodeCondition::ready(None, &errors("a"), at(1));
-        assert_eq!(
-            (one.status, &*one.reason, &*one.message),
-            (false, "KubeletNotReady", "a")
-        );
-        assert_eq!((one.last_heartbeat_time, one.last_transition_time), (at(1), at(1)));
-        let two = NodeCondition::ready(Some(&one), &errors("b"), at(2));
-        assert_eq!(&*two.message, "b");
-        assert_eq!((two.last_heartbeat_time, two.last_transition_time), (at(2), at(1)));
-        let three = NodeCondition::ready(Some(&two), &[], at(3));
-        assert_eq!((three.status, &*three.reason), (true, "KubeletReady"));
-        assert_eq!(&*three.message, "kubelet is posting ready status");
-        assert_eq!((three.last_heartbeat_time, three.last_transition_time), (at(3), at(3)));
-        let four = NodeCondition::ready(Some(&three), &[], at(4));
-        assert_eq!((four.last_heartbeat_time, four.last_transition_time), (at(4), at(3)));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_checks_tell_what_fails_and_for_how_long() {
-        let inflight = InFlight::default();
-        let health = Health::new(THRESHOLD, inflight.clone(), None);
-        let readiness = Readiness::new(health.clone());
-        health.relist_complete();
-        readiness.answered(&status(Some(true), Some(true)));
-        assert!(readiness.ready().status);
-        let fine = RuntimeChecks {
-            status: None,
-            runtime: None,
-            network: None,
-            late: None,
-        };
-        assert_eq!(readiness.observe().runtime, fine);
-
-        let error = Error {
-            rpc: Rpc::Status,
-            subject: Subject::NODE,
-            endpoint: Endpoint::unix("/x.sock"),
-            kind: ErrorKind::Deadline(Duration::from_secs(10)),
-        };
-        readiness.failed(&error);
-        advance(Duration::from_secs(12)).await;
-        let late = Some("Status on unix:///x.sock: no answer within 10s (for 12s, 1 attempt)".to_owned());
-        assert_eq!(readiness.observe().runtime, RuntimeChecks { late, ..fine });
-        advance(Duration::from_secs(19)).await;
-        readiness.failed(&error);
-        let _waiting = inflight.begin(Rpc::Status, Subject::NODE, None);
-        advance(Duration::from_secs(6)).await;
-        assert_eq!(
-            readiness.observe().runtime.status.unwrap(),
-            "container runtime is down; Status on unix:///x.sock: no answer within 10s (for 37s, 2 attempts); \
-             Status has been waiting for an answer for 6s"
-        );
-        assert_eq!(readiness.ready().message, DOWN);
-        readiness.answered(&status(Some(true), Some(true)));
-        assert!(readiness.ready().status);
-    }
-}
+mod tests;

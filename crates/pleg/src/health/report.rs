@@ -40,6 +40,7 @@ impl std::fmt::Display for Level {
 
 /// The health at one moment. Its JSON is that of the HTTP API.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Report {
     /// How well.
     pub level: Level,

@@ -19,6 +19,7 @@ const SLOW: Duration = Duration::from_millis(500);
 
 /// Something that may become a trouble.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Warning {
     /// Which.
     pub trouble: Trouble,

@@ -29,9 +29,9 @@ pub struct Pleg {
     pub(crate) feed: Feed,
     pub(crate) health: Health,
     pub(crate) readiness: Readiness,
-    pub(crate) hints: RelistRequests,
+    pub(crate) requests: RelistRequests,
     pub(crate) stops: Stops,
-    pub(crate) suspects: ProbeQueue,
+    pub(crate) probes: ProbeQueue,
     pub(crate) metrics: Metrics,
     pub(crate) recordings: mpsc::Sender<oneshot::Sender<Recording>>,
 }
@@ -87,12 +87,12 @@ impl Pleg {
     /// Requests a relist of one pod now, which also inspects it, and does not wait: pass the token to [`Cache::newer_than`], or use
     /// [`Pleg::refresh`].
     pub fn request_relist(&self, uid: &PodUid) -> Token {
-        self.hints.pod(uid, Source::OnDemand)
+        self.requests.pod(uid, Source::OnDemand)
     }
 
     /// Requests a relist of all pods now, and does not wait: pass the token to [`Cache::synced`].
     pub fn request_all(&self) -> Token {
-        self.hints.all(Source::OnDemand)
+        self.requests.all(Source::OnDemand)
     }
 
     /// Lists and inspects one pod now, and waits for that for up to `within`: the whole entry, not only existence and states, is then newer
@@ -110,7 +110,7 @@ impl Pleg {
 
     /// Reports that something is wrong with a pod, such as a stop that failed: its shim is probed before those of other pods.
     pub fn suspect(&self, uid: &PodUid) {
-        self.suspects.add(uid);
+        self.probes.add(uid);
     }
 
     /// The metrics in Prometheus' text format, as of now.

@@ -18,6 +18,7 @@ const SPARE: usize = 1 << 20;
 /// Objects with missing or contradictory metadata. They never stop a relist; they are counted and shown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+#[non_exhaustive]
 pub struct Oddities {
     /// Objects without an id.
     pub empty_id: u32,

@@ -18,7 +18,7 @@ pub struct CriRuntime {
 }
 
 impl CriRuntime {
-    /// Looks through `client`.
+    /// Calls through `client`.
     pub fn new(client: Client) -> Self {
         Self { client }
     }

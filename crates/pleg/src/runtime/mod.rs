@@ -79,7 +79,7 @@ pub struct RuntimeEvent {
 /// The runtime's events. Ends after an error, or without one if the runtime ends the subscription so.
 pub type EventStream = BoxStream<'static, Result<RuntimeEvent, Error>>;
 
-/// A container runtime that can be looked at. Every call is bounded in time by the implementation.
+/// A container runtime that can be observed. Every call is bounded in time by the implementation.
 pub trait Runtime: Send + Sync + 'static {
     /// Fills `into` with the sandboxes of the node or of one pod. What it holds counts only if the call succeeds.
     fn list_sandboxes(

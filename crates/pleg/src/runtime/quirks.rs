@@ -8,8 +8,8 @@
 //! | no answer before the first event | every Go server | a subscription that is not refused within a second stands |
 //! | `pod_sandbox_status` is missing | containerd 1.7 on a sandbox's DELETED; half-filled events | the id is looked up in the records; what is not there is found by a full relist |
 //! | `created_at` in seconds, in nanoseconds, or 0 | CRI-O, containerd, others | never decides anything; [`made_at`] reads it for a metric |
-//! | DELETED when a container only stopped | CRI-O before 1.26.2 | the pod is looked at, and what is listed counts |
-//! | an event before the runtime's own answers say so | CRI-O on a start, containerd on a sandbox's end that a plugin holds up | its claim is checked again after 100 ms and after 1 s (`ahead`) |
+//! | DELETED when a container only stopped | CRI-O before 1.26.2 | the pod is relisted, and what is listed counts |
+//! | an event before the runtime's own answers say so | CRI-O on a start, containerd on a sandbox's end that a plugin holds up | its claim is checked again after 100 ms and after 1 s (`unconfirmed`) |
 //! | no STOPPED after a failed start | containerd | found by a full relist; not counted as a miss |
 //! | no STOPPED at all | some runtimes | found by a full relist and counted as a miss; if it repeats, relists come every 2 s at least and health is Degraded (`trust`) |
 //! | no DELETED when a stopped sandbox is removed with its containers | CRI-O (`crictl rmp`) | a pod that has stopped is listed again after 0.5, 1, 2, 4 and 8 s (`stopped`); the removal of what has stopped is never counted as a miss, on any runtime |

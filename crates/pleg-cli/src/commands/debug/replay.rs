@@ -20,7 +20,8 @@ struct Answer {
     same: bool,
     events: u64,
     not_compared: u64,
-    looks: u64,
+    #[serde(rename = "looks")]
+    relists: u64,
     from: Timestamp,
     to: Timestamp,
     dropped: u64,
@@ -58,7 +59,7 @@ fn answer(replayed: Replayed) -> Answer {
         same: replayed.difference.is_none(),
         events: replayed.events,
         not_compared: replayed.not_compared,
-        looks: replayed.relists,
+        relists: replayed.relists,
         from: replayed.header.from,
         to: replayed.to,
         dropped: replayed.header.dropped,

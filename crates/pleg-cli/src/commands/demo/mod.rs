@@ -23,7 +23,7 @@ use crate::text::{count, short_ids};
 
 /// A status that takes longer has hung. Short, so that a demonstration is.
 const INSPECT: Duration = Duration::from_secs(1);
-/// How often the health is looked at.
+/// How often the health is read.
 const TICK: Duration = Duration::from_millis(100);
 /// How often it is told without a reason.
 const TOLD: Duration = Duration::from_secs(5);
@@ -144,7 +144,7 @@ impl Show {
     /// Tells the health when it changes, and now and then.
     async fn health(&mut self, told: &mut Instant) -> anyhow::Result<()> {
         let report = self.local.pleg.health().report();
-        // Before the first look there is nothing to tell.
+        // Before the first relist there is nothing to report.
         if report.relists == 0 || (self.level == Some(report.level) && told.elapsed() < TOLD) {
             return Ok(());
         }

@@ -28,7 +28,8 @@ pub(super) struct Told {
     initial: u64,
     events_by_type: BTreeMap<&'static str, u64>,
     pods: usize,
-    looks: u64,
+    #[serde(rename = "looks")]
+    relists: u64,
     lag_seconds_p50: Option<f64>,
     lag_seconds_p99: Option<f64>,
     lag_seconds_worst: Option<f64>,
@@ -65,7 +66,7 @@ impl Summary {
             initial: self.initial,
             events_by_type: self.events.clone(),
             pods,
-            looks: report.relists,
+            relists: report.relists,
             lag_seconds_p50: at(50),
             lag_seconds_p99: at(99),
             lag_seconds_worst: at(100),
@@ -97,7 +98,7 @@ pub(super) fn text(told: &Told) -> String {
         of(told.lag_seconds_p99),
         of(told.lag_seconds_worst)
     );
-    let _ = writeln!(text, "  relists  {} at {}", told.looks, count(told.pods, "pod"));
+    let _ = writeln!(text, "  relists  {} at {}", told.relists, count(told.pods, "pod"));
     let calls: Vec<_> = told.runtime_calls.iter().map(|(rpc, n)| format!("{rpc} {n}")).collect();
     let _ = writeln!(text, "  calls    at most {} at once:", told.most_calls_in_flight);
     for line in calls.chunks(3) {

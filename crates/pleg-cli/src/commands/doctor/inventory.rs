@@ -19,7 +19,25 @@ pub(super) fn take(snapshot: &mut Snapshot) -> Inventory {
 
 fn by_name(snapshot: &Snapshot) -> Inventory {
     let mut inventory = Inventory::default();
+    let sandboxes = take_sandboxes(snapshot, &mut inventory);
+    take_containers(snapshot, &sandboxes, &mut inventory);
+    // Lists are in any order; reports are sorted.
+    let key = |object: &Arc<Object>| {
+        (
+            !object.alive,
+            object.pod.clone(),
+            object.container.clone(),
+            object.id.clone(),
+        )
+    };
+    inventory.sandboxes.sort_by_cached_key(key);
+    inventory.containers.sort_by_cached_key(key);
+    inventory.orphans.sort_by_cached_key(key);
+    inventory
+}
 
+/// Enters the sandboxes. Returns them by id.
+fn take_sandboxes<'a>(snapshot: &'a Snapshot, inventory: &mut Inventory) -> HashMap<&'a [u8], Arc<Object>> {
     let mut sandboxes: HashMap<&[u8], Arc<Object>> = HashMap::new();
     for i in 0..snapshot.sandboxes.len() {
         let item = snapshot.sandboxes.item(i);
@@ -36,7 +54,11 @@ fn by_name(snapshot: &Snapshot) -> Inventory {
         sandboxes.insert(item.id, Arc::clone(&sandbox));
         inventory.sandboxes.push(sandbox);
     }
+    sandboxes
+}
 
+/// Enters the containers: all of them, the orphans, and how many are dead in each pod.
+fn take_containers(snapshot: &Snapshot, sandboxes: &HashMap<&[u8], Arc<Object>>, inventory: &mut Inventory) {
     let mut seen = HashSet::new();
     let mut dead: HashMap<String, (usize, String)> = HashMap::new();
     for i in 0..snapshot.containers.len() {
@@ -74,19 +96,6 @@ fn by_name(snapshot: &Snapshot) -> Inventory {
     inventory
         .dead_of
         .sort_by(|a, b| (b.dead, &a.pod).cmp(&(a.dead, &b.pod)));
-    // Lists are in any order; reports are sorted.
-    let key = |object: &Arc<Object>| {
-        (
-            !object.alive,
-            object.pod.clone(),
-            object.container.clone(),
-            object.id.clone(),
-        )
-    };
-    inventory.sandboxes.sort_by_cached_key(key);
-    inventory.containers.sort_by_cached_key(key);
-    inventory.orphans.sort_by_cached_key(key);
-    inventory
 }
 
 fn full_name(namespace: &[u8], name: &[u8]) -> String {

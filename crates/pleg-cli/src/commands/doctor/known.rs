@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use pleg::ContainerState;
 use pleg_cri::Endpoint;
 use tokio::time::timeout;
 
@@ -9,6 +10,7 @@ use super::facts::Object;
 use crate::address::DaemonAddress;
 use crate::args::default_socket;
 use crate::http::client::Daemon;
+use crate::text::pod_name;
 use crate::wire;
 
 /// Deadline of the daemon; a healthy one answers at once.
@@ -28,15 +30,15 @@ pub(super) async fn to_daemon(named: Option<&DaemonAddress>) -> Option<Vec<Objec
         .ok()?;
     let objects = pods.into_iter().flat_map(|pod| {
         let (name, sandbox) = (
-            pod.pod.full_name(),
-            pod.sandboxes.first().map(|sandbox| sandbox.id.clone()),
+            pod_name(&pod.pod),
+            pod.sandboxes.first().map(|sandbox| sandbox.id.as_str().to_owned()),
         );
         pod.containers.into_iter().map(move |container| Object {
             pod: name.clone(),
-            container: Some(container.name),
-            id: container.id,
+            container: Some(container.name.as_ref().to_owned()),
+            id: container.id.as_str().to_owned(),
             sandbox: sandbox.clone().unwrap_or_default(),
-            alive: container.state == "Running",
+            alive: container.state == ContainerState::Running,
         })
     });
     Some(objects.collect())

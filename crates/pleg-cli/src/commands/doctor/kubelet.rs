@@ -60,8 +60,8 @@ impl Kubelet {
 }
 
 /// The number of further hanging calls that exceed the threshold.
-fn more_hangs(look: Duration) -> usize {
-    let Some(room) = pleg::health::THRESHOLD.checked_sub(look) else {
+fn more_hangs(relist: Duration) -> usize {
+    let Some(room) = pleg::health::THRESHOLD.checked_sub(relist) else {
         return 0;
     };
     usize::try_from(room.as_millis() / CALL.as_millis() + 1).unwrap_or(usize::MAX)
@@ -69,47 +69,49 @@ fn more_hangs(look: Duration) -> usize {
 
 /// Forecasts.
 pub(super) fn forecast(facts: &Facts) -> Kubelet {
+    match no_relist_completes(facts) {
+        Some(why) => Kubelet::not_ready(why),
+        None => with_relists(facts),
+    }
+}
+
+/// Why a kubelet completes no relist on this runtime, if it completes none.
+fn no_relist_completes(facts: &Facts) -> Option<String> {
     let threshold = seconds(pleg::health::THRESHOLD);
     match &facts.silence {
-        Some(Silence::Down(_)) => {
-            return Kubelet::not_ready("NotReady after 30s: container runtime is down.".to_owned());
-        }
+        Some(Silence::Down(_)) => return Some("NotReady after 30s: container runtime is down.".to_owned()),
         Some(Silence::Stuck(_)) => {
-            return Kubelet::not_ready(format!(
+            return Some(format!(
                 "NotReady: the runtime does not answer Status, and no relist completes within {threshold}."
             ));
         }
         None => {}
     }
     if let Some(bad) = facts.conditions.iter().find(|condition| !condition.status) {
-        return Kubelet::not_ready(format!("NotReady now: the runtime reports {}=false.", bad.kind));
+        return Some(format!("NotReady now: the runtime reports {}=false.", bad.kind));
     }
-    for (rpc, list) in [
+    let lists = [
         ("ListPodSandbox", &facts.sandboxes),
         ("ListContainers", &facts.containers),
-    ] {
-        match &list.answer {
-            Answer::Ok if over_limit(list) => {
-                return Kubelet::not_ready(format!(
-                    "NotReady {threshold} after the list exceeded 16 MiB: every relist fails at {rpc} ({} bytes).",
-                    list.bytes
-                ));
-            }
-            Answer::Ok => {}
-            Answer::None(_) => {
-                return Kubelet::not_ready(format!(
-                    "Every relist waits {} for {rpc} and fails; NotReady {threshold} after the last successful one.",
-                    seconds(CALL)
-                ));
-            }
-            _ => {
-                return Kubelet::not_ready(format!(
-                    "Every relist fails at {rpc}; NotReady {threshold} after the last successful one."
-                ));
-            }
-        }
-    }
+    ];
+    lists.into_iter().find_map(|(rpc, list)| match &list.answer {
+        Answer::Ok if over_limit(list) => Some(format!(
+            "NotReady {threshold} after the list exceeded 16 MiB: every relist fails at {rpc} ({} bytes).",
+            list.bytes
+        )),
+        Answer::Ok => None,
+        Answer::None(_) => Some(format!(
+            "Every relist waits {} for {rpc} and fails; NotReady {threshold} after the last successful one.",
+            seconds(CALL)
+        )),
+        _ => Some(format!(
+            "Every relist fails at {rpc}; NotReady {threshold} after the last successful one."
+        )),
+    })
+}
 
+/// The forecast for a runtime that answers both lists: how long a relist takes, one status call after the other.
+fn with_relists(facts: &Facts) -> Kubelet {
     let lists = facts.sandboxes.took + facts.containers.took;
     let statuses = || facts.samples.iter().filter(|sample| sample.is_plain_status());
     // If everything is slow, calls that timed out here would have been answered within the kubelet's deadline.
@@ -120,9 +122,9 @@ pub(super) fn forecast(facts: &Facts) -> Kubelet {
     let late: Duration = late.map(|sample| sample.took).sum();
     let quick = statuses().filter(|sample| sample.took < SLOW).count();
     let times = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    let look = lists + CALL.saturating_mul(times(hanging));
-    let all = look + late + facts.alone.unwrap_or_default().saturating_mul(times(quick));
-    let more = more_hangs(look);
+    let relist = lists + CALL.saturating_mul(times(hanging));
+    let all = relist + late + facts.alone.unwrap_or_default().saturating_mul(times(quick));
+    let more = more_hangs(relist);
     let verdict = match () {
         () if more == 0 => Verdict::NotReady,
         () if hanging > 0 => Verdict::Late,
@@ -131,22 +133,23 @@ pub(super) fn forecast(facts: &Facts) -> Kubelet {
     let calls = |n: usize| if n == 1 { "call hangs" } else { "calls hang" };
     let says = match verdict {
         Verdict::NotReady => format!(
-            "{hanging} {} for {} each, so every relist takes {}: NotReady again and again, because that exceeds {threshold}.",
+            "{hanging} {} for {} each, so every relist takes {}: NotReady again and again, because that exceeds {}.",
             calls(hanging),
             seconds(CALL),
-            rounded(look)
+            rounded(relist),
+            seconds(pleg::health::THRESHOLD)
         ),
         Verdict::Late => format!(
             "Every relist takes {} because {hanging} {}, and changes of all pods are seen that much later; NotReady \
              if {more} more hang{}.",
-            rounded(look),
+            rounded(relist),
             calls(hanging),
             if more == 1 { "s" } else { "" }
         ),
         Verdict::Ready => format!(
             "A relist takes {}; one that inspects every pod, as after a restart of the kubelet, takes {}{}; \
              NotReady if {} hang{}.",
-            rounded(look),
+            rounded(relist),
             if slow { "more than " } else { "" },
             rounded(all),
             count(more, "container"),
@@ -156,7 +159,7 @@ pub(super) fn forecast(facts: &Facts) -> Kubelet {
     Kubelet {
         verdict,
         says,
-        look_seconds: Some(millis(look)),
+        look_seconds: Some(millis(relist)),
         relist_all_seconds: Some(millis(all)),
         hanging_calls: hanging,
         more_hangs_to_not_ready: Some(more),

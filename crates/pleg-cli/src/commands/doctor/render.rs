@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use pleg::shim::Shim;
 
+use super::facts::{Runtime, Socket};
 use super::finding::{Finding, Place, Severity, counted, mebibytes};
 use super::kubelet::rounded;
-use super::report::{CallStats, Report};
+use super::report::{CallStats, Counts, Report};
 use crate::output::table::{Cell, Table};
 use crate::output::{BOLD, CYAN, GREEN, PLAIN, RED, YELLOW};
 use crate::text::{clean, short_ids};
@@ -156,79 +157,76 @@ fn described(place: &Place) -> String {
     text
 }
 
+/// The facts, one line each.
 fn found(text: &mut String, report: &Report) {
     let mut line = |name: &str, value: String| {
         let _ = writeln!(text, "{BOLD}{name:<9}{PLAIN}{}", clean(&value));
     };
+    if let Some(runtime) = &report.runtime {
+        line("Runtime", about_runtime(runtime));
+        line("Events", report.events.says.clone());
+    }
+    if let Some(socket) = &report.socket {
+        line("Socket", about_socket(socket));
+    }
+    if let Some(counts) = &report.counts {
+        line("Node", about_node(counts));
+    }
+    let lists = report.lists.iter().map(|list| {
+        let items = counted(list.items, "item");
+        format!("{} {} ({items})", list.rpc, mebibytes(list.bytes))
+    });
+    let lists: Vec<_> = lists.collect();
+    if !lists.is_empty() {
+        line("Lists", format!("{}; a kubelet accepts up to 16 MiB", lists.join(", ")));
+    }
+    line("Kubelet", report.kubelet.says.clone());
+}
+
+fn about_runtime(runtime: &Runtime) -> String {
     let yes = |known: Option<bool>| match known {
         Some(true) => "yes",
         Some(false) => "no",
         None => "unknown",
     };
-    if let Some(runtime) = &report.runtime {
-        line(
-            "Runtime",
-            format!(
-                "{} {}, CRI {}; streaming lists: {}, RuntimeConfig: {}",
-                runtime.name,
-                runtime.version,
-                runtime.api,
-                yes(runtime.streaming_lists),
-                yes(runtime.runtime_config)
-            ),
-        );
-        line("Events", report.events.says.clone());
-    }
-    if let Some(socket) = &report.socket {
-        let who = if socket.world_accessible {
-            "every user can"
-        } else {
-            "other users cannot"
-        };
-        line(
-            "Socket",
-            format!(
-                "{}, mode {}, uid {}, gid {}: {who} open it",
-                socket.path, socket.mode, socket.uid, socket.gid
-            ),
-        );
-    }
-    if let Some(counts) = &report.counts {
-        let containers = match counts.containers {
-            Some(n) => format!(
-                "{} ({} running, {} dead)",
-                counted(n, "container"),
-                counts.running,
-                counts.dead
-            ),
-            None => "containers not listed".to_owned(),
-        };
-        line(
-            "Node",
-            format!(
-                "{}, {containers}, {}, {}",
-                counted(counts.pods, "pod"),
-                counted(counts.orphans, "orphan"),
-                counted(counts.odd_objects.total() as usize, "odd object")
-            ),
-        );
-    }
-    let lists: Vec<_> = report
-        .lists
-        .iter()
-        .map(|list| {
-            format!(
-                "{} {} ({})",
-                list.rpc,
-                mebibytes(list.bytes),
-                counted(list.items, "item")
-            )
-        })
-        .collect();
-    if !lists.is_empty() {
-        line("Lists", format!("{}; a kubelet accepts up to 16 MiB", lists.join(", ")));
-    }
-    line("Kubelet", report.kubelet.says.clone());
+    format!(
+        "{} {}, CRI {}; streaming lists: {}, RuntimeConfig: {}",
+        runtime.name,
+        runtime.version,
+        runtime.api,
+        yes(runtime.streaming_lists),
+        yes(runtime.runtime_config)
+    )
+}
+
+fn about_socket(socket: &Socket) -> String {
+    let who = if socket.world_accessible {
+        "every user can"
+    } else {
+        "other users cannot"
+    };
+    format!(
+        "{}, mode {}, uid {}, gid {}: {who} open it",
+        socket.path, socket.mode, socket.uid, socket.gid
+    )
+}
+
+fn about_node(counts: &Counts) -> String {
+    let containers = match counts.containers {
+        Some(n) => format!(
+            "{} ({} running, {} dead)",
+            counted(n, "container"),
+            counts.running,
+            counts.dead
+        ),
+        None => "containers not listed".to_owned(),
+    };
+    format!(
+        "{}, {containers}, {}, {}",
+        counted(counts.pods, "pod"),
+        counted(counts.orphans, "orphan"),
+        counted(counts.odd_objects.total() as usize, "odd object")
+    )
 }
 
 fn calls(text: &mut String, calls: &[CallStats]) {

@@ -5,11 +5,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 use http::StatusCode;
+use pleg_node::sources::SourceProblem;
 
 use crate::args::{Global, Observe, TextFormat};
 use crate::http::client::Refused;
 use crate::text::clean;
-use crate::wire::Complaint;
 use crate::{Usage, connect, output};
 
 #[derive(Debug, Args)]
@@ -32,7 +32,7 @@ pub(super) async fn run(global: &Global, args: ProblemsArgs) -> anyhow::Result<E
         let words = "no running `pleg node` found: name its socket with --daemon. A container runtime knows nothing about manifests";
         return Err(Usage(words.to_owned()).into());
     };
-    let answer: anyhow::Result<Vec<Complaint>> = daemon.get_json("/api/v1/node/complaints").await;
+    let answer: anyhow::Result<Vec<SourceProblem>> = daemon.get_json("/api/v1/node/complaints").await;
     let problems = answer.map_err(|error| match error.downcast_ref::<Refused>() {
         Some(refused) if refused.status == StatusCode::NOT_FOUND => anyhow::anyhow!(
             "the daemon at {} runs no pods from manifests: it is not `pleg node`",
@@ -49,10 +49,10 @@ pub(super) async fn run(global: &Global, args: ProblemsArgs) -> anyhow::Result<E
     Ok(ExitCode::SUCCESS)
 }
 
-fn text(problems: &[Complaint]) -> String {
+fn text(problems: &[SourceProblem]) -> String {
     let mut text = String::new();
     for problem in problems {
-        let _ = writeln!(text, "{}: {}", clean(&problem.origin), clean(&problem.what));
+        let _ = writeln!(text, "{}", clean(&problem.to_string()));
     }
     text
 }

@@ -21,11 +21,11 @@ pub(super) trait Choosable {
 
 impl Choosable for wire::Pod {
     fn names(&self) -> [&str; 3] {
-        [&self.pod.namespace, &self.pod.name, &self.pod.uid]
+        [&self.pod.namespace, &self.pod.name, self.pod.uid.as_str()]
     }
 
     fn label(&self, name: &str) -> Option<&str> {
-        self.sandboxes.first()?.labels.get(name).map(String::as_str)
+        self.sandboxes.first()?.labels.get(name)
     }
 
     fn created(&self) -> Option<Timestamp> {

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use pleg::{Item, Overflow, PodUid, Start, Subscriber};
+use pleg::{Item, Overflow, PodRef, Start, Subscriber};
 use tokio::time::MissedTickBehavior;
 
 use super::choose::{choose, is_named};
@@ -17,7 +17,7 @@ use crate::local::Local;
 use crate::output;
 use crate::output::pod::Style;
 use crate::since::Since;
-use crate::wire::{Line, PodRef};
+use crate::wire::Line;
 use crate::{kube, wire};
 
 /// How often all pods are listed while that is needed.
@@ -135,7 +135,7 @@ impl<'a, P: Row> Watch<'a, P> {
         let Some(tried) = self.restarted else {
             return list(self.observed, self.args).await.map(Some);
         };
-        if self.observed.health().await?.looks == 0 {
+        if self.observed.health().await?.relists == 0 {
             return Ok(None);
         }
         let pods = list(self.observed, self.args).await?;
@@ -149,8 +149,12 @@ impl<'a, P: Row> Watch<'a, P> {
 
     /// Prints what is new of one pod, if the daemon or runtime has it.
     fn one(&mut self, pod: &PodRef, found: Vec<P>) -> anyhow::Result<()> {
-        let gone = !P::CHANGES_WITHOUT_EVENTS && !found.iter().any(|found| found.names()[2] == pod.uid);
-        let gone = if gone { vec![pod.uid.clone()] } else { Vec::new() };
+        let gone = !P::CHANGES_WITHOUT_EVENTS && !found.iter().any(|found| found.names()[2] == pod.uid.as_str());
+        let gone = if gone {
+            vec![pod.uid.as_str().to_owned()]
+        } else {
+            Vec::new()
+        };
         self.print_news(found, &gone)
     }
 
@@ -246,7 +250,7 @@ async fn ask(observed: &Observed, pod: &PodRef) -> anyhow::Result<connect::Pods>
             connect::of_daemon(daemon, &query).await
         }
         Observed::Runtime(local) => {
-            let entry = local.pleg.cache().get(&PodUid::from(pod.uid.as_str()));
+            let entry = local.pleg.cache().get(&pod.uid);
             let entries: Vec<_> = entry.into_iter().collect();
             Ok(connect::Pods::Runtime(read(local, &entries)?))
         }
@@ -306,11 +310,7 @@ impl<'a> Changes<'a> {
                     ),
                     Some(Item::Event(event)) => {
                         if let Some(pod) = &event.pod {
-                            return Ok(Change::One(PodRef {
-                                uid: pod.uid.as_str().to_owned(),
-                                namespace: pod.namespace.as_ref().to_owned(),
-                                name: pod.name.as_ref().to_owned(),
-                            }));
+                            return Ok(Change::One(pod.clone()));
                         }
                     }
                     Some(Item::Gap(_)) => return Ok(Change::Many),

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::super::Generator;
 use crate::evented::Reached;
-use crate::evented::ahead::Claim;
+use crate::evented::unconfirmed::Claim;
 use crate::model::{PodUid, SandboxState};
 use crate::records::{PodKey, Records};
 use crate::runtime::Runtime;
@@ -76,7 +76,7 @@ impl<R: Runtime> Generator<R> {
             let (uid, deleted) = (uid.or(hint.pod), hint.reached == Some(Reached::Gone));
             if let (Some(reached), Some(uid)) = (hint.reached, &uid) {
                 let (id, pod) = (Arc::clone(&id), uid.clone());
-                stream.ahead.claimed(Claim { id, pod, reached }, now);
+                stream.unconfirmed.claimed(Claim { id, pod, reached }, now);
             }
             // An object that was never listed and is gone again is no news; unless a list is in flight, or another event reported it, as
             // runtimes do that report the deletion of what has only stopped.
@@ -118,13 +118,13 @@ impl<R: Runtime> Generator<R> {
     /// Checks again what events have claimed and what is still not so.
     pub(super) fn check_claims(&mut self) {
         let now = Instant::now();
-        if self.stream.ahead.next().is_none_or(|at| now < at) {
+        if self.stream.unconfirmed.next().is_none_or(|at| now < at) {
             return;
         }
         let records = &self.records;
         let open = self
             .stream
-            .ahead
+            .unconfirmed
             .due(now, |claim| records.has_reached(&claim.id, claim.reached));
         let mut by_id: HashMap<PodKey, Vec<Arc<str>>> = HashMap::new();
         for claim in open {

@@ -15,11 +15,11 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Config, Generator};
-use crate::evented::ahead::UnconfirmedEvents;
 use crate::evented::misses::Misses;
 use crate::evented::period::Period;
 use crate::evented::stopped::Stopped;
 use crate::evented::trust::Trust;
+use crate::evented::unconfirmed::UnconfirmedEvents;
 use crate::evented::{EventedConfig, Link, Mode, ModeReport, Stream, StreamState};
 use crate::health::Who;
 use crate::health::diagnosis::Trouble;
@@ -40,7 +40,7 @@ pub(super) struct EventStream {
     config: EventedConfig,
     pub(super) period: Period,
     pub(super) misses: Misses,
-    pub(super) ahead: UnconfirmedEvents,
+    pub(super) unconfirmed: UnconfirmedEvents,
     stopped: Stopped,
     /// Changes missed so far, by any stream.
     missed: u64,
@@ -77,7 +77,7 @@ impl EventStream {
             config: config.evented,
             period: Period::new(config.period, config.evented.most_period, config.threshold),
             misses: Misses::default(),
-            ahead: UnconfirmedEvents::default(),
+            unconfirmed: UnconfirmedEvents::default(),
             stopped: Stopped::default(),
             missed: 0,
             trust: Trust::default(),
@@ -99,7 +99,7 @@ impl EventStream {
     /// it is down is to be reported.
     pub(super) fn next_wake(&self, relists_fail: bool) -> Option<Instant> {
         let down = self.report_down_at().filter(|_| !relists_fail);
-        let wakes = [self.misses.next(), self.ahead.next(), self.stopped.next(), down];
+        let wakes = [self.misses.next(), self.unconfirmed.next(), self.stopped.next(), down];
         wakes.into_iter().flatten().min()
     }
 
@@ -118,7 +118,7 @@ impl EventStream {
             },
             configured: self.config.mode,
             reason: Arc::clone(&self.reason),
-            full_look_period_seconds: self.period.now().as_secs_f64(),
+            full_relist_period_seconds: self.period.now().as_secs_f64(),
             missed_changes: self.missed,
         }
     }

@@ -11,6 +11,7 @@ pub use remedy::About;
 
 /// A known kind of trouble of nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Trouble {
     /// The generator has ended, by a panic or by shutdown.
     GeneratorEnded,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 use pleg_cri::duration::seconds;
+use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout};
 
 use super::{Cache, PodEntry, PodError, Token};
@@ -45,7 +46,7 @@ pub enum WaitError {
 }
 
 /// What a caller waits for.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Awaited {
     /// An entry of this pod that meets a condition: [`Cache::wait_for`].

@@ -1,8 +1,11 @@
 use std::collections::BTreeSet;
 
+use jiff::Timestamp;
+
 use super::*;
-use crate::model::SandboxState;
+use crate::model::event::{EventType, Source};
 use crate::model::status::{Pairs, PodStatus, SandboxStatus};
+use crate::model::{PodRef, SandboxState};
 use crate::publish::cache::{CacheWriter, Committed, Token};
 
 const THIS: InstanceId = InstanceId::new(1);

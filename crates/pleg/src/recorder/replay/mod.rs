@@ -50,7 +50,7 @@ pub struct Replayed {
     pub header: Arc<Header>,
     /// When the recording ends.
     pub to: Timestamp,
-    /// Looks with a change, and without one.
+    /// Relists with a change, and without one.
     pub relists: u64,
     /// Events that were recorded and came again.
     pub events: u64,

@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_mins(3);
 const SELDOM: Duration = Duration::from_millis(50);
 /// How often, where the answer itself is the time.
 const OFTEN: Duration = Duration::from_millis(1);
-/// Full looks of a node at rest come ever less often; after this it rests.
+/// Full relists of an idle node become ever rarer; after this time it counts as idle.
 const LONGEST_REST: Duration = Duration::from_secs(20);
 
 /// How much is measured.
@@ -61,41 +61,13 @@ impl Course {
     pub(super) async fn run(mut self, sizes: Sizes) -> anyhow::Result<Report> {
         let Sizes { pods, rounds, idle } = sizes;
         let rounds_of_all = rounds.min(pods);
-        let mut direct = direct::Baseline::default();
-        // In turns, and the best of each: whatever else the machine did then is nobody's.
-        let (mut by_hand, mut by_node) = (None, None);
-        for take in 1..=TAKES {
-            tell(&format!("{pods} pods by direct calls, {take} of {TAKES}"));
-            let mut started = direct::start_all(&self.client, &self.maker, pods).await?;
-            if take == 1 {
-                direct = direct::replace(&self.client, &self.maker, &mut started, rounds_of_all).await?;
-            }
-            by_hand = Some(better(by_hand, started.times.clone()));
-            direct::end_all(&self.client, started).await?;
-            tell(&format!("{pods} pods by pleg node, {take} of {TAKES}"));
-            // Not before: it would end those that no manifest wants.
-            self.subject.start()?;
-            self.subject.ready().await?;
-            by_node = Some(better(by_node, self.starts(pods).await?));
-            if take < TAKES {
-                self.finish(pods).await?;
-                self.subject.end();
-            }
-        }
-        let (by_hand, by_node) = (by_hand.unwrap_or_default(), by_node.unwrap_or_default());
-        let mut figures = vec![
-            Figure::new(
-                format!("{pods} manifests at once: all running"),
-                Unit::Seconds,
-                by_node.worst(),
-                Limit::Ratio(1.15),
-            )
-            .beside(by_hand.worst()),
-            Figure::new("  the median pod", Unit::Seconds, by_node.median(), Limit::Ratio(1.3))
-                .beside(by_hand.median()),
-        ];
+        let Started {
+            direct,
+            by_hand,
+            by_node,
+        } = self.start_in_turns(pods, rounds_of_all).await?;
         tell("pleg node at rest");
-        let [cpu, resident] = self.idle(idle).await?;
+        let idle = self.idle(idle).await?;
         tell("manifests edited");
         let edits = self.edits(rounds_of_all).await?;
         tell("manifests removed");
@@ -105,41 +77,19 @@ impl Course {
         let adoptions = self.adoptions(left).await?;
         tell("containers that crash");
         let crashes = self.crashes(rounds, direct.create.median()).await?;
-        figures.extend([
-            Figure::new(
-                "crash, from the runtime's event to CreateContainer",
-                Unit::Seconds,
-                crashes.median(),
-                Limit::Value(0.020),
-            )
-            .spread(&crashes),
-            Figure::new(
-                "manifest edited: running again",
-                Unit::Seconds,
-                edits.median(),
-                Limit::Ratio(1.3),
-            )
-            .beside(direct.replace.median())
-            .spread(&edits),
-            Figure::new(
-                "manifest removed: from its end to no sandbox",
-                Unit::Seconds,
-                removals.worst(),
-                Limit::Value(1.0),
-            )
-            .beside(direct.removal.worst())
-            .spread(&removals),
-            Figure::new(
-                format!("{left} running pods adopted after kill -9"),
-                Unit::Seconds,
-                adoptions.worst(),
-                Limit::Value(0.5),
-            )
-            .spread(&adoptions),
-            Figure::new(format!("idle at {pods} pods"), Unit::Percent, cpu, Limit::Value(0.5)),
-            Figure::new("  resident memory", Unit::Mebibytes, resident, Limit::Value(33.4)),
-        ]);
         self.finish(left).await?;
+        let measured = Measured {
+            pods,
+            left,
+            direct,
+            by_hand,
+            by_node,
+            idle,
+            edits,
+            removals,
+            adoptions,
+            crashes,
+        };
         let version = self.client.version().await?;
         Ok(Report {
             endpoint: self.client.endpoint().to_string(),
@@ -147,7 +97,37 @@ impl Course {
             pods,
             rounds,
             clients: CLIENTS,
-            figures,
+            figures: measured.figures(),
+        })
+    }
+
+    /// Starts all pods by direct calls and by `pleg node`, in turns, and keeps the best of each: other load on the machine counts for neither.
+    /// Leaves the pods of `pleg node` running.
+    async fn start_in_turns(&mut self, pods: usize, rounds: usize) -> anyhow::Result<Started> {
+        let mut direct = direct::Baseline::default();
+        let (mut by_hand, mut by_node) = (None, None);
+        for take in 1..=TAKES {
+            tell(&format!("{pods} pods by direct calls, {take} of {TAKES}"));
+            let mut started = direct::start_all(&self.client, &self.maker, pods).await?;
+            if take == 1 {
+                direct = direct::replace(&self.client, &self.maker, &mut started, rounds).await?;
+            }
+            by_hand = Some(better(by_hand, started.times.clone()));
+            direct::end_all(&self.client, started).await?;
+            tell(&format!("{pods} pods by pleg node, {take} of {TAKES}"));
+            // Not earlier: it would end the pods above, which have no manifest.
+            self.subject.start()?;
+            self.subject.ready().await?;
+            by_node = Some(better(by_node, self.starts(pods).await?));
+            if take < TAKES {
+                self.finish(pods).await?;
+                self.subject.end();
+            }
+        }
+        Ok(Started {
+            direct,
+            by_hand: by_hand.unwrap_or_default(),
+            by_node: by_node.unwrap_or_default(),
         })
     }
 
@@ -348,11 +328,11 @@ impl Course {
         &self,
         what: &str,
         every: Duration,
-        mut look: impl AsyncFnMut(&Self) -> anyhow::Result<Option<T>>,
+        mut check: impl AsyncFnMut(&Self) -> anyhow::Result<Option<T>>,
     ) -> anyhow::Result<T> {
         let began = Instant::now();
         loop {
-            if let Some(found) = look(self).await? {
+            if let Some(found) = check(self).await? {
                 return Ok(found);
             }
             ensure!(
@@ -363,6 +343,81 @@ impl Course {
             );
             sleep(every).await;
         }
+    }
+}
+
+/// The start of all pods, by direct calls and by `pleg node`.
+struct Started {
+    direct: direct::Baseline,
+    by_hand: Samples,
+    by_node: Samples,
+}
+
+/// Everything that was measured.
+struct Measured {
+    pods: usize,
+    /// Pods that were left to be adopted.
+    left: usize,
+    direct: direct::Baseline,
+    by_hand: Samples,
+    by_node: Samples,
+    /// CPU in percent, and memory in MiB.
+    idle: [f64; 2],
+    edits: Samples,
+    removals: Samples,
+    adoptions: Samples,
+    crashes: Samples,
+}
+
+impl Measured {
+    /// Each figure with its limit.
+    fn figures(&self) -> Vec<Figure> {
+        let Self { pods, left, direct, .. } = self;
+        let (by_node, by_hand) = (&self.by_node, &self.by_hand);
+        let [cpu, resident] = self.idle;
+        vec![
+            Figure::new(
+                format!("{pods} manifests at once: all running"),
+                Unit::Seconds,
+                by_node.worst(),
+                Limit::Ratio(1.15),
+            )
+            .beside(by_hand.worst()),
+            Figure::new("  the median pod", Unit::Seconds, by_node.median(), Limit::Ratio(1.3))
+                .beside(by_hand.median()),
+            Figure::new(
+                "crash, from the runtime's event to CreateContainer",
+                Unit::Seconds,
+                self.crashes.median(),
+                Limit::Value(0.020),
+            )
+            .spread(&self.crashes),
+            Figure::new(
+                "manifest edited: running again",
+                Unit::Seconds,
+                self.edits.median(),
+                Limit::Ratio(1.3),
+            )
+            .beside(direct.replace.median())
+            .spread(&self.edits),
+            Figure::new(
+                "manifest removed: from its end to no sandbox",
+                Unit::Seconds,
+                self.removals.worst(),
+                Limit::Value(1.0),
+            )
+            .beside(direct.removal.worst())
+            .spread(&self.removals),
+            Figure::new(
+                format!("{left} running pods adopted after kill -9"),
+                Unit::Seconds,
+                self.adoptions.worst(),
+                Limit::Value(0.5),
+            )
+            .spread(&self.adoptions),
+            Figure::new(format!("idle at {pods} pods"), Unit::Percent, cpu, Limit::Value(0.5)),
+            Figure::new("  resident memory", Unit::Mebibytes, resident, Limit::Value(33.4)),
+        ]
     }
 }
 

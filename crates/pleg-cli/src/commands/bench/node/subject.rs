@@ -77,7 +77,7 @@ impl Subject {
         Ok(())
     }
 
-    /// Waits until it has looked at everything.
+    /// Waits until it has completed a relist.
     pub(super) async fn ready(&mut self) -> anyhow::Result<()> {
         let began = Instant::now();
         while self.daemon.get_bytes("/readyz").await.is_err() {

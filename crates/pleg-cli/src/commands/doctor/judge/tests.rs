@@ -1,6 +1,6 @@
 //! What is found of what was seen, as a table. The issues are those in which people met it.
 
-use super::super::facts::{Condition, DeadOf, List, Runtime, Socket};
+use super::super::facts::{Condition, DeadOf, List, Runtime, Sample, Socket};
 use super::super::kubelet;
 use super::*;
 use Severity::{Critical, Info, Warning};
