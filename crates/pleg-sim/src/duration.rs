@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// Longer than this is a mistake.
+/// Maximum duration that is accepted.
 const LONGEST: Duration = Duration::from_hours(24 * 365);
 
 /// A duration that is read and written as `400ms`, `5s` or `2m`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Span(pub Duration);
 
-/// Why a text is no duration.
+/// The text is not a duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{} is not a duration; expected a number and a unit, as in 400ms, 5s, 2m or 1h", pleg_cri::error::quoted(.0))]
 pub struct SpanError(String);

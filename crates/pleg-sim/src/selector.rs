@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// Why a text names no pod.
+/// The text is not the name of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{} is not a pod; expected NAMESPACE/NAME, as in default/web-0", pleg_cri::error::quoted(.0))]
 pub struct BadPodRef(String);
@@ -58,7 +58,7 @@ impl PodRef {
         &self.0
     }
 
-    /// For names that are known to be right.
+    /// For names that are known to be valid.
     pub(crate) fn from_parts(name: &str) -> Self {
         Self(name.to_owned())
     }

@@ -244,7 +244,7 @@ impl Sim {
         self.shared.stats()
     }
 
-    /// The counters of calls themselves, for those who look again and again.
+    /// The counters of calls themselves, for callers that read them often.
     pub fn counters(&self) -> &Stats {
         &self.shared.stats
     }

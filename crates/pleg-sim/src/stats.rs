@@ -24,13 +24,13 @@ pub struct RpcStats {
     pub calls: u64,
     /// Calls answered with an error.
     pub errors: u64,
-    /// Calls the client gave up, or whose connection was cut, before the answer was complete.
+    /// Calls that the client gave up, or whose connection was cut, before the answer was complete.
     pub abandoned: u64,
     /// Calls not yet answered in full.
     pub in_flight: u64,
     /// The most that were in flight at once.
     pub most_in_flight: u64,
-    /// Bytes of answers, without HTTP's own.
+    /// Bytes of answers, without HTTP overhead.
     pub bytes: u64,
 }
 
@@ -176,7 +176,7 @@ impl Drop for Flight {
     }
 }
 
-/// An answer's body that is counted as it goes.
+/// The body of an answer, whose bytes are counted as they are sent.
 struct Counted {
     inner: Body,
     flight: Flight,

@@ -27,9 +27,9 @@ use crate::{Usage, connect};
 use lock::NodeLock;
 use manifest_sources::ManifestSources;
 
-/// The smallest bound of a log.
+/// Smallest maximum size of a log.
 const LEAST_LOG: u64 = 4096;
-/// Pods of somebody else that are named in an error.
+/// Most foreign pods that are named in an error.
 const MOST_NAMED: usize = 3;
 
 #[derive(Debug, Args)]
@@ -89,7 +89,7 @@ pub(crate) struct NodeArgs {
     listen: ListenArgs,
 }
 
-/// What else there is to do about a node.
+/// The subcommands, which answer once.
 #[derive(Debug, Subcommand)]
 enum NodeWhat {
     /// Check manifests: what would be refused, and why, before they are deployed
@@ -99,7 +99,7 @@ enum NodeWhat {
 }
 
 impl NodeArgs {
-    /// Whether it runs pods until told to stop, and does not just answer.
+    /// Whether it runs pods until shutdown, and is not a subcommand that answers once.
     pub(crate) fn stays(&self) -> bool {
         self.what.is_none()
     }
@@ -112,7 +112,7 @@ impl NodeArgs {
     }
 }
 
-/// The name that was typed, else this machine's.
+/// The name given on the command line, or the host name.
 fn node_name(typed: Option<&str>) -> Result<NodeName, Usage> {
     let name = match typed {
         Some(name) => NodeName::new(name),
@@ -121,7 +121,7 @@ fn node_name(typed: Option<&str>) -> Result<NodeName, Usage> {
     name.map_err(|what| Usage(format!("{what}. Set one with --node-name")))
 }
 
-/// Runs what answers once.
+/// Runs a subcommand.
 pub(crate) async fn once(global: &Global, args: NodeArgs) -> anyhow::Result<ExitCode> {
     match args.what {
         Some(NodeWhat::Check(args)) => check::run(args).await,
@@ -231,7 +231,7 @@ async fn node_config(args: &NodeArgs, name: NodeName, client: &Client) -> NodeCo
 async fn refuse_to_share(client: &Client, name: &NodeName) -> anyhow::Result<()> {
     let others = pleg_node::foreign_pods(client, name)
         .await
-        .context("cannot find out who owns the pods")?;
+        .context("cannot determine the owners of the pods")?;
     if others.is_empty() {
         return Ok(());
     }
@@ -256,7 +256,7 @@ fn log_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// One level, of characters that mean nothing to anybody.
+/// One level, without characters that have a meaning to systemd or in paths.
 fn cgroup_root(text: &str) -> Result<String, &'static str> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if text.is_empty() || text.len() > 64 || text.starts_with('.') || !text.chars().all(plain) {
@@ -265,7 +265,7 @@ fn cgroup_root(text: &str) -> Result<String, &'static str> {
     Ok(text.to_owned())
 }
 
-/// How the runtime wants cgroups to be called. One that cannot be asked is taken for one that uses paths.
+/// How the runtime names cgroups: as paths if it does not answer.
 async fn cgroups(client: &Client) -> Cgroups {
     match client.call(v1::RuntimeConfigRequest {}).await {
         Ok(answer)

@@ -1,5 +1,5 @@
-//! `pleg sim`: a simulated CRI runtime on a real socket, `pleg sim ctl` to play with it, and `pleg sim proxy` for its faults before a
-//! real one.
+//! `pleg sim`: a simulated CRI runtime on a real socket, `pleg sim ctl` to control it, and `pleg sim proxy` to inject its faults in front
+//! of a real one.
 
 mod ctl;
 mod proxy;
@@ -16,9 +16,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::text::count;
 
-/// Where a simulator serves CRI unless told otherwise.
+/// The default socket on which a simulator serves CRI.
 const LISTEN: &str = "unix:///tmp/pleg-sim.sock";
-/// And where it takes commands: `pleg sim ctl` looks there by itself.
+/// The default socket on which it accepts commands, also the default of `pleg sim ctl`.
 const CONTROL: &str = "unix:///tmp/pleg-sim-ctl.sock";
 
 const EXAMPLES: &str = "\
@@ -131,7 +131,7 @@ impl RunArgs {
         });
         config.control = match &self.control {
             Some(control) => Some(control.clone()),
-            // Several simulators may run, each on a socket of its own; only one can have the default one.
+            // Several simulators may run, each on its own socket; only one can have the default.
             None if self.listen.to_string() == LISTEN => Some(Endpoint::parse(CONTROL)?),
             None => None,
         };
@@ -148,7 +148,7 @@ fn same_socket(flag: &str, one: Option<&Endpoint>, other: &Endpoint) -> anyhow::
     Ok(())
 }
 
-/// Ctrl-C or SIGTERM, from now on an orderly end.
+/// Ctrl-C or SIGTERM, which shut down in order from now on.
 struct Ending {
     interrupt: Signal,
     terminate: Signal,

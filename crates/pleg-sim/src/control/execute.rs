@@ -31,7 +31,7 @@ pub(crate) fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// The names, for a rule to be ended by, and the ids that they mean now.
+/// The names, by which the rule can be ended, and the ids that they have now.
 async fn resolve(on: &impl Commanded, target: Target) -> Result<(Option<Selector>, Vec<Arc<str>>), CommandError> {
     match target {
         Target::Named(selector) => {
@@ -147,7 +147,7 @@ async fn apply(on: &impl Commanded, set: Set) -> Result<String, CommandError> {
         id: None,
         ..set
     };
-    // All that can be wrong is found before anything is done.
+    // Everything is validated before anything is changed.
     let target = Object { pod, container, id }.target()?;
     if target.is_some() && latency.is_none() {
         let words = "--pod, --container and --id need --latency";

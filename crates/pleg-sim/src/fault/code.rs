@@ -30,7 +30,7 @@ const NAMES: [(&str, Code); 16] = [
     ("UNAUTHENTICATED", Code::Unauthenticated),
 ];
 
-/// Why a text is no code.
+/// The text is not a gRPC code.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{} is not a gRPC code; expected one of CANCELLED, UNKNOWN, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, \

@@ -1,4 +1,4 @@
-//! Faults of the event stream: its messages are dropped, doubled, emptied, exchanged or held back on their way.
+//! Faults of the event stream: its messages are dropped, duplicated, emptied, reordered or delayed.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,21 +17,21 @@ use tonic::body::Body;
 use super::Faults;
 use crate::serve::PREFIX;
 
-/// A longer message is none that we can hold.
+/// Maximum size of a message that is buffered.
 const LONGEST: usize = 64 << 20;
 
-/// How long an event is held back for another to go before it.
+/// Maximum time that an event waits for the next one, to be sent after it.
 const HELD: Duration = Duration::from_millis(200);
 
-/// A stream on its way through.
+/// A stream to which faults are applied.
 struct Passing {
     inner: Body,
     faults: Faults,
-    /// Bytes that are no whole message yet.
+    /// Bytes of an incomplete message.
     partial: BytesMut,
     /// To be sent after the next message.
     held: Option<Frame<Bytes>>,
-    /// Ready to be sent on.
+    /// Ready to be sent.
     ready: VecDeque<Frame<Bytes>>,
 }
 
@@ -69,7 +69,7 @@ impl Passing {
             } else if let Ok(received) = timeout(HELD, self.inner.frame()).await {
                 received
             } else {
-                // No message came to go before it.
+                // No other message arrived in time.
                 self.ready.extend(self.held.take());
                 continue;
             };

@@ -33,14 +33,14 @@ pub struct FaultService<S> {
 }
 
 impl<S> FaultService<S> {
-    /// Puts faults before a server.
+    /// Applies faults in front of a server.
     pub fn new(inner: S, faults: Faults) -> Self {
         Self { inner, faults }
     }
 }
 
-/// The call that a path means, such as `/runtime.v1.RuntimeService/ListContainers`. containerd has services of its own on the
-/// same socket, with a `Version` too: those are none of CRI's.
+/// The call of a path, such as `/runtime.v1.RuntimeService/ListContainers`. containerd has services of its own on the
+/// same socket, with a `Version` too; those are not CRI calls.
 pub(crate) fn rpc_of(path: &str) -> Option<Rpc> {
     let (_, method) = path.strip_prefix("/runtime.v1")?.split_once('/')?;
     Rpc::from_name(method)
@@ -105,7 +105,7 @@ where
     }
 }
 
-/// A runtime that does not have a call says so whatever is locked: the refusal, or the request again.
+/// A call that the runtime does not implement is refused whatever is locked. Returns the refusal, or the request unchanged.
 async fn refused<S>(inner: S, request: Request<Body>) -> Result<Result<Response<Body>, Request<Body>>, Infallible>
 where
     S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
@@ -132,7 +132,7 @@ async fn read(body: Body) -> Result<Bytes, Status> {
     }
 }
 
-/// Reads the request's id, and makes the request whole again.
+/// Reads the id of a request, and returns the request with its whole body.
 async fn with_id(request: Request<Body>) -> Result<(Request<Body>, Option<String>), Status> {
     let (head, body) = request.into_parts();
     let bytes = read(body).await?;
@@ -140,7 +140,7 @@ async fn with_id(request: Request<Body>) -> Result<(Request<Body>, Option<String
     Ok((Request::from_parts(head, Body::new(Full::new(bytes))), id))
 }
 
-/// `None` for what cannot be read: the server behind says what is wrong with it.
+/// `None` if it cannot be read; the server reports the error.
 fn object_id(frame: &Bytes) -> Option<String> {
     let mut message = frame.clone();
     if message.len() < PREFIX || message[0] != 0 {

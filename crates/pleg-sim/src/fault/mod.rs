@@ -3,9 +3,9 @@
 //!
 //! | module | job |
 //! |---|---|
-//! | `rules` | what is wrong at the moment, changed while calls run |
-//! | `layer` | the tower service that applies it |
-//! | `events` | faults of the event stream: dropped, doubled, half-filled, exchanged, late |
+//! | `rules` | the faults in force, which can change while calls run |
+//! | `layer` | the tower service that applies them |
+//! | `events` | faults of the event stream: dropped, duplicated, half-filled, reordered, delayed |
 //! | [`code`] | gRPC codes by their names |
 
 pub mod code;

@@ -1,12 +1,12 @@
-//! The faults before a real runtime: a proxy that passes everything on, but for what is wrong at the moment.
+//! The faults before a real runtime: a proxy that forwards everything except what the faults affect.
 //!
 //! | module | job |
 //! |---|---|
 //! | `upstream` | the runtime, by one connection that is made again after it broke |
 //! | `names` | which ids it has under which names |
 //!
-//! What passes is not understood: calls, services and messages that this crate does not know work too. A client that gives a
-//! call up ends it in the runtime; a runtime that is gone is UNAVAILABLE until it is back.
+//! It does not decode what it forwards: calls, services and messages that this crate does not know work too. A client that gives
+//! up a call ends it in the runtime; a runtime that is gone is UNAVAILABLE until it is back.
 
 mod names;
 mod upstream;
@@ -123,7 +123,7 @@ impl Proxy {
         self.shared.stats.snapshot()
     }
 
-    /// Does what `pleg sim ctl` can do, as far as it needs no simulated world.
+    /// Executes a command of `pleg sim ctl` that needs no simulated world.
     pub async fn execute(&self, command: Command) -> Result<Reply, CommandError> {
         control::execute(&*self.shared, command).await
     }

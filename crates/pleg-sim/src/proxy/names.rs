@@ -34,7 +34,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Finds out that a runtime is there.
+    /// Checks that a runtime answers.
     pub(super) async fn connect(endpoint: Endpoint) -> Result<Self, pleg_cri::ConnectError> {
         let deadlines = Deadlines {
             list: LIST,
@@ -64,7 +64,7 @@ impl Names {
         let learnt = self.learn().await;
         let found = find(&self.known.lock(), selector);
         match (found, learnt) {
-            // It may have come since: then only the lists that failed would know.
+            // It may have been created since; only the lists that failed would show it.
             (Err(_), Err(error)) => Err(CommandError::NoIds {
                 target: Target::Named(selector.clone()),
                 error: error.to_string(),

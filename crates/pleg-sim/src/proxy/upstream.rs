@@ -1,4 +1,4 @@
-//! The runtime behind a proxy: whatever comes is passed on as it is, and so is the answer.
+//! The runtime behind a proxy: requests and answers are forwarded unchanged.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -27,9 +27,9 @@ use crate::serve::connection::Tracked;
 
 /// How long the runtime may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(5);
-/// What one answer may have on its way.
+/// Flow-control window of one answer.
 const STREAM_WINDOW: u32 = 2 << 20;
-/// What all answers together may: so much that a client that reads nothing holds up no other.
+/// Flow-control window of all answers together: large enough that a client that reads nothing blocks no other.
 const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 
 /// The runtime, by one connection that is made when it is needed, and made again after it broke.
@@ -39,7 +39,7 @@ pub(super) struct Upstream(Arc<Link>);
 #[derive(Debug)]
 struct Link {
     endpoint: Endpoint,
-    /// Held while connecting, so that a crowd of calls makes one connection.
+    /// Held while connecting, so that many calls at once make one connection.
     sender: Mutex<Option<SendRequest<Body>>>,
     tasks: Tracked,
 }

@@ -31,7 +31,7 @@ pub(super) fn conditions(readiness: Readiness) -> Vec<v1::RuntimeCondition> {
     ]
 }
 
-/// What containerd says of a sandbox beyond CRI, as far as clients look at it. The process is none that a machine can have.
+/// The verbose status of a sandbox as containerd reports it, as far as clients read it. No machine can have a process with this pid.
 pub(super) fn sandbox_info(id: &str, process: &str) -> String {
     let pid = id
         .bytes()
@@ -54,7 +54,7 @@ pub(super) struct Exec {
     pub(super) answer: v1::ExecSyncResponse,
 }
 
-/// `echo` answers its words; otherwise the command is a script, and one that never ends is a program that says yes.
+/// `echo` answers its words; otherwise the command is a script, and one that never ends counts as success.
 pub(super) fn exec(cmd: &[String]) -> Exec {
     let mut answer = v1::ExecSyncResponse::default();
     if let Some(("echo", words)) = cmd.split_first().map(|(name, words)| (name.as_str(), words)) {
@@ -68,7 +68,7 @@ pub(super) fn exec(cmd: &[String]) -> Exec {
     Exec { takes, answer }
 }
 
-/// What Go says of a call that a server does not have.
+/// The error of a Go server for a call that it does not implement.
 pub(super) fn unimplemented(rpc: Rpc) -> Status {
     Status::unimplemented(format!("unknown method {rpc} for service runtime.v1.RuntimeService"))
 }

@@ -19,14 +19,14 @@ use tower::{Service, ServiceExt};
 
 /// Connections at once; more wait to be accepted.
 const MOST_CONNECTIONS: usize = 1024;
-/// Calls at once on one connection: Go's servers set no limit, and what hangs here must not hold up the rest.
+/// Calls at once on one connection: Go's servers set no limit, and calls that hang must not block the others.
 const MOST_STREAMS: u32 = 8192;
-/// What may wait in one stream to be sent: large, so that a list goes out in large writes.
+/// Send buffer of one stream: large, so that a list goes out in large writes.
 const SEND_BUFFER: usize = 1 << 20;
-/// After `accept` failed, for want of file descriptors perhaps.
+/// Pause after a failed `accept`, for example when there are no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What is spoken on a socket.
+/// The protocol of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
     /// gRPC.
@@ -35,7 +35,7 @@ pub(crate) enum Protocol {
     Http1,
 }
 
-/// Runs what hyper starts beside a connection as tasks of ours.
+/// Spawns the tasks that hyper starts for a connection on our tracker.
 #[derive(Debug, Clone)]
 pub(crate) struct Tracked {
     pub(crate) tracker: TaskTracker,
@@ -49,7 +49,7 @@ impl<F: Future<Output: Send> + Send + 'static> Executor<F> for Tracked {
     }
 }
 
-/// Accepts connections until `cut` is cancelled; then all of them break off where they are.
+/// Accepts connections until `cut` is cancelled; then all of them are cut.
 pub(crate) async fn accept<S>(
     listener: &UnixListener,
     protocol: Protocol,

@@ -1,4 +1,4 @@
-//! The event stream, made of encoded events: as many at once as there are.
+//! The event stream, made of encoded events: all that are ready are sent together.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::stream;
@@ -14,7 +14,7 @@ use super::{GRPC, PREFIX};
 use crate::sim::Simulation;
 use crate::world::Subscription;
 
-/// What is handed to HTTP at once.
+/// Size of the chunks that are passed to HTTP.
 const CHUNK: usize = 64 * 1024;
 
 /// Answers `GetContainerEvents`. The stream does not end by itself.

@@ -1,4 +1,4 @@
-//! What every call passes first, whatever is behind: the counters, then the faults.
+//! What every call passes first, in the simulator and in the proxy: the counters, then the faults.
 
 use std::convert::Infallible;
 use std::pin::Pin;

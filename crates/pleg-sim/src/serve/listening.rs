@@ -17,7 +17,7 @@ use super::socket::Bound;
 
 /// Requests to go down that may wait.
 const DOWN_QUEUE: usize = 16;
-/// After the socket could not be had again.
+/// Pause before another attempt to bind the socket again.
 const BIND_PAUSE: Duration = Duration::from_millis(100);
 
 /// A request to close the socket for a while.
@@ -85,7 +85,7 @@ impl Listening {
         S::Future: Send,
     {
         loop {
-            // All connections of this time of the socket end with it.
+            // All connections end with this socket.
             let cut = self.cancel.child_token();
             let accepting = accept(
                 &bound.listener,

@@ -19,7 +19,7 @@ use crate::world::ListAnswer;
 
 /// A list request has a filter and nothing else.
 const REQUEST_LIMIT: usize = 1 << 20;
-/// What is handed to HTTP at once; it makes frames of 16 kB of it without copying again.
+/// Size of the chunks that are passed to HTTP, which splits them into frames of 16 kB without copying.
 const CHUNK: usize = 128 * 1024;
 
 /// Answers one of the four list calls.

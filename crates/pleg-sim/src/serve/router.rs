@@ -19,7 +19,7 @@ use super::runtime::Runtime;
 use super::{events, lists};
 use crate::sim::Simulation;
 
-/// Requests are no larger than containerd takes them.
+/// Maximum size of a request, as in containerd.
 const REQUEST_LIMIT: usize = 16 << 20;
 
 type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;

@@ -15,7 +15,7 @@ use super::answers::{conditions, exec, sandbox_info, unimplemented};
 use crate::sim::Simulation;
 use crate::world::{Stopping, WorldError};
 
-/// How long containerd waits for a shim that does not say how its sandbox does.
+/// How long containerd waits for a shim that does not report the status of its sandbox.
 const SHIM_PATIENCE: Duration = Duration::from_secs(4);
 /// How long containerd waits for a shim to start a container.
 const START_PATIENCE: Duration = Duration::from_secs(10);
@@ -43,7 +43,7 @@ pub(super) fn status(error: &WorldError) -> Status {
     Status::new(code, error.to_string())
 }
 
-/// Lists and events are answered before they come here: see `lists` and `events`.
+/// Lists and events are answered elsewhere: see `lists` and `events`.
 fn elsewhere() -> Status {
     Status::internal("not handled by this server")
 }
@@ -60,7 +60,7 @@ impl Runtime {
         self.shared.wait_until(changes, |world| !world.waits_for_shim(id)).await;
     }
 
-    /// Where a subscriber that does not read holds up the runtime, this is where.
+    /// Waits while an event subscriber that does not read blocks the runtime.
     async fn events_sent(&self) {
         let changes = self.shared.world().subscribers_read();
         self.shared.wait_until(changes, |world| !world.blocked()).await;

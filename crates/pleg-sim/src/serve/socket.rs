@@ -12,10 +12,10 @@ use tokio::time::timeout;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
-/// How long a living server may take to accept us when we ask whether it lives.
+/// Deadline for a server at the same path to accept a connection; if it passes, the path counts as in use.
 const PROBE: Duration = Duration::from_secs(1);
 
-/// Why a socket cannot be had.
+/// Why a socket cannot be bound.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// Something else is there.
@@ -89,7 +89,7 @@ impl Bound {
     }
 }
 
-/// Removes what a server that did not end cleanly left behind.
+/// Removes the socket of a server that did not shut down cleanly.
 async fn remove_dead(path: &Path) -> Result<(), BindError> {
     let failed = |doing| {
         move |source: io::Error| BindError::Io {
@@ -132,7 +132,7 @@ mod tests {
 
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         let bound = Bound::bind(&path).await.unwrap();
-        // Somebody took the path meanwhile: theirs stays.
+        // Another process has taken the path; its socket stays.
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "theirs").unwrap();
         drop(bound);

@@ -1,4 +1,4 @@
-//! Changes by themselves, so many a second: containers exit and come back, pods go and others come.
+//! Spontaneous changes at a rate per second: containers exit and are restarted, pods are removed and others added.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::{Ending, World};
 
 /// Highest churn rate that makes sense.
 const MOST_PER_SECOND: f64 = 1e6;
-/// Changes made at once at most: after a pause of the process the lost ones are lost.
+/// Most changes at once: changes that a pause of the process has missed are not made up for.
 const MOST_AT_ONCE: usize = 10_000;
 
 /// The rate, and when the next change is due.
@@ -25,7 +25,7 @@ impl Churn {
 }
 
 impl World {
-    /// Changes a second from now on; 0 ends it.
+    /// Sets the changes per second; 0 ends them.
     pub fn set_churn(&mut self, per_second: f64) {
         self.churn.interval = if per_second > 0.0 {
             Duration::try_from_secs_f64(1.0 / per_second.min(MOST_PER_SECOND)).map_or(i64::MAX, crate::clock::nanos)
@@ -51,7 +51,7 @@ impl World {
         self.churn.next = now.saturating_add(self.churn.interval);
     }
 
-    /// One change: mostly an exit, whose restart follows within a second; now and then a pod goes and another comes.
+    /// One change: mostly an exit, with a restart within a second; sometimes a pod is removed and another added.
     fn change(&mut self) {
         if self.containers.len() == 0 {
             return;

@@ -3,7 +3,7 @@
 //! Encoding thousands of messages for every list would make the simulator the slow part. Real runtimes range over Go maps, so
 //! two answers with the same content differ in bytes; sending one fixed encoding would flatter clients that compare bytes.
 //!
-//! The statuses that events carry are kept too, once one was told: a storm of events must not wait for the simulator.
+//! The statuses that events carry are kept encoded too, after their first event: the simulator must not be the slow part of an event storm.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ impl Variants {
         &self.0[rng.usize(..VARIANTS)]
     }
 
-    /// What they hold of memory.
+    /// Their size in memory.
     pub(crate) fn bytes(&self) -> usize {
         self.0.iter().map(|item| item.len()).sum()
     }
@@ -98,7 +98,7 @@ fn put_map(to: &mut Vec<u8>, field: u32, pairs: &Pairs, rng: &mut Rng) {
     }
 }
 
-/// Bytes that are no UTF-8, as a label's value.
+/// Bytes that are not UTF-8, as a label's value.
 fn put_bad_text(to: &mut Vec<u8>, field: u32) {
     let mut entry = Vec::new();
     put_bytes(&mut entry, 1, b"example.com/bad");

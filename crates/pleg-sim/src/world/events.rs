@@ -26,11 +26,11 @@ pub struct EventStats {
     pub subscribers: usize,
     /// Events handed to a subscriber's queue, once for each.
     pub sent: u64,
-    /// Events that found no room.
+    /// Events that were dropped because a queue was full.
     pub dropped: u64,
     /// Events that wait to be read now, or for the next subscriber.
     pub waiting: usize,
-    /// The longest that an event had to wait for its subscriber, in milliseconds: how long a send was blocked.
+    /// The longest time that an event waited for its subscriber, in milliseconds.
     pub longest_wait_ms: u64,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Events {
     subscribers: Vec<Queue>,
     /// Events that a subscriber may be behind.
     room: usize,
-    /// With the time at which each came.
+    /// Each with the time at which it arrived.
     backlog: VecDeque<(i64, Bytes)>,
     keeps: Backlog,
     /// A subscriber without room blocks calls that create something, instead of losing events.
@@ -161,7 +161,7 @@ impl World {
         }
         self.events.forget_old(now);
         let (queue, subscription) = Queue::new(self.clock.clone(), self.events.taken.clone());
-        // The wait for a subscriber does not count.
+        // Time without a subscriber does not count as waiting.
         for (_, event) in std::mem::take(&mut self.events.backlog) {
             queue.push(now, event);
             self.events.sent += 1;
@@ -177,7 +177,7 @@ impl World {
         self.events.stats(now)
     }
 
-    /// From now on a subscriber that does not read holds up `RunPodSandbox`, `CreateContainer` and `StartContainer` once its
+    /// From now on a subscriber that does not read blocks `RunPodSandbox`, `CreateContainer` and `StartContainer` once its
     /// queue is full, as on containerd 2.1; otherwise the newest events are dropped.
     pub fn block_on_subscribers(&mut self, blocks: bool) {
         self.events.blocks = blocks;

@@ -10,7 +10,7 @@ use super::{World, WorldError};
 
 /// Images at most.
 const MOST_IMAGES: usize = 10_000;
-/// A longer name is none.
+/// Maximum length of a name.
 const LONGEST_NAME: usize = 512;
 
 /// Images by their full name.
@@ -100,7 +100,7 @@ impl World {
         self.images.find(name).map(|(name, stored)| message(name, stored))
     }
 
-    /// Pulls an image: every name exists but those that contain `missing`.
+    /// Pulls an image: every name exists except those that contain `missing`.
     pub fn pull_image(&mut self, name: &str) -> Result<String, WorldError> {
         if name.is_empty() || name.len() > LONGEST_NAME || name.contains(char::is_whitespace) {
             return Err(WorldError::Invalid(format!(
@@ -120,7 +120,7 @@ impl World {
         Ok(self.images.add(name))
     }
 
-    /// Removes an image; one that is not there is gone already.
+    /// Removes an image; succeeds if there is none.
     pub fn remove_image(&mut self, name: &str) {
         if let Some(name) = self.images.find(name).map(|(name, _)| name.clone()) {
             self.images.0.remove(&name);

@@ -143,7 +143,7 @@ impl World {
         }
     }
 
-    /// Takes a sandbox out, whatever its containers do.
+    /// Removes a sandbox, whatever its containers do.
     pub(super) fn forget_sandbox(&mut self, id: &str) {
         let Some(sandbox) = self.sandboxes.remove(id) else {
             return;

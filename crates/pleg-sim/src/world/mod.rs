@@ -5,10 +5,10 @@
 //! | `object` | sandboxes and containers, and their statuses |
 //! | `table` | objects by id |
 //! | `lifecycle` | what CRI calls do: run, create, start, stop, remove |
-//! | `own` | the simulator's own pods, with a kubelet's habits: add, exit, restart, remove, storm |
+//! | `own` | the simulator's own pods, managed as a kubelet does: add, exit, restart, remove, storm |
 //! | `template` | what those pods look like: names, labels, annotations |
-//! | `churn` | changes by themselves, so many a second |
-//! | `schedule` | what will happen by itself, and when |
+//! | `churn` | spontaneous changes at a rate per second |
+//! | `schedule` | exits and restarts to come, and when |
 //! | [`script`] | what a container does by itself |
 //! | `encode` | list items kept encoded |
 //! | `list` | list answers |
@@ -76,9 +76,9 @@ pub enum WorldError {
     /// There is no such object.
     #[error("{kind} {}: not found", pleg_cri::error::quoted(.name))]
     NotFound {
-        /// What it would be.
+        /// The kind of object.
         kind: &'static str,
-        /// How it was called.
+        /// Its name or id in the request.
         name: String,
     },
     /// No pod of that name; the selector of a person.
@@ -94,10 +94,10 @@ pub enum WorldError {
         /// Those that are.
         has: String,
     },
-    /// The request makes no sense.
+    /// The request is invalid.
     #[error("{0}")]
     Invalid(String),
-    /// The request makes sense, but not now.
+    /// The request is valid, but not in the current state.
     #[error("{0}")]
     Refused(String),
     /// A limit of the simulator.
@@ -169,7 +169,7 @@ pub struct World {
     schedule: Schedule,
     churn: churn::Churn,
     events: Events,
-    /// Told when a shim hangs or goes on.
+    /// Notified when a shim hangs or recovers.
     shims: watch::Sender<()>,
     readiness: Readiness,
     images: Images,
@@ -234,12 +234,12 @@ impl World {
         self.readiness = readiness;
     }
 
-    /// When something will happen by itself.
+    /// When the next scheduled change is due.
     pub fn next_due(&self) -> Option<i64> {
         [self.schedule.next(), self.churn.next()].into_iter().flatten().min()
     }
 
-    /// Lets everything happen that is due.
+    /// Applies everything that is due.
     pub fn tick(&mut self) {
         let now = self.clock.now();
         while let Some(due) = self.schedule.pop(now) {

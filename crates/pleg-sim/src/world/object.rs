@@ -1,4 +1,4 @@
-//! Sandboxes and containers as the simulated runtime holds them, and their statuses as CRI says them.
+//! Sandboxes and containers as the simulated runtime holds them, and their CRI statuses.
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
@@ -31,9 +31,9 @@ pub(crate) struct Sandbox {
     pub(crate) annotations: Pairs,
     pub(crate) quirk: Option<Quirk>,
     pub(crate) encoded: Variants,
-    /// Its status as events tell it, once one has.
+    /// Its encoded status, once an event has carried it.
     pub(crate) told: OnceCell<Box<[u8]>>,
-    /// What it was counted for in the world's bytes.
+    /// Its share of the bytes of the world.
     pub(crate) size: usize,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Sandbox {
 pub(crate) struct Container {
     pub(crate) id: Arc<str>,
     pub(crate) sandbox: Arc<str>,
-    /// The name and attempt it holds as long as it is there.
+    /// The name and attempt that are reserved while it exists.
     pub(crate) reserved: String,
     /// Key of its pod in the world.
     pub(crate) pod: Arc<str>,
@@ -66,9 +66,9 @@ pub(crate) struct Container {
     pub(crate) due: Option<DueKey>,
     pub(crate) quirk: Option<Quirk>,
     pub(crate) encoded: Variants,
-    /// Its status as events tell it, once one has.
+    /// Its encoded status, once an event has carried it.
     pub(crate) told: OnceCell<Box<[u8]>>,
-    /// What it was counted for in the world's bytes.
+    /// Its share of the bytes of the world.
     pub(crate) size: usize,
 }
 

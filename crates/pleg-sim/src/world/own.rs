@@ -1,5 +1,5 @@
-//! The simulator's own pods, treated with a kubelet's habits: a container comes back as a new attempt in the same sandbox,
-//! and of its dead attempts one is kept.
+//! The simulator's own pods, managed as a kubelet does: a container is restarted as a new attempt in the same sandbox, and one of its
+//! dead attempts is kept.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub struct ContainerSpec {
     pub image: String,
     /// What it does by itself.
     pub script: Script,
-    /// Comes back as a new attempt so long after each end: a crash loop.
+    /// Delay after each exit before it is restarted as a new attempt: a crash loop.
     pub restart: Option<Duration>,
 }
 
@@ -115,7 +115,7 @@ impl World {
         Ok(uid)
     }
 
-    /// Makes the dead attempts that the configuration asks for, by way of restarts, and keeps them.
+    /// Creates the dead attempts of the configuration, by restarts, and keeps them.
     fn add_dead(&mut self, uid: &Arc<str>) -> Result<(), WorldError> {
         let names = self.container_names(uid);
         for attempt in 1..=self.template.dead {
@@ -216,13 +216,13 @@ impl World {
         self.select(&selector.pod, selector.container.as_deref())
     }
 
-    /// Every container of the pod, or the one named, exits now. Returns how many did.
+    /// Every container of the pod, or the named one, exits now. Returns how many did.
     pub fn exit(&mut self, pod: &PodRef, container: Option<&str>, ending: Ending) -> Result<usize, WorldError> {
         let ids = self.select(pod, container)?;
         Ok(ids.iter().filter(|id| self.finish(id, ending)).count())
     }
 
-    /// Every container of the pod, or the one named, comes back as a new attempt, now. Returns how many did.
+    /// Every container of the pod, or the named one, is restarted now as a new attempt. Returns how many were.
     pub fn restart(&mut self, pod: &PodRef, container: Option<&str>) -> Result<usize, WorldError> {
         self.select(pod, container)?;
         let key = self.find_pod(pod)?;
@@ -255,7 +255,7 @@ impl World {
         for id in sandboxes {
             self.remove_sandbox(&id);
         }
-        // Those whose sandbox was gone already.
+        // Containers whose sandbox had been removed before.
         for id in containers {
             self.remove_container(&id);
         }

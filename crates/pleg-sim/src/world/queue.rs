@@ -1,4 +1,4 @@
-//! What waits for one subscriber of the event stream, and how long it had to.
+//! The events that wait for one subscriber, and how long they waited.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -38,9 +38,9 @@ struct EventBuffer {
 /// Events that the subscriber has not read.
 #[derive(Debug, Default)]
 struct Buffered {
-    /// With the time at which each came.
+    /// Each with the time at which it arrived.
     waiting: VecDeque<(i64, Bytes)>,
-    /// The longest that one had to wait before it was taken.
+    /// The longest time that an event waited before it was read.
     longest: i64,
 }
 
@@ -79,7 +79,7 @@ impl Queue {
 impl Subscription {
     /// The next event, if there is one.
     pub fn try_recv(&mut self) -> Option<ContainerEventResponse> {
-        // What the world has encoded can be read.
+        // The world encoded it, so it can be decoded.
         ContainerEventResponse::decode(self.try_take()?).ok()
     }
 

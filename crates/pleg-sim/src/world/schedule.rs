@@ -1,4 +1,4 @@
-//! What will happen by itself, and when.
+//! The scheduled exits and restarts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,16 +8,16 @@ use super::script::Ending;
 /// When, and which of those at the same time.
 pub(crate) type DueKey = (i64, u64);
 
-/// One thing to come.
+/// A scheduled change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Due {
     /// A container ends.
     End { id: Arc<str>, ending: Ending },
-    /// A container of one of our own pods comes back as a new attempt.
+    /// A container of one of our own pods is restarted as a new attempt.
     Restart { pod: Arc<str>, container: String },
 }
 
-/// All things to come, in order.
+/// All scheduled changes, by time.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
     entries: BTreeMap<DueKey, Due>,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::duration::Span;
 
-/// Words of a command that are looked at; a script is short.
+/// Most words of a command that are parsed; scripts are short.
 const LONGEST_COMMAND: usize = 256;
 
 /// How a container ends.
@@ -66,7 +66,7 @@ impl Script {
         }
     }
 
-    /// Reads a container's command and arguments. What is no script runs for ever.
+    /// Reads a container's command and arguments. A command that is not a script runs for ever.
     ///
     /// `sleep-exit 500ms 3`, `sleep 10`, `true`, `false`, `exit 3`, `oom 500ms`, `ignore-term`, `term-exit 0`, `start-error`,
     /// and of shells `sh -c "sleep 1; exit 3"`.
@@ -118,7 +118,7 @@ fn shell(line: &str) -> Script {
         let mut words = part.split_whitespace();
         match (words.next(), words.next()) {
             (None | Some("echo"), _) => {}
-            // Whatever else it does then, it goes on.
+            // Any other command keeps running.
             (Some("trap"), does) => {
                 let exits = does.is_some_and(|does| does.trim_start_matches(['\'', '"']).starts_with("exit"));
                 script.on_term = exits.then_some(0);

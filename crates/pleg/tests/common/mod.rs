@@ -26,7 +26,7 @@ use pleg_cri::{ContainerItem, Endpoint, InFlight, Rpc, SandboxItem};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// How many histories are tried: so many, or as many as `PROPTEST_CASES` says.
+/// Number of histories: this many, or `PROPTEST_CASES`.
 pub fn cases(usual: u32) -> u32 {
     let asked = std::env::var("PROPTEST_CASES").ok();
     asked.and_then(|cases| cases.parse().ok()).unwrap_or(usual)
@@ -75,9 +75,9 @@ pub struct World {
     pub versions: usize,
     /// Never answers lists.
     pub list_hangs: bool,
-    /// The list of sandboxes waits while this is so.
+    /// The list of sandboxes hangs while this is set.
     pub sandbox_list_hangs: bool,
-    /// What a list takes, if not the same as other calls.
+    /// Latency of lists, if different from other calls.
     pub list_latency: Option<Duration>,
     /// The client has a bug: lists panic.
     pub list_panics: bool,
@@ -93,25 +93,24 @@ pub struct World {
     pub slow_ends_well: bool,
     /// Status calls of these ids fail.
     pub failing: BTreeSet<String>,
-    /// Status calls of these ids say `NOT_FOUND`.
+    /// Status calls of these ids answer `NOT_FOUND`.
     pub denied: BTreeSet<String>,
-    /// What each call takes.
+    /// Latency of each call.
     pub latency: Duration,
-    /// What each call takes longer for every other one that is in flight.
+    /// Additional latency of each call for every other call in flight.
     pub contention: Duration,
     busy: u32,
-    /// What `ContainerStatus` takes longer, of all containers.
+    /// Additional latency of `ContainerStatus`.
     pub container_latency: Duration,
     /// Memory limits, as `UpdateContainerResources` sets them: in statuses, and in no list.
     pub limits: BTreeMap<String, i64>,
-    /// What one call after the other takes, round and round; if there are any, `latency` is not asked.
+    /// Latencies of consecutive calls, used in turn; if there are any, `latency` is ignored.
     pub latencies: Vec<Duration>,
-    /// More calls than this without any time passing are a caller that goes round in circles: it is noted in `spun`, and they take
-    /// their time. Zero: nobody counts.
+    /// More calls than this at one point in time mean a busy loop: it is noted in `spun`, and further calls take time. Zero: not counted.
     pub most_calls_at_once: usize,
     pub spun: bool,
     calls_at: Option<(tokio::time::Instant, usize)>,
-    /// Full lists answered, with what they said.
+    /// Full lists that were answered, with their content.
     pub relists: Vec<BTreeMap<String, PodView>>,
     /// When each full list was asked for and answered.
     pub list_times: Vec<(tokio::time::Instant, tokio::time::Instant)>,
@@ -127,29 +126,29 @@ pub struct World {
     pub version: RuntimeVersion,
     /// `GetContainerEvents` is implemented.
     pub has_events: bool,
-    /// Fails it.
+    /// Fails `GetContainerEvents`.
     pub events_error: Option<ErrorKind>,
-    /// It ends at once, without an error.
+    /// `GetContainerEvents` ends at once, without an error.
     pub events_end: bool,
-    /// What the next subscriber gets first.
+    /// Events that the next subscriber gets first.
     pub backlog: Vec<RuntimeEvent>,
     /// Lists show the world as it was when they were asked for, and not as it is when they are answered.
     pub list_snapshot_early: bool,
-    /// The same of statuses.
+    /// The same for statuses.
     pub status_snapshot_early: bool,
-    /// When somebody subscribed.
+    /// When each subscription started.
     pub subscriptions: Vec<tokio::time::Instant>,
     pub subscribers: Vec<mpsc::UnboundedSender<Result<RuntimeEvent, Error>>>,
 }
 
 impl World {
-    /// Tells every subscriber.
+    /// Sends an event to every subscriber.
     pub fn tell(&mut self, event: &RuntimeEvent) {
         self.subscribers
             .retain(|subscriber| subscriber.send(Ok(event.clone())).is_ok());
     }
 
-    /// Tells that something happened to an object, with or without its pod.
+    /// Sends an event about an object, with or without its pod.
     pub fn tell_of(&mut self, id: &str, pod: Option<&str>) {
         self.tell(&RuntimeEvent {
             id: Some(id.into()),
@@ -158,7 +157,7 @@ impl World {
         });
     }
 
-    /// Tells that an object was deleted.
+    /// Sends an event that an object was deleted.
     pub fn tell_deleted(&mut self, id: &str, pod: Option<&str>) {
         self.tell(&RuntimeEvent {
             id: Some(id.into()),
@@ -281,7 +280,7 @@ impl Container {
     }
 }
 
-/// Clones are the same runtime.
+/// The runtime. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Fake(Arc<Mutex<World>>);
 
@@ -326,7 +325,7 @@ impl Fake {
         world.status_snapshot_early.then(|| part(&world))
     }
 
-    /// Works on a call: the longer, the more others there are.
+    /// Processes a call: the more calls are in flight, the longer it takes.
     async fn take(&self, latency: Duration) {
         let contention = {
             let mut world = self.world();
@@ -420,7 +419,7 @@ impl Fake {
     }
 }
 
-/// A call that is being worked on.
+/// A call that is being processed.
 struct Busy(Fake);
 
 impl Drop for Busy {
@@ -452,7 +451,7 @@ impl Runtime for Fake {
         if *filter == ListFilter::All {
             world.sandbox_lists.push(pods);
         } else {
-            // A list of one pod establishes as much about it.
+            // A filtered list vouches for its pod as a full one does.
             world.sandbox_lists.insert(0, pods);
         }
         for (id, sandbox) in early.as_ref().unwrap_or(&world.sandboxes) {
@@ -559,7 +558,7 @@ impl Runtime for Fake {
             started_at: None,
             finished_at: ending.map(|(at, _)| at),
             exit_code: exited.then_some(container.exit_code),
-            // As containerd says of a container whose start failed.
+            // As containerd reports a container whose start failed.
             reason: match (exited, container.exit_code, ending) {
                 (false, ..) => "".into(),
                 (true, _, Some((_, reason))) => reason.into(),
@@ -682,7 +681,7 @@ impl Rig {
         }
     }
 
-    /// The events since the last call, in one line each; but for those of troubles, which `tests/troubles.rs` is about.
+    /// The events since the last call, one line each, without those about troubles, which `tests/troubles.rs` covers.
     pub fn drain(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
         while let Some(item) = self.events.try_next() {

@@ -45,7 +45,7 @@ impl CtlArgs {
     }
 }
 
-/// A pod, and perhaps one container of it.
+/// A pod, or one container of it.
 #[derive(Debug, Args)]
 struct Target {
     /// The pod, as NAMESPACE/NAME.
@@ -56,7 +56,7 @@ struct Target {
     container: Option<String>,
 }
 
-/// Perhaps a pod, and perhaps one container of it.
+/// Optionally a pod, or one container of it, or an id.
 #[derive(Debug, Args)]
 struct MaybeTarget {
     /// Only for this pod, as NAMESPACE/NAME.
@@ -78,7 +78,7 @@ enum Format {
 
 #[derive(Debug, Args)]
 struct Output {
-    /// How to print it.
+    /// Output format.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "table")]
     output: Format,
 }
@@ -204,7 +204,7 @@ enum Verb {
         /// The share that arrives after the one that follows it.
         #[arg(long, value_name = "R", default_value_t = 0.0)]
         reorder: f64,
-        /// How late each is.
+        /// Delay of each event.
         #[arg(long, value_name = "DURATION", default_value = "0s")]
         delay: Span,
     },
@@ -247,7 +247,7 @@ impl From<MaybeTarget> for Object {
 }
 
 impl Verb {
-    /// The command, and how its reply is wanted.
+    /// The command, and the format of its reply.
     fn command(self) -> (Command, Format) {
         let command = match self {
             Self::Stats { output } => return (Command::Stats {}, output.output),
@@ -330,7 +330,7 @@ impl Verb {
     }
 }
 
-/// Sends the command and prints what came of it.
+/// Sends the command and prints its reply.
 pub(super) async fn run(args: CtlArgs) -> anyhow::Result<ExitCode> {
     let (command, format) = args.verb.command();
     let reply = ControlClient::new(args.control).send(&command).await?;
@@ -413,7 +413,7 @@ fn pods_table(pods: &[PodState]) -> Table {
     flush_left(table)
 }
 
-/// Columns begin at the edge and are two spaces apart, as kubectl's.
+/// Left-aligned columns, two spaces apart, as in kubectl.
 fn flush_left(mut table: Table) -> Table {
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));

@@ -1,4 +1,4 @@
-//! `pleg sim proxy`: the simulator's faults before a real runtime.
+//! `pleg sim proxy`: the simulator's faults in front of a real runtime.
 #![expect(clippy::doc_markdown, reason = "the comments on arguments are the text of --help")]
 
 use std::io::Write;
