@@ -4,6 +4,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::witness::process::Stat;
+
 /// More processes than this are not searched.
 const MOST: usize = 100_000;
 
@@ -23,6 +25,16 @@ impl Shim {
         Self::find(Path::new("/proc"), sandbox)
     }
 
+    /// The process with this number, whatever it is: for a container's parent, which is its shim or its monitor.
+    pub fn at(pid: u32) -> Option<Self> {
+        Self::read(Path::new("/proc"), pid)
+    }
+
+    fn read(proc: &Path, pid: u32) -> Option<Self> {
+        let Stat { state, .. } = Stat::read(proc, pid).ok()?;
+        Some(Self { pid, state })
+    }
+
     fn find(proc: &Path, sandbox: &str) -> Option<Self> {
         if sandbox.is_empty() {
             return None;
@@ -32,7 +44,7 @@ impl Shim {
             .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
             .find_map(|pid: u32| {
                 // The name first: to show the arguments the kernel waits for a lock that a process in trouble may hold.
-                let (name, state) = Self::name_and_state(proc, pid)?;
+                let Stat { name, state, .. } = Stat::read(proc, pid).ok()?;
                 if !name.contains("shim") {
                     return None;
                 }
@@ -42,15 +54,6 @@ impl Shim {
                 let is = arguments.any(|argument| argument == sandbox.as_bytes());
                 is.then_some(Self { pid, state })
             })
-    }
-
-    /// The name is the program's, cut to 15 bytes.
-    fn name_and_state(proc: &Path, pid: u32) -> Option<(String, char)> {
-        let stat = std::fs::read_to_string(proc.join(pid.to_string()).join("stat")).ok()?;
-        // The name stands in parentheses and may hold anything; the state follows the last of them.
-        let (head, tail) = stat.rsplit_once(')')?;
-        let (_, name) = head.split_once('(')?;
-        Some((name.to_owned(), tail.trim_start().chars().next()?))
     }
 
     /// The state in a word.
@@ -96,5 +99,8 @@ mod tests {
         assert_eq!((shim.pid, shim.state, shim.word()), (8, 'T', "stopped"));
         assert_eq!(Shim::find(proc.path(), "abcd"), None);
         assert_eq!(Shim::find(proc.path(), ""), None);
+        assert_eq!(Shim::read(proc.path(), 8), Some(shim));
+        assert_eq!(Shim::read(proc.path(), 9), None);
+        assert_eq!(Shim::at(std::process::id()).unwrap().pid, std::process::id());
     }
 }
