@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use pleg::event::Subject;
 use pleg::{
     Config, ContainerState, CriRuntime, Event, EventType, EventedConfig, Generator, Item, Level, Metrics, Mode,
-    Overflow, Pleg, PodUid, ProbeConfig, Report, SandboxState, Start, Subscriber,
+    Overflow, Pleg, PodUid, ProbeConfig, Report, SandboxState, Start, Subscriber, WitnessMode,
 };
 use pleg_cri::{Client, Deadlines, Endpoint};
 use tokio::task::JoinHandle;
@@ -65,6 +65,7 @@ impl Observer {
         let config = Config {
             period,
             evented: POLLS,
+            witness: WitnessMode::Off,
             ..Config::default()
         };
         Self::with(containerd, containerd.endpoint(), deadlines, config)
@@ -81,6 +82,7 @@ impl Observer {
                 most_period: Duration::from_hours(1),
                 exclusive_subscriber: false,
             },
+            witness: WitnessMode::Off,
             ..Config::default()
         };
         let node = Self::with(containerd, containerd.endpoint(), Deadlines::default(), config)?;
@@ -91,12 +93,35 @@ impl Observer {
         Ok(node)
     }
 
+    /// Starts a generator that learns of changes by the kernel alone: it relists when everything is watched, and an hour later.
+    /// Returns when it has; there have to be containers.
+    pub async fn by_kernel(containerd: &Containerd) -> Result<Self> {
+        let config = Config {
+            period: Duration::from_hours(1),
+            threshold: Duration::from_hours(6),
+            evented: EventedConfig {
+                mode: Mode::Generic,
+                most_period: Duration::from_hours(1),
+                exclusive_subscriber: false,
+            },
+            ..Config::default()
+        };
+        let mut node = Self::with(containerd, containerd.endpoint(), Deadlines::default(), config)?;
+        node.health("the kernel", |report| {
+            report.mode.witness.complete && report.relists >= 2
+        })
+        .await?;
+        node.knows().await?;
+        Ok(node)
+    }
+
     /// Starts a generator with the usual deadlines, which sees by itself in seconds what would take it a minute on a node: lists
     /// that hang, and shims. It calls through `endpoint`, which may be a proxy.
     pub fn watchful(containerd: &Containerd, endpoint: &Endpoint) -> Result<Self> {
         let config = Config {
             period: PERIOD,
             evented: POLLS,
+            witness: WitnessMode::Off,
             list_patience: Duration::from_secs(1),
             probe: ProbeConfig {
                 round: Duration::from_secs(1),
@@ -336,6 +361,7 @@ impl Observer {
         // What cannot be seen meanwhile is in the health report; here it is about what happens.
         let was_degraded = |reason: &Arc<str>| reason.contains("it was degraded");
         if event.kind.is_trouble()
+            || event.kind == EventType::ProcessExited
             || event.kind == EventType::PlegDegraded
             || (event.kind == EventType::PlegHealthy && event.reason.as_ref().is_some_and(was_degraded))
         {

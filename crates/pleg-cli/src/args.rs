@@ -27,7 +27,7 @@ pub(crate) use global::{Global, LogFormat, LogLevel};
 pub(crate) use health::{Doctor, FailOn, Health};
 pub(crate) use observe::{Observe, default_socket};
 pub(crate) use pods::{Containers, Inspect, ListFormat, Pods, SortBy};
-pub(crate) use run::{GeneratorArgs, ModeArg, Run};
+pub(crate) use run::{GeneratorArgs, ModeArg, Run, WitnessArg};
 pub(crate) use watch::{Watch, one_namespace};
 
 use crate::Usage;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use jiff::Timestamp;
-use pleg::{CriRuntime, Generator, Metrics, Mode, PodEntry};
+use pleg::{CriRuntime, Generator, Metrics, Mode, PodEntry, WitnessMode};
 use pleg_cri::discovery::{CRICTL_CONFIG, CrictlConfig, DiscoverError, Discovery};
 use pleg_cri::{Client, Deadlines, Endpoint, InFlight};
 use serde::Deserialize;
@@ -71,21 +71,27 @@ pub(crate) enum Stay {
 impl Observed {
     /// Chooses what to ask, and connects.
     pub(crate) async fn find(global: &Global, observe: &Observe, stay: Stay) -> anyhow::Result<Self> {
-        Self::find_by(global, observe, stay, Mode::Auto).await
+        Self::find_by(global, observe, stay, (Mode::Auto, WitnessMode::Auto)).await
     }
 
-    /// The same; a generator in this process uses `mode`.
-    pub(crate) async fn find_by(global: &Global, observe: &Observe, stay: Stay, mode: Mode) -> anyhow::Result<Self> {
+    /// The same; a generator in this process finds changes as `by` says.
+    pub(crate) async fn find_by(
+        global: &Global,
+        observe: &Observe,
+        stay: Stay,
+        by: (Mode, WitnessMode),
+    ) -> anyhow::Result<Self> {
         let metrics = Metrics::new()?;
         let client = match source(global, observe, stay, &metrics).await? {
             Source::Daemon(daemon) => return Ok(Self::Daemon(daemon)),
             Source::Runtime(client) => client,
         };
         let mut config = pleg::Config::default();
-        config.evented.mode = mode;
+        (config.evented.mode, config.witness) = by;
         if stay == Stay::Once {
             // Subscribing for a single answer would take events from other subscribers for nothing.
             config.evented.mode = Mode::Generic;
+            config.witness = WitnessMode::Off;
             // The answer is due long before a round of probes ends.
             config.probe.round = Duration::ZERO;
         }

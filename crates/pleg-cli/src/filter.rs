@@ -55,13 +55,22 @@ pub(crate) struct Filter {
 
 impl Filter {
     pub(crate) fn matches(&self, event: &Event) -> bool {
-        if !self.types.is_empty() && !self.types.contains(&event.kind) {
+        if !self.matches_type(event.kind) {
             return false;
         }
         match &event.pod {
             Some(pod) => self.matches_pod(pod),
             // Events about the generator's health belong to no pod.
             None => self.pod.is_none() && self.namespace.is_none(),
+        }
+    }
+
+    /// The kernel's word comes before the runtime's, for those who ask for it: most readers count deaths.
+    fn matches_type(&self, kind: EventType) -> bool {
+        if self.types.is_empty() {
+            kind != EventType::ProcessExited
+        } else {
+            self.types.contains(&kind)
         }
     }
 
@@ -100,6 +109,16 @@ mod tests {
         for bad in ["", "/", "a/", "/b", "a/b/c"] {
             assert!(PodName::parse(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn exits_of_processes_are_only_for_those_who_ask() {
+        let of = |types: &[EventType]| Filter {
+            types: types.to_vec(),
+            ..Filter::default()
+        };
+        assert!(of(&[]).matches_type(EventType::ContainerDied) && !of(&[]).matches_type(EventType::ProcessExited));
+        assert!(of(&[EventType::ProcessExited]).matches_type(EventType::ProcessExited));
     }
 
     #[test]

@@ -171,6 +171,7 @@ mod tests {
                 kind: pleg::EventType::PodSync,
                 pod: None,
                 subject: None,
+                pid: None,
                 exit_code: None,
                 reason: None,
                 initial: false,

@@ -102,6 +102,8 @@ pub(crate) struct Event {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) subject: Option<Subject>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) pid: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) exit_code: Option<i32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
@@ -245,7 +247,7 @@ mod tests {
         }
     }
 
-    fn events() -> [pleg::Event; 4] {
+    fn events() -> [pleg::Event; 5] {
         let bare = pleg::Event {
             seq: 7,
             instance: InstanceId::new(0xabc),
@@ -253,6 +255,7 @@ mod tests {
             kind: EventType::PlegNotHealthy,
             pod: None,
             subject: None,
+            pid: None,
             exit_code: None,
             reason: Some("why".into()),
             initial: false,
@@ -292,7 +295,14 @@ mod tests {
             reason: None,
             ..died.clone()
         };
-        [bare, died, sandbox, ended]
+        let exited = pleg::Event {
+            kind: EventType::ProcessExited,
+            pid: Some(4711),
+            source: Source::Kernel,
+            lag: None,
+            ..died.clone()
+        };
+        [bare, died, sandbox, ended, exited]
     }
 
     #[test]

@@ -99,6 +99,7 @@
 //! | [`model`] | ids and states; [`status`]es of pods; [`mod@event`]s; [`cursor`]s; label selectors; the projection onto the kubelet's events | | |
 //! | `generator::requests` | the dirty set: what to relist or inspect | callers, through [`Pleg::request_relist`]; `evented` | generator |
 //! | `evented` | the task that reads the event stream; how far the stream is trusted | generator | generator |
+//! | [`witness`] | what the kernel shows: processes of containers that exit, cgroups that come and go | generator | generator |
 //! | [`runtime`] | the trait through which the generator calls the runtime; CRI; [`shim`]s in `/proc`; quirks of runtimes | | generator |
 //! | `records` | what was listed and committed for each pod; the content of the two lists; their difference, which is pure | generator | generator |
 //! | `inspect` | the status calls of one pod; the limit of calls in flight | | generator |
@@ -123,6 +124,7 @@ mod records;
 pub mod runtime;
 mod sync;
 mod task;
+pub mod witness;
 
 pub use health::readiness;
 pub use model::{cursor, event, status};
@@ -154,6 +156,7 @@ pub use recorder::{RecorderConfig, Recording};
 pub use runtime::{CriRuntime, Runtime};
 pub use status::{ContainerStatus, PodStatus, SandboxStatus};
 pub use task::{PlegTask, TaskPanicked};
+pub use witness::{Announcement, Kernel, Witness, WitnessMode, WitnessReport};
 
 /// Parts for the benchmarks and for `pleg doctor`. Not part of the API: they change without notice.
 #[doc(hidden)]

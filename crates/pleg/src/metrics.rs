@@ -17,6 +17,7 @@ use crate::model::ContainerState;
 use crate::model::event::EventType;
 use crate::recorder::CallTimes;
 use crate::records::snapshot::Oddities;
+use crate::witness::WitnessReport;
 
 /// From a millisecond to beyond the health threshold: the kubelet's end at 10 s, where a stall only begins.
 const BUCKETS: [f64; 16] = [
@@ -54,6 +55,8 @@ struct Inner {
     stream_events: IntCounter,
     missed_changes: IntCounter,
     full_relist_period: Gauge,
+    witness_complete: IntGauge,
+    witness_watched: IntGaugeVec,
     mode: IntGaugeVec,
     events: IntCounterVec,
     list_bytes: IntGauge,
@@ -137,6 +140,14 @@ impl Metrics {
             // Ours.
             stream_events: make.counter("pleg_evented_events_total", "Events received from the runtime.")?,
             missed_changes: make.counter("pleg_evented_missed_changes_total", "Pods that a full relist found changed although the runtime sent no event for the change.")?,
+            witness_complete: make.add(IntGauge::new(
+                "pleg_witness_complete",
+                "1 if the kernel announces what happens to every running container.",
+            )?)?,
+            witness_watched: make.add(IntGaugeVec::new(
+                Opts::new("pleg_witness_watched", "What is watched in the kernel, by kind."),
+                &["kind"],
+            )?)?,
             full_relist_period: make.add(Gauge::new("pleg_full_look_period_seconds", "Current pause between full relists.")?)?,
             mode: make.gauges("pleg_mode", "How changes are found: 1 for the current mode.", "mode")?,
             events: make.counters("pleg_events_total", "Events published, by type.", "type")?,
@@ -248,6 +259,14 @@ impl Metrics {
         for mode in [Mode::Generic, Mode::Evented] {
             let is = i64::from(mode == report.mode);
             self.inner.mode.with_label_values(&[mode.name()]).set(is);
+        }
+    }
+
+    pub(crate) fn witness(&self, report: &WitnessReport) {
+        self.inner.witness_complete.set(i64::from(report.complete));
+        for (kind, n) in [("process", report.processes), ("cgroup", report.cgroups)] {
+            let n = i64::try_from(n).unwrap_or(i64::MAX);
+            self.inner.witness_watched.with_label_values(&[kind]).set(n);
         }
     }
 

@@ -271,7 +271,7 @@ async fn a_change_that_no_event_told_is_counted_and_relists_come_often_again() {
         "{recorded}"
     );
     assert!(
-        recorded.contains("a full relist every 1m0s: the stream proves itself"),
+        recorded.contains("a full relist every 1m0s: every change was announced"),
         "{recorded}"
     );
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use pleg::Mode;
+use pleg::{Mode, WitnessMode};
 
 use crate::listen::ListenArgs;
 use crate::text::{parse_duration, parse_duration_or_zero};
@@ -41,6 +41,22 @@ impl From<ModeArg> for Mode {
     }
 }
 
+/// Whether the kernel is used as a witness.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WitnessArg {
+    Auto,
+    Off,
+}
+
+impl From<WitnessArg> for WitnessMode {
+    fn from(witness: WitnessArg) -> Self {
+        match witness {
+            WitnessArg::Auto => Self::Auto,
+            WitnessArg::Off => Self::Off,
+        }
+    }
+}
+
 /// How the generator behaves.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Generator")]
@@ -49,10 +65,14 @@ pub(crate) struct GeneratorArgs {
     /// events if the runtime has them and no kubelet on the node would lose any (auto)
     #[arg(long, value_name = "MODE", default_value = "auto")]
     pub(crate) mode: ModeArg,
-    /// Pause from the end of one full relist to the start of the next; with events, the shortest such pause
+    /// Watch the processes and cgroups of containers in the kernel, where they can be seen (auto), or not at all (off). Changes are
+    /// then found at once on every runtime, and full relists become as rare as with events
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub(crate) witness: WitnessArg,
+    /// Pause from the end of one full relist to the start of the next; with events or a witness, the shortest such pause
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_duration)]
     pub(crate) period: Duration,
-    /// Longest pause between full relists while the event stream is trusted: at most 5m, and half of --threshold [default: 60s]
+    /// Longest pause between full relists while events or the witness are trusted: at most 5m, and half of --threshold [default: 60s]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) max_period: Option<Duration>,
     /// Report Unhealthy without a complete relist for this long

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use pleg::EventType;
 
-use super::{LineFormat, ModeArg, Observe};
+use super::{LineFormat, ModeArg, Observe, WitnessArg};
 use crate::Usage;
 use crate::filter::{Filter, PodName};
 use crate::since::Since;
@@ -27,7 +27,8 @@ of an event in -o json. If the daemon has restarted since, a gap is printed and 
 daemon stops or does not answer, watch says so on stderr, reconnects and resumes.
 Types: ContainerCreated, ContainerStarted (or ContainerRunning), ContainerStopped, ContainerDied,
 ContainerRemoved, ContainerChanged, PodSandboxChanged, PodRemoved, PodSync, PlegHealthy, PlegNotHealthy,
-PlegDegraded, TroubleStarted, TroubleEnded.
+PlegDegraded, TroubleStarted, TroubleEnded; and ProcessExited, which is shown only with --type: the kernel's
+word that a container's process has exited, a moment before the runtime's ContainerDied.
 
 TroubleStarted and TroubleEnded say what cannot be seen, and why: a quarantine, a hung shim, a hung list, a lost
 event stream. With -n or --pod, only those of these pods.")]
@@ -40,6 +41,9 @@ pub(crate) struct Watch {
     /// events if no kubelet on the node would lose any (auto)
     #[arg(long, value_name = "MODE", default_value = "auto")]
     pub(crate) mode: ModeArg,
+    /// Whether the kernel is used as a witness without a daemon, where it can be: auto or off
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub(crate) witness: WitnessArg,
     /// Exit after this many events
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,

@@ -23,10 +23,19 @@ use crate::signals;
 /// What a shell calls a command that Ctrl-C ended before it had an answer.
 const INTERRUPTED: u8 = 130;
 
+/// A witness has an open file for each container, and uses half of what is allowed: as much as may be allowed is.
+fn raise_open_files() {
+    let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current = limit.maximum;
+    // Without it fewer containers are watched, which is reported.
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, limit);
+}
+
 /// Runs the command.
 pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let shutdown = signals::shutdown()?;
     let global = cli.global;
+    raise_open_files();
     // These stay until told to stop, so being told is how they end well.
     match cli.command {
         Command::Run(args) => run::run(&global, args, shutdown).await,

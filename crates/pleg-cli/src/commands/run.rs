@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use pleg::{CriRuntime, EventedConfig, Generator, Metrics, Mode, RecorderConfig};
+use pleg::{CriRuntime, EventedConfig, Generator, Metrics, Mode, RecorderConfig, WitnessMode};
 use pleg_cri::Deadlines;
 use pleg_cri::duration::seconds;
 use tokio_util::sync::CancellationToken;
@@ -89,6 +89,7 @@ fn settings(global: &Global, args: &Run, socket: &Path) -> Settings {
         ("listen", socket.display().to_string()),
         ("listen-tcp", args.listen.tcp_text()),
         ("mode", Mode::from(generator.mode).to_string()),
+        ("witness", WitnessMode::from(generator.witness).to_string()),
         ("period", seconds(generator.period)),
         ("max-period", seconds(most_period(generator))),
         ("threshold", seconds(generator.threshold)),
@@ -112,6 +113,7 @@ fn config(args: &GeneratorArgs) -> pleg::Config {
             most_period: most_period(args),
             ..EventedConfig::default()
         },
+        witness: args.witness.into(),
         probe: pleg::ProbeConfig {
             round: args.probe_round,
             ..pleg::ProbeConfig::default()

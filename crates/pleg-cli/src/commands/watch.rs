@@ -67,7 +67,12 @@ async fn follow(global: &Global, args: &Watch, printer: &mut Printer) -> anyhow:
             within()
         )
     };
-    let find = Observed::find_by(global, &args.observe, Stay::Long, args.mode.into());
+    let find = Observed::find_by(
+        global,
+        &args.observe,
+        Stay::Long,
+        (args.mode.into(), args.witness.into()),
+    );
     let observed = until.before(find).await.ok_or_else(silent)??;
     let mut events = until
         .before(Events::start(&observed, args))

@@ -145,6 +145,8 @@ impl EventTable {
             Some(Subject::Sandbox { state, .. }) => state.map(|state| state.to_string()),
             _ => None,
         };
+        // Nor has the exit of a process: it has its number.
+        let state = state.or_else(|| event.pid.map(|pid| format!("pid {pid}")));
         let reason = self.ids(clean(event.reason.as_deref().or(state.as_deref()).unwrap_or_default()));
         if let Some(trouble) = &event.trouble {
             return self.trouble(event, trouble, &container, &reason);
@@ -325,6 +327,7 @@ mod tests {
                 name: container.into(),
                 attempt: 2,
             })),
+            pid: None,
             exit_code: Some(137),
             reason: Some("OOMKilled".to_owned()),
             initial: false,

@@ -44,9 +44,10 @@ fn summary(text: &mut String, report: &Report) {
         let _ = write!(text, "Mode: {}", clean(&mode.to_string()));
         let _ = match mode.missed_changes {
             0 => writeln!(text),
-            1 => writeln!(text, "; no event reported 1 change"),
-            n => writeln!(text, "; no event reported {n} changes"),
+            1 => writeln!(text, "; 1 change was not announced"),
+            n => writeln!(text, "; {n} changes were not announced"),
         };
+        let _ = writeln!(text, "Kernel witness: {}", clean(&mode.witness.to_string()));
     }
 }
 

@@ -64,6 +64,7 @@ fn event_of(event: &Event) -> Option<pleg::Event> {
         kind: EventType::parse(&event.kind)?,
         pod: event.pod.clone(),
         subject: event.subject.clone(),
+        pid: event.pid,
         exit_code: event.exit_code,
         reason: event.reason.as_deref().map(Into::into),
         initial: event.initial,

@@ -37,6 +37,8 @@ pub(crate) use link::{Link, StreamState};
 pub(crate) use stream::Stream;
 pub use unconfirmed::Reached;
 
+use crate::witness::WitnessReport;
+
 /// How changes are found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -119,8 +121,11 @@ pub struct ModeReport {
     /// The pause between full relists, now.
     #[serde(rename = "full_look_period_seconds")]
     pub full_relist_period_seconds: f64,
-    /// Changes found by a full relist that the stream should have reported.
+    /// Changes found by a full relist that the stream should have reported, or the kernel.
     pub missed_changes: u64,
+    /// Whether the kernel announces changes too.
+    #[serde(default)]
+    pub witness: WitnessReport,
 }
 
 impl Default for ModeReport {
@@ -131,6 +136,7 @@ impl Default for ModeReport {
             reason: "not started yet".into(),
             full_relist_period_seconds: 1.0,
             missed_changes: 0,
+            witness: WitnessReport::default(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The period of full relists: grows while the stream proves itself, as fast as it is trusted, and falls back when it does not.
+//! The period of full relists: grows while every change is announced, as fast as that is trusted, and falls back when it does not.
 
 use std::time::Duration;
 

@@ -305,6 +305,7 @@ impl<R: Runtime> Generator<R> {
             };
             self.publisher.cache.commit(status, committed);
         }
+        self.witness_commit(&events);
         self.publisher.publish(events);
         self.gauges();
         self.inspection_settled(key);
@@ -343,6 +344,7 @@ impl<R: Runtime> Generator<R> {
         });
         self.records.commit(key, &PodView::default());
         self.publisher.cache.remove(&pod.uid);
+        self.witness_commit(&events);
         self.publisher.publish(events);
         self.gauges();
         self.inspection_settled(key);

@@ -11,6 +11,7 @@ use crate::evented::{EventedConfig, Mode};
 use crate::health::THRESHOLD;
 use crate::inspect::limiter::LimiterConfig;
 use crate::recorder::RecorderConfig;
+use crate::witness::WitnessMode;
 
 /// The longest pause between full relists that makes sense: a change that no event reports is found that late.
 const LONGEST_PERIOD: Duration = Duration::from_mins(5);
@@ -34,6 +35,8 @@ pub struct Config {
     pub heartbeat: Option<Duration>,
     /// How the runtime's events are used.
     pub evented: EventedConfig,
+    /// Whether the kernel is asked too; it announces changes on every runtime whose processes can be seen.
+    pub witness: WitnessMode,
     /// How pods are probed for hung shims and for containers that do not answer.
     pub probe: ProbeConfig,
     /// The first pause before a failed inspection is tried again; it doubles with each failure.
@@ -58,6 +61,7 @@ impl Default for Config {
             deadlines: Deadlines::default(),
             heartbeat: None,
             evented: EventedConfig::default(),
+            witness: WitnessMode::Auto,
             probe: ProbeConfig::default(),
             retry_first: Duration::from_secs(1),
             retry_most: Duration::from_mins(1),
@@ -195,7 +199,7 @@ impl Config {
         ]
     }
 
-    /// How far full relists may be apart counts only where events are used.
+    /// How far full relists may be apart counts only where events are used; with a witness alone, half of the threshold is enough.
     fn events(&self) -> Vec<Rule> {
         if self.evented.mode == Mode::Generic {
             return Vec::new();

@@ -118,7 +118,7 @@ impl HealthWatch {
             Stage::List => cause.attempts > 0 || hang_logged,
             // A status call that is late answers, or its object is in quarantine soon.
             Stage::Inspect => cause.attempts > 0,
-            Stage::Generator | Stage::Probe | Stage::Stream => true,
+            Stage::Generator | Stage::Probe | Stage::Stream | Stage::Witness => true,
         };
         let causes: Vec<&Cause> = report.causes.iter().filter(worth_announcing).collect();
         let mut events = self.announced.compare(&causes, now);
@@ -263,7 +263,7 @@ fn key(cause: &Cause) -> Key {
 }
 
 fn is_of_object((stage, id): &Key) -> bool {
-    matches!(stage, Stage::Inspect | Stage::Probe) && id.is_some()
+    matches!(stage, Stage::Inspect | Stage::Probe | Stage::Witness) && id.is_some()
 }
 
 fn whole(duration: Duration) -> Duration {

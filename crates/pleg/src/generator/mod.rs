@@ -8,7 +8,7 @@
 //!
 //! Each stage is a struct that owns its state, answers when it next has something to do (`next_wake`) and knows nothing of the others;
 //! the steps between them are methods of [`Generator`], in the files of the stages. Beside the flow: `event_stream` (what events hint at,
-//! and how far they are trusted), `quarantine` (objects that do not answer), `stuck_list` (while a list hangs), `shim_prober` (hangs that
+//! and how far they are trusted), `kernel_witness` (the same for what the kernel announces), `quarantine` (objects that do not answer), `stuck_list` (while a list hangs), `shim_prober` (hangs that
 //! no list shows), `health_watch` (what is announced about all of them).
 //!
 //! One list is in flight at a time, never a second behind a hung one. Inspections run beside it, pod by pod, and are committed as
@@ -23,6 +23,7 @@ mod event_stream;
 mod health_watch;
 mod identity;
 mod inspections;
+mod kernel_witness;
 mod late_reasons;
 mod listing;
 mod publisher;
@@ -49,12 +50,14 @@ use crate::publish::handle::Pleg;
 use crate::recorder::Recorder;
 use crate::records::Records;
 use crate::runtime::Runtime;
+use crate::witness::Witness;
 use census::Census;
 pub use config::{Config, ConfigError};
 use event_stream::EventStream;
 use health_watch::HealthWatch;
 use identity::RuntimeIdentity;
 use inspections::Inspections;
+use kernel_witness::KernelWitness;
 use late_reasons::LateReasons;
 use listing::Lists;
 use publisher::Publisher;
@@ -94,6 +97,7 @@ pub struct Generator<R> {
     records: Records,
     census: Census,
     stream: EventStream,
+    witness: KernelWitness,
     inspections: Inspections,
     late_reasons: LateReasons,
     /// What does not answer.
@@ -126,6 +130,7 @@ impl<R: Runtime> Generator<R> {
             records: Records::default(),
             census: Census::new(now),
             stream: EventStream::new(&config),
+            witness: KernelWitness::new(config.witness),
             inspections: Inspections::default(),
             late_reasons: LateReasons::default(),
             quarantine: Quarantine::default(),
@@ -155,6 +160,13 @@ impl<R: Runtime> Generator<R> {
         }
     }
 
+    /// Takes the word of another witness than the kernel of this machine.
+    #[must_use]
+    pub fn with_witness(mut self, witness: impl Witness) -> Self {
+        self.witness.replace(Box::new(witness));
+        self
+    }
+
     /// The runtime that it observes.
     pub fn runtime(&self) -> &R {
         &self.runtime
@@ -175,6 +187,7 @@ impl<R: Runtime> Generator<R> {
         let _stream = self.start_stream();
         loop {
             self.follow_stream();
+            self.follow_witness();
             self.census.count_if_due(&self.records, &self.metrics);
             self.end_relist_if_late();
             self.check_health();
@@ -193,6 +206,7 @@ impl<R: Runtime> Generator<R> {
                 ended = self.quarantine.next() => self.retried(ended),
                 progress = self.stuck_list.next() => self.stuck_list_progress(progress),
                 probed = self.prober.next() => self.probed(probed),
+                witnessed = self.witness.next() => self.witnessed(witnessed),
                 reply = self.recordings.next() => {
                     // The caller may have left.
                     let _ = reply.send(self.recorder.recording(&self.records, self.publisher.newest()));
@@ -209,6 +223,7 @@ impl<R: Runtime> Generator<R> {
         let wakes = [
             self.relist_wake(),
             self.stream.next_wake(self.health.relists_fail()),
+            self.witness.next_wake(),
             self.late_reasons.next_wake(),
             self.census.next_wake(),
             self.quarantine.next_wake(),

@@ -136,6 +136,7 @@ impl EventContext<'_> {
             kind,
             pod: Some(self.pod.clone()),
             subject,
+            pid: None,
             exit_code: status.filter(|_| death).and_then(|status| status.exit_code),
             reason: status
                 .filter(|_| death)

@@ -13,7 +13,6 @@ use super::listing::{Arrived, Failed, Listing, Part, Relist, Scope, SingleList};
 use super::requests::PendingRequests;
 use super::take_in::Size;
 use crate::model::PodUid;
-use crate::model::event::Source;
 use crate::recorder::line::{self, Turn};
 use crate::records::snapshot::{ContainerList, SandboxList, Snapshot};
 use crate::records::{Coverage, PodKey};
@@ -210,7 +209,7 @@ impl<R: Runtime> Generator<R> {
         for (uid, mut snapshot) in uids.iter().zip(snapshots) {
             let requested = relist.requested.pods.get(uid);
             let requested = requested.map(|&source| (source, InspectTrigger::Asked));
-            let why = requested.unwrap_or((Source::Evented, InspectTrigger::News));
+            let why = requested.unwrap_or((self.stream.hint_source(), InspectTrigger::News));
             self.take_in_pod(uid, &mut snapshot, relist.token, why, relist.started);
             // Without its label, or under another pod's: somewhere it is, or it is gone again.
             let missing = |id: &Arc<str>| self.records.pod_of(id).is_none();

@@ -166,7 +166,7 @@ impl<R: Runtime> Generator<R> {
         for &key in touched {
             let Some(pod) = self.records.pod(key) else { continue };
             let requested_by = requested.pods.get(&pod.uid).copied();
-            let event = || hinted.has(&pod.uid).then_some(Source::Evented);
+            let event = || hinted.has(&pod.uid).then_some(self.stream.hint_source());
             let source = requested_by.or(requested.all).or_else(event).unwrap_or(Source::Relist);
             self.schedule_inspection(key, *token, source, InspectTrigger::News);
         }
@@ -189,6 +189,7 @@ impl<R: Runtime> Generator<R> {
             seconds(lasted)
         );
         self.stream.runtime_back();
+        self.find_unwatched_again();
         self.quarantine.retry_all();
     }
 }

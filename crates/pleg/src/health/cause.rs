@@ -27,6 +27,8 @@ pub enum Stage {
     Probe,
     /// Reading the runtime's events.
     Stream,
+    /// Comparing what the runtime says with what the kernel shows.
+    Witness,
 }
 
 /// Which pod, which container.

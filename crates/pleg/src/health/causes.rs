@@ -76,6 +76,7 @@ pub(super) fn collect(state: &HealthState, calls: Vec<Call>, now: Instant, endpo
     causes.quarantined();
     causes.hung_shims();
     causes.stuck_containers();
+    causes.disagreements();
     causes.stream();
     causes.found
 }
@@ -222,6 +223,15 @@ impl Causes<'_> {
         let is_named = |id: &str| named.iter().any(|named| &**named == id);
         let stuck = self.state.stuck.causes(self.now, self.endpoint, is_named);
         self.found.extend(stuck);
+    }
+
+    /// The kernel and the runtime disagree.
+    fn disagreements(&mut self) {
+        let disagreements = self.state.disagreements.values();
+        let causes: Vec<_> = disagreements
+            .map(|disagreement| disagreement.cause(self.now, self.endpoint))
+            .collect();
+        self.found.extend(causes);
     }
 
     /// The event stream is down, or lossy.

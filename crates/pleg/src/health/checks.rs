@@ -25,12 +25,13 @@ pub struct Check {
 const PLEG: &str = "pleg";
 
 /// The checks by name, apart from [`PLEG`].
-const OF_CAUSES: [&str; 6] = [
+const OF_CAUSES: [&str; 7] = [
     "runtime-lists",
     "quarantined-pods",
     "shims",
     "containers",
     "event-stream",
+    "kernel-witness",
     "runtime-calls-in-flight",
 ];
 
@@ -45,6 +46,7 @@ impl Cause {
             Stage::Probe if self.trouble == Trouble::HungShim => "shims",
             Stage::Probe => "containers",
             Stage::Stream => "event-stream",
+            Stage::Witness => "kernel-witness",
         }
     }
 }

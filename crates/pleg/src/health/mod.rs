@@ -7,6 +7,7 @@ mod cause;
 mod causes;
 mod checks;
 pub mod diagnosis;
+pub(crate) mod disagreement;
 mod ended;
 pub(crate) mod monitor;
 pub(crate) mod node_health;

@@ -8,13 +8,14 @@ use pleg_cri::Error;
 use tokio::time::Instant;
 
 use super::cause::Who;
+use super::disagreement::Disagreement;
 use super::ended::Ended;
 use super::shim::HungShim;
 use super::stuck::StuckContainers;
 use super::warning::Load;
 use crate::evented::ModeReport;
 use crate::evented::trust::Remembered;
-use crate::model::{ObjectRef, PodRef, PodUid};
+use crate::model::{ContainerId, ObjectRef, PodRef, PodUid};
 use crate::publish::cache::PodError;
 use crate::records::snapshot::Oddities;
 
@@ -38,6 +39,8 @@ pub(super) struct HealthState {
     pub(super) hung_shims: BTreeMap<PodUid, HungShim>,
     /// Containers that do not change, and whose status hangs.
     pub(super) stuck: StuckContainers,
+    /// Containers about which the kernel and the runtime disagree.
+    pub(super) disagreements: BTreeMap<ContainerId, Disagreement>,
     /// What made no sense in the last complete relist.
     pub(super) odd: Oddities,
     /// How much there was in it.

@@ -20,6 +20,8 @@ pub enum EventType {
     ContainerStarted,
     /// A death that was announced with [`crate::Pleg::will_stop`]; comes right before its `ContainerDied`.
     ContainerStopped,
+    /// The kernel shows that a container's first process has exited; the runtime does not say so yet. Its `ContainerDied` follows.
+    ProcessExited,
     /// A container's process ended.
     ContainerDied,
     /// The runtime no longer knows a container.
@@ -46,10 +48,11 @@ pub enum EventType {
 
 impl EventType {
     /// Every type.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::ContainerCreated,
         Self::ContainerStarted,
         Self::ContainerStopped,
+        Self::ProcessExited,
         Self::ContainerDied,
         Self::ContainerRemoved,
         Self::ContainerChanged,
@@ -69,6 +72,7 @@ impl EventType {
             Self::ContainerCreated => "ContainerCreated",
             Self::ContainerStarted => "ContainerStarted",
             Self::ContainerStopped => "ContainerStopped",
+            Self::ProcessExited => "ProcessExited",
             Self::ContainerDied => "ContainerDied",
             Self::ContainerRemoved => "ContainerRemoved",
             Self::ContainerChanged => "ContainerChanged",
@@ -119,16 +123,24 @@ pub enum Source {
     Relist,
     /// An event of the runtime.
     Evented,
+    /// An announcement of the kernel.
+    Kernel,
     /// The request of a caller.
     OnDemand,
 }
 
 impl Source {
+    /// Somebody said where to look.
+    pub(crate) fn is_hint(self) -> bool {
+        matches!(self, Self::Evented | Self::Kernel)
+    }
+
     /// The name on the wire.
     pub fn name(self) -> &'static str {
         match self {
             Self::Relist => "relist",
             Self::Evented => "evented",
+            Self::Kernel => "kernel",
             Self::OnDemand => "on-demand",
         }
     }
@@ -168,7 +180,7 @@ pub struct Event {
     pub seq: u64,
     /// The generator that numbered it.
     pub instance: InstanceId,
-    /// When it was committed, by the wall clock. Never decides order.
+    /// When it was committed, by the wall clock; of `ProcessExited`, when the kernel showed it. Never decides order.
     pub time: Timestamp,
     /// What happened.
     #[serde(rename = "type")]
@@ -179,7 +191,10 @@ pub struct Event {
     /// To which container or sandbox of the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subject: Option<Subject>,
-    /// The exit code of a death, where the runtime told.
+    /// The process that has exited; only of `ProcessExited`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// The exit code of a death, where the runtime told; of `ProcessExited`, where the kernel showed it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
     /// The runtime's word for a death (`Completed`, `Error`, `OOMKilled`, …), why the generator is not healthy, or what is seen of a
@@ -212,6 +227,7 @@ impl Event {
             kind,
             pod: None,
             subject: None,
+            pid: None,
             exit_code: None,
             reason: None,
             initial: false,

@@ -350,6 +350,10 @@ pub enum Turn {
     Generic,
     /// A full relist found a change that events should have reported.
     Missed,
+    /// The kernel and the runtime disagree about a container.
+    RuntimeWrong,
+    /// They agree again.
+    RuntimeRight,
     /// The pause between full relists changed; the message says to what.
     Period,
     /// What only a newer version knows.

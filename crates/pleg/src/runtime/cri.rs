@@ -71,6 +71,15 @@ impl Runtime for CriRuntime {
         self.client.is_answered(subject, request).await
     }
 
+    async fn container_pid(&self, subject: &Subject, id: &ContainerId) -> Result<Option<u32>, Error> {
+        let request = v1::ContainerStatusRequest {
+            container_id: id.as_str().to_owned(),
+            verbose: true,
+        };
+        let answer = self.client.call_for(subject, request).await?;
+        Ok(answer.info.get("info").and_then(|info| pid_in(info)))
+    }
+
     async fn container_status(
         &self,
         subject: &Subject,
@@ -160,6 +169,17 @@ fn event(hint: &Hint) -> RuntimeEvent {
         },
         created_at: hint.created_at,
     }
+}
+
+/// The process in the verbose part of a container's status, which containerd and CRI-O write as JSON.
+fn pid_in(info: &str) -> Option<u32> {
+    #[derive(serde::Deserialize)]
+    struct Info {
+        #[serde(default)]
+        pid: i64,
+    }
+    let info: Info = serde_json::from_str(info).ok()?;
+    u32::try_from(info.pid).ok().filter(|pid| *pid > 0)
 }
 
 #[cfg(test)]

@@ -110,6 +110,16 @@ pub trait Runtime: Send + Sync + 'static {
         name: &Arc<str>,
     ) -> impl Future<Output = Result<ContainerStatus, Error>> + Send;
 
+    /// Asks which process a container has, by the numbers of the machine that it runs on. None: the runtime does not say, or the
+    /// container does not run.
+    fn container_pid(
+        &self,
+        _subject: &Subject,
+        _id: &ContainerId,
+    ) -> impl Future<Output = Result<Option<u32>, Error>> + Send {
+        std::future::ready(Ok(None))
+    }
+
     /// Asks for something about a sandbox that its shim has to answer, without changing anything. The answer does not matter, only
     /// that there is one. A runtime without shims has nothing to ask.
     fn probe_sandbox(&self, _subject: &Subject, _id: &SandboxId) -> impl Future<Output = Result<(), Error>> + Send {

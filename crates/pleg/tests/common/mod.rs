@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::struct_excessive_bools, reason = "a test's helper")]
 
 pub mod history;
+pub mod kernel;
 pub mod oracle;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -120,6 +121,9 @@ pub struct World {
     /// Lists that are being answered.
     pub lists_in_flight: usize,
     pub status_calls: Vec<String>,
+    /// It says which processes containers have, and how often it was asked.
+    pub tells_pids: bool,
+    pub pid_calls: usize,
     pub in_flight: usize,
     pub most_in_flight: usize,
     /// What `Version` answers.
@@ -581,6 +585,18 @@ impl Runtime for Fake {
         })
     }
 
+    async fn container_pid(&self, subject: &Subject, id: &ContainerId) -> Result<Option<u32>, Error> {
+        self.world().pid_calls += 1;
+        let hangs = self.world().hung.contains(id.as_str());
+        if hangs {
+            self.status_call(Rpc::ContainerStatus, subject, id.as_str()).await?;
+        }
+        let world = self.world();
+        let running = |container: &Container| container.state == ContainerState::Running;
+        let runs = world.containers.get(id.as_str()).is_some_and(running);
+        Ok((world.tells_pids && runs).then(|| kernel::pid_of(id.as_str())))
+    }
+
     async fn probe_sandbox(&self, _: &Subject, id: &SandboxId) -> Result<(), Error> {
         let hung = {
             let mut world = self.world();
@@ -653,7 +669,17 @@ pub struct Rig {
 
 impl Rig {
     pub fn start(fake: &Fake, config: Config) -> Self {
+        Self::run(fake, Generator::new(fake.clone(), config, Metrics::new().unwrap()))
+    }
+
+    /// With a kernel whose word is used.
+    pub fn start_witnessed(fake: &Fake, config: Config, kernel: &kernel::FakeKernel) -> Self {
+        fake.world().tells_pids = true;
         let generator = Generator::new(fake.clone(), config, Metrics::new().unwrap());
+        Self::run(fake, generator.with_witness(kernel.clone()))
+    }
+
+    fn run(fake: &Fake, generator: Generator<Fake>) -> Self {
         let pleg = generator.handle();
         let events = pleg.subscribe(Start::Oldest, Overflow::Gap);
         let shutdown = CancellationToken::new();

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::super::Generator;
 use crate::evented::Reached;
 use crate::evented::unconfirmed::Claim;
+use crate::model::event::Source;
 use crate::model::{PodUid, SandboxState};
 use crate::records::{PodKey, Records};
 use crate::runtime::Runtime;
@@ -26,6 +27,15 @@ pub(in crate::generator) struct HintedPods {
 impl HintedPods {
     pub(in crate::generator) fn is_empty(&self) -> bool {
         !self.all && self.pods.is_empty()
+    }
+
+    /// The pod is to be listed, or everything if it is not known; the id should be found in it.
+    pub(in crate::generator) fn want(&mut self, pod: Option<PodUid>, id: Option<Arc<str>>) {
+        match pod {
+            Some(uid) => self.pods.entry(uid).or_default().extend(id),
+            None => self.all = true,
+        }
+        self.bound();
     }
 
     /// Events hint at this pod, or at any.
@@ -112,7 +122,7 @@ impl<R: Runtime> Generator<R> {
             stream.hinted.pods.entry(uid).or_default();
         }
         stream.hinted.bound();
-        self.inspect_or_list(by_id);
+        self.inspect_or_list(by_id, Source::Evented);
     }
 
     /// Checks again what events have claimed and what is still not so.
@@ -137,7 +147,7 @@ impl<R: Runtime> Generator<R> {
             }
         }
         self.stream.hinted.bound();
-        self.inspect_or_list(by_id);
+        self.inspect_or_list(by_id, Source::Evented);
     }
 
     /// Lists pods again that have stopped. While full relists are frequent those do it.
@@ -148,7 +158,7 @@ impl<R: Runtime> Generator<R> {
         }
         let records = &self.records;
         let stopped = self.stream.stopped.due(now, |uid| has_stopped(records, uid));
-        if self.stream.standing.is_connected() && self.stream.period.is_grown() {
+        if self.stream.standing.is_announced() && self.stream.period.is_grown() {
             for uid in stopped {
                 self.stream.hinted.pods.entry(uid).or_default();
             }
@@ -157,7 +167,7 @@ impl<R: Runtime> Generator<R> {
     }
 
     /// Asks for these objects by their ids; or lists everything, if they are many.
-    fn inspect_or_list(&mut self, by_id: HashMap<PodKey, Vec<Arc<str>>>) {
+    pub(in crate::generator) fn inspect_or_list(&mut self, by_id: HashMap<PodKey, Vec<Arc<str>>>, source: Source) {
         if by_id.is_empty() {
             return;
         }
@@ -175,7 +185,7 @@ impl<R: Runtime> Generator<R> {
         let complete = self.publisher.complete();
         for (key, ids) in by_id {
             // A container may exist that no list has shown yet, so this vouches for nothing beyond the last complete relist.
-            self.inspect_objects(key, ids, complete);
+            self.inspect_objects(key, ids, complete, source);
         }
     }
 }

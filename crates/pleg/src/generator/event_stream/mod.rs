@@ -23,9 +23,11 @@ use crate::evented::unconfirmed::UnconfirmedEvents;
 use crate::evented::{EventedConfig, Link, Mode, ModeReport, Stream, StreamState};
 use crate::health::Who;
 use crate::health::diagnosis::Trouble;
+use crate::model::PodUid;
 use crate::model::event::Source;
 use crate::recorder::line::Turn;
 use crate::runtime::Runtime;
+use crate::witness::WitnessReport;
 pub(super) use events::HintedPods;
 use verify::Standing;
 
@@ -46,6 +48,11 @@ pub(super) struct EventStream {
     missed: u64,
     trust: Trust,
     standing: Standing,
+    /// The stream is up.
+    connected: bool,
+    /// The kernel announces every change.
+    witnessed: bool,
+    witness: WitnessReport,
     /// The runtime whose stream was last connected.
     runtime: Option<Arc<str>>,
     reason: Arc<str>,
@@ -81,7 +88,10 @@ impl EventStream {
             stopped: Stopped::default(),
             missed: 0,
             trust: Trust::default(),
-            standing: Standing::Disconnected,
+            standing: Standing::Unannounced,
+            connected: false,
+            witnessed: false,
+            witness: WitnessReport::default(),
             runtime: None,
             reason: Arc::default(),
             error: None,
@@ -111,16 +121,41 @@ impl EventStream {
 
     fn report(&self) -> ModeReport {
         ModeReport {
-            mode: if self.standing.is_connected() {
-                Mode::Evented
-            } else {
-                Mode::Generic
-            },
+            mode: if self.connected { Mode::Evented } else { Mode::Generic },
             configured: self.config.mode,
             reason: Arc::clone(&self.reason),
             full_relist_period_seconds: self.period.now().as_secs_f64(),
             missed_changes: self.missed,
+            witness: self.witness.clone(),
         }
+    }
+
+    /// Whose hints lists are sent for. With both, nobody knows.
+    pub(super) fn hint_source(&self) -> Source {
+        if self.connected {
+            Source::Evented
+        } else {
+            Source::Kernel
+        }
+    }
+
+    /// Who announces changes, for the log.
+    fn announcer(&self) -> &'static str {
+        if self.connected {
+            "the event stream"
+        } else {
+            "the kernel witness"
+        }
+    }
+
+    /// A change was announced.
+    pub(super) fn trust_reported(&mut self) {
+        self.trust.reported();
+    }
+
+    /// Something of this pod ended.
+    pub(super) fn ended(&mut self, uid: &PodUid, now: Instant) {
+        self.stopped.ended(uid, now);
     }
 }
 
@@ -156,7 +191,7 @@ impl<R: Runtime> Generator<R> {
     }
 
     fn on_stream_state_change(&mut self) {
-        let was_up = self.stream.standing.is_connected();
+        let was_up = self.stream.connected;
         let state = self.stream.link.state();
         let trouble = match &state {
             StreamState::Down { error, since } => Some((Arc::clone(error), *since)),
@@ -168,7 +203,8 @@ impl<R: Runtime> Generator<R> {
             StreamState::Up { runtime, .. } => format!("the event stream of {runtime} is up").into(),
             StreamState::Down { error, .. } => format!("the event stream is down: {error}").into(),
         };
-        self.stream.standing = Standing::of(&state);
+        self.stream.connected = matches!(state, StreamState::Up { .. });
+        self.stream.standing = Standing::of(self.stream.connected || self.stream.witnessed);
         self.stream.misses.forgive();
         let reason = Arc::clone(&self.stream.reason);
         match &state {
@@ -228,15 +264,17 @@ impl<R: Runtime> Generator<R> {
         tracing::debug!("{advice}");
     }
 
+    /// Reports whether the kernel's word is used.
+    pub(super) fn report_witness(&mut self, report: WitnessReport) {
+        self.stream.witness = report;
+        self.report_mode();
+    }
+
     fn report_mode(&self) {
         let report = self.stream.report();
         self.metrics.mode(&report);
         // Without a stream, its misses do not matter.
-        let lossy = self
-            .stream
-            .trust
-            .lossy()
-            .filter(|_| self.stream.standing.is_connected());
+        let lossy = self.stream.trust.lossy().filter(|_| self.stream.connected);
         self.health.stream(report, self.stream.error.clone(), lossy.copied());
     }
 }

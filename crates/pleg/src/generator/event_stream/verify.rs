@@ -8,39 +8,37 @@ use tokio::time::Instant;
 
 use super::super::Generator;
 use super::HintedPods;
-use crate::evented::StreamState;
 use crate::evented::misses::UnreportedChange;
 use crate::evented::trust::{LOSSY_PERIOD, MEMORY, Trust};
 use crate::health::Who;
 use crate::health::diagnosis::Trouble;
 use crate::model::PodUid;
+use crate::model::event::Source;
 use crate::recorder::line::{State, Turn};
 use crate::records::PodKey;
 use crate::runtime::Runtime;
 
-/// Whether a full relist can prove that the stream missed something.
+/// Whether a full relist can prove that something was not announced: by the stream or, where there is none, by the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// There is no stream.
-    Disconnected,
-    /// Connected. No full relist has begun since: what the next one finds may have happened before.
+    /// Nothing announces changes.
+    Unannounced,
+    /// Changes are announced. No full relist has begun since: what the next one finds may have happened before.
     Unverified,
-    /// Connected, and a full relist has begun since.
+    /// Changes are announced, and a full relist has begun since.
     Verifying,
     /// That relist is complete: whatever the next ones find should have been reported.
     Verified,
 }
 
 impl Standing {
-    pub(super) fn of(state: &StreamState) -> Self {
-        match state {
-            StreamState::Up { .. } => Self::Unverified,
-            StreamState::Asking | StreamState::Off { .. } | StreamState::Down { .. } => Self::Disconnected,
-        }
+    /// To begin with.
+    pub(super) fn of(announced: bool) -> Self {
+        if announced { Self::Unverified } else { Self::Unannounced }
     }
 
-    pub(super) fn is_connected(self) -> bool {
-        self != Self::Disconnected
+    pub(super) fn is_announced(self) -> bool {
+        self != Self::Unannounced
     }
 
     fn relist_begins(&mut self) {
@@ -82,6 +80,8 @@ impl<R: Runtime> Generator<R> {
                     // A sandbox is listed before it is ready where its network takes its time; and no runtime promises an event for
                     // the removal of what has ended.
                     (None, Some(State::NotReady)) | (Some(State::Exited | State::NotReady), None) => {}
+                    // The kernel knows nothing of a container before it starts.
+                    (None, Some(State::Created)) if !self.stream.connected => {}
                     (None | Some(State::Created), Some(State::Exited)) => change.unstarted.push(id.into()),
                     _ => change.other = true,
                 }
@@ -120,8 +120,8 @@ impl<R: Runtime> Generator<R> {
         let pod = self.records.key(first).and_then(|key| self.records.pod(key));
         let name = pod.map_or_else(|| first.to_string(), ToString::to_string);
         let text = match missed.len() {
-            1 => format!("a full relist found a change of pod {name} that no event reported"),
-            n => format!("a full relist found changes of {n} pods, {name} among them, that no event reported"),
+            1 => format!("a full relist found a change of pod {name} that was not announced"),
+            n => format!("a full relist found changes of {n} pods, {name} among them, that were not announced"),
         };
         self.recorder.transition(Turn::Missed, pod, Some(&text), None);
         let changes = missed.len() as u64;
@@ -132,7 +132,8 @@ impl<R: Runtime> Generator<R> {
                 tracing::warn!(
                     missed = remembered.changes,
                     relist_every = %seconds(LOSSY_PERIOD.max(self.config.period)),
-                    "event stream is lossy: {text}"
+                    "{} is lossy: {text}",
+                    self.stream.announcer()
                 );
                 tracing::debug!("{advice}");
             }
@@ -148,13 +149,14 @@ impl<R: Runtime> Generator<R> {
 
     /// Forgets misses that were long ago on a stream that has reported all since.
     pub(super) fn forget_misses(&mut self) {
-        if !self.stream.standing.is_connected() {
+        if !self.stream.standing.is_announced() {
             return;
         }
         if let Some(remembered) = self.stream.trust.forget(Instant::now()) {
             let lasted = seconds(Duration::from_secs(remembered.since.elapsed().as_secs()));
             tracing::info!(
-                "the event stream has reported every change for {}: no longer lossy, after {lasted} and {} missed changes",
+                "{} has reported every change for {}: no longer lossy, after {lasted} and {} missed changes",
+                self.stream.announcer(),
                 seconds(MEMORY),
                 remembered.changes
             );
@@ -178,6 +180,25 @@ impl<R: Runtime> Generator<R> {
         stream.trust.connected(Instant::now());
     }
 
+    /// The witness announces every change from now on, or does so no longer.
+    pub(in crate::generator) fn witness_changed(&mut self, complete: bool) {
+        self.stream.witnessed = complete;
+        // With a stream, the kernel's word is welcome and not needed.
+        if self.stream.connected {
+            return;
+        }
+        self.stream.standing = Standing::of(complete);
+        self.stream.misses.forgive();
+        if complete {
+            self.stream.trust.connected(Instant::now());
+            // What happened before has no announcement.
+            self.requests.all(Source::Relist);
+        } else {
+            self.reset_period("the kernel does not announce every change");
+        }
+        self.report_mode();
+    }
+
     /// A full relist begins.
     pub(in crate::generator) fn full_relist_begins(&mut self) {
         self.stream.standing.relist_begins();
@@ -189,7 +210,7 @@ impl<R: Runtime> Generator<R> {
         let proven = stream.standing == Standing::Verified && stream.misses.is_clear();
         stream.standing.relist_completes();
         if proven && due && stream.period.clean(&stream.trust) {
-            self.period_changed("the stream proves itself");
+            self.period_changed("every change was announced");
         }
         self.stream.period.now()
     }

@@ -115,11 +115,10 @@ impl Inspections {
         !self.running.is_empty()
     }
 
-    /// The pod is inspected on account of an event, or will be once the inspection that runs has ended.
+    /// The pod is inspected on account of a hint, or will be once the inspection that runs has ended.
     pub(super) fn is_hinted(&self, key: PodKey) -> bool {
-        let again = |pod: &PodInspection| pod.again.is_some_and(|(_, source)| source == Source::Evented);
-        self.get(key)
-            .is_some_and(|pod| pod.source == Source::Evented || again(pod))
+        let again = |pod: &PodInspection| pod.again.is_some_and(|(_, source)| source.is_hint());
+        self.get(key).is_some_and(|pod| pod.source.is_hint() || again(pod))
     }
 
     /// The next inspection that ends; never resolves while none runs.

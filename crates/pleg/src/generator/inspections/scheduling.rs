@@ -57,8 +57,14 @@ impl<R: Runtime> Generator<R> {
     }
 
     /// An event was about these objects of the pod, all of them in the records: asks for them by id, without a list.
-    pub(in crate::generator) fn inspect_objects(&mut self, key: PodKey, ids: Vec<Arc<str>>, token: Token) {
-        self.schedule_inspection(key, token, Source::Evented, InspectTrigger::ById);
+    pub(in crate::generator) fn inspect_objects(
+        &mut self,
+        key: PodKey,
+        ids: Vec<Arc<str>>,
+        token: Token,
+        source: Source,
+    ) {
+        self.schedule_inspection(key, token, source, InspectTrigger::ById);
         if let Some(entry) = self.inspections.get_mut(key) {
             // Whatever happens to a sandbox happens to all that is in it.
             entry.whole |= ids.iter().any(|id| self.records.is_sandbox(id));

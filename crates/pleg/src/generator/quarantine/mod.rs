@@ -166,12 +166,11 @@ impl Quarantine {
         self.of_pod(key).any(announced)
     }
 
-    /// Something of the pod is in here on account of an event.
+    /// Something of the pod is in here on account of a hint.
     pub(super) fn is_hinted(&self, key: PodKey) -> bool {
-        let evented = |source: Source| source == Source::Evented;
         self.of_pod(key).filter_map(|id| self.objects.get(id)).any(|held| {
             let asked = held.asked.map(|(_, source)| source);
-            evented(held.source) || asked.is_some_and(evented)
+            held.source.is_hint() || asked.is_some_and(Source::is_hint)
         })
     }
 

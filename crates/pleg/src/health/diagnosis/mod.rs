@@ -25,6 +25,10 @@ pub enum Trouble {
     StalledStorage,
     /// A verbose `PodSandboxStatus` takes seconds on one pod and milliseconds on the others.
     HungShim,
+    /// A container's process has exited, and the runtime reports the container as running.
+    MissedExit,
+    /// The runtime reports a container as exited, and its process is alive.
+    LeftoverProcess,
     /// The status of one container or sandbox hangs while lists and other statuses answer.
     StuckInspection,
     /// A listed container or sandbox whose status call fails.
@@ -61,13 +65,15 @@ pub enum Trouble {
 
 impl Trouble {
     /// All of them, the worst first.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 24] = [
         Self::GeneratorEnded,
         Self::RuntimeDown,
         Self::RuntimeStuck,
         Self::LockedContainer,
         Self::StalledStorage,
         Self::HungShim,
+        Self::MissedExit,
+        Self::LeftoverProcess,
         Self::StuckInspection,
         Self::NotInspectable,
         Self::ListFails,
@@ -95,6 +101,8 @@ impl Trouble {
             Self::LockedContainer => "locked-container",
             Self::StalledStorage => "stalled-storage",
             Self::HungShim => "hung-shim",
+            Self::MissedExit => "missed-exit",
+            Self::LeftoverProcess => "leftover-process",
             Self::StuckInspection => "stuck-inspection",
             Self::NotInspectable => "not-inspectable",
             Self::ListFails => "list-fails",
@@ -143,6 +151,14 @@ impl Trouble {
             Self::HungShim => {
                 "The pod's shim is stopped or stuck in the kernel: the pod stays listed as running whatever its \
                  processes do, and stop, remove and exec hang."
+            }
+            Self::MissedExit => {
+                "The shim or monitor of the container is stopped or stuck, so the runtime does not learn that the \
+                 container has died: a kubelet keeps it as running, does not restart it, and sends it traffic."
+            }
+            Self::LeftoverProcess => {
+                "The shim died or lost track of the container: its process goes on with its memory, files and ports, \
+                 beside whatever was started in its place."
             }
             Self::StuckInspection => {
                 "The runtime is blocked on something that only this container uses: a volume on a dead NFS server, \
@@ -221,6 +237,7 @@ impl Trouble {
                 "containerd#13814",
                 "cri-o#9406",
             ],
+            Self::MissedExit => &["containerd#8167", "cri-o#9406"],
             Self::StalledStorage => &["kubernetes#94829"],
             Self::StuckInspection => &[
                 "kubernetes#94829",
@@ -240,6 +257,7 @@ impl Trouble {
             | Self::RuntimeDown
             | Self::RuntimeStuck
             | Self::RuntimeSlow
+            | Self::LeftoverProcess
             | Self::ListFails
             | Self::RuntimeNotReady
             | Self::NetworkNotReady

@@ -34,6 +34,8 @@ impl Trouble {
             Self::LockedContainer => commands.locked_container(),
             Self::HungShim => commands.shim(),
             Self::StalledStorage => commands.stalled_storage(),
+            Self::MissedExit => commands.missed_exit(),
+            Self::LeftoverProcess => commands.leftover_process(),
             Self::StuckInspection => commands.stuck_inspection(),
             Self::NotInspectable => commands.not_inspectable(),
             Self::ListFails => commands.list_fails(),
@@ -80,6 +82,19 @@ impl Commands<'_> {
                  tail -n 50`.{}",
             self.state_dir,
             self.stacks()
+        )
+    }
+
+    fn missed_exit(&self) -> String {
+        format!("{} What the runtime says: {}.", self.shim(), self.status())
+    }
+
+    fn leftover_process(&self) -> String {
+        format!(
+            "Which processes are left: `grep -ls {} /proc/[0-9]*/cgroup`. What the runtime says: {}. Repair: end them \
+             with `kill`, by the process id that is named here, once nobody needs them.",
+            self.id.unwrap_or("CONTAINER_ID"),
+            self.status()
         )
     }
 

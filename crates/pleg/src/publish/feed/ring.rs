@@ -121,6 +121,7 @@ pub(super) fn sync(at: Cursor, pod: &PodRef) -> Item {
         kind: EventType::PodSync,
         pod: Some(pod.clone()),
         subject: None,
+        pid: None,
         exit_code: None,
         reason: None,
         initial: false,

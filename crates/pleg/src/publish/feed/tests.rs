@@ -48,6 +48,7 @@ fn event(kind: EventType, pod: Option<&str>) -> Event {
         kind,
         pod: pod.map(pod_ref),
         subject: None,
+        pid: None,
         exit_code: None,
         reason: None,
         initial: false,

@@ -453,8 +453,14 @@ fn the_table() {
 /// Whatever can be found is in the table.
 #[test]
 fn every_trouble_has_a_case() {
-    // Doctor has no generator that could end, nor one that follows the stream for long enough to see that it misses changes.
-    const NOT_SEEN: [Trouble; 2] = [Trouble::GeneratorEnded, Trouble::LossyStream];
+    // Doctor has no generator that could end, nor one that follows the stream for long enough to see that it misses changes, or that
+    // watches processes.
+    const NOT_SEEN: [Trouble; 4] = [
+        Trouble::GeneratorEnded,
+        Trouble::LossyStream,
+        Trouble::MissedExit,
+        Trouble::LeftoverProcess,
+    ];
     for trouble in Trouble::ALL.into_iter().filter(|trouble| !NOT_SEEN.contains(trouble)) {
         let has = |case: &&Case| case.2.iter().any(|(_, found, ..)| *found == trouble);
         assert!(CASES.iter().any(|case| has(&case)), "{trouble}");
