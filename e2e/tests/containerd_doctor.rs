@@ -1,4 +1,5 @@
-//! `pleg doctor` on real nodes: one that is well, one with a stopped shim, one whose list hangs by a lock.
+//! `pleg doctor` on real nodes: one that is well, one with a stopped shim, one that has missed an exit, one whose list hangs by a
+//! lock.
 //!
 //! Runs the binary that `cargo build` made: only cargo's unstable options would build it for us.
 
@@ -9,12 +10,14 @@ use pleg_cri::v1;
 use pleg_e2e::steps::app;
 use pleg_e2e::wait::{PATIENCE, until};
 use pleg_e2e::{Context, Pod, Version, process, scenarios, suite};
+use rustix::process::Signal;
 use serde_json::Value;
 
 fn main() -> ExitCode {
     suite::main(scenarios![
         a_node_that_is_well,
         a_stopped_shim_is_named,
+        a_missed_exit_is_named,
         a_lock_is_traced_to_its_pod
     ])
 }
@@ -123,6 +126,33 @@ async fn a_stopped_shim_is_named(context: &Context) -> Result<()> {
     // And when it runs again all is well with it.
     let (report, _) = doctor(context).await?;
     ensure!(self::finding(&report, "hung-shim").is_none(), "{report}");
+    Ok(())
+}
+
+/// The runtime does not learn that the process has exited, and no call reveals it.
+async fn a_missed_exit_is_named(context: &Context) -> Result<()> {
+    let sandbox = context.kubelet.run_pod(&Pod::new("bad")).await?;
+    let id = context.kubelet.run(&sandbox, &app()).await?;
+    let good = context.kubelet.run_pod(&Pod::new("good")).await?;
+    context.kubelet.run(&good, &app()).await?;
+    let (report, _) = doctor(context).await?;
+    ensure!(report["witness"]["watched"] == 2, "{}", report["witness"]);
+    ensure!(finding(&report, "missed-exit").is_none(), "{report}");
+
+    let shim = context.containerd.shim(&sandbox.id)?.pid;
+    let pid = context.kubelet.container_pid(&id).await?;
+    let frozen = process::Frozen::new(shim)?;
+    process::signal(pid, Signal::KILL)?;
+    let (report, code) = doctor(context).await?;
+    frozen.thaw();
+    ensure!(code == Some(1), "{code:?}: {report}");
+    let finding = finding(&report, "missed-exit").with_context(|| report.to_string())?;
+    let places = finding["objects"].as_array().context("no places")?;
+    ensure!(places.len() == 1 && places[0]["pod"] == "default/bad", "{finding}");
+    ensure!(
+        places[0]["shim_pid"] == shim && places[0]["shim_state"] == "T",
+        "{finding}"
+    );
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use pleg::{Config, Deadlines, Level, Mode, Source, Trouble};
+use pleg::{Config, Deadlines, Level, Mode, Source, Trouble, WitnessMode};
 use pleg_cri::ListFilter;
 use pleg_cri::v1::{self, ContainerEventType as Kind};
 use pleg_e2e::image::Program;
@@ -108,6 +108,7 @@ async fn a_pod_lives_and_goes_by_events(context: &Context) -> Result<()> {
 async fn no_stream(context: &Context) -> Result<()> {
     let mut config = Config::default();
     config.evented.mode = Mode::Evented;
+    config.witness = WitnessMode::Off;
     let containerd = &context.containerd;
     let mut node = Observer::with(containerd, containerd.endpoint(), Deadlines::default(), config)?;
     let down = |report: &pleg::Report| report.causes.iter().any(|cause| cause.trouble == Trouble::StreamDown);
@@ -214,6 +215,7 @@ async fn a_restart_loses_neither_deaths_nor_events(context: &Context) -> Result<
     let (pod, other) = (Pod::new("web"), Pod::new("other"));
     let mut config = Config::default();
     config.evented.mode = Mode::Evented;
+    config.witness = WitnessMode::Off;
     let containerd = &context.containerd;
     let mut node = Observer::with(containerd, containerd.endpoint(), Deadlines::default(), config)?;
     let (_, id) = running(context, &mut node, &pod, &app()).await?;

@@ -30,6 +30,12 @@ impl Shim {
         Self::read(Path::new("/proc"), pid)
     }
 
+    /// The parent of a process, for as long as the process is not reaped.
+    pub fn parent_of(pid: u32) -> Option<Self> {
+        let stat = Stat::read(Path::new("/proc"), pid).ok()?;
+        Self::at(stat.parent)
+    }
+
     fn read(proc: &Path, pid: u32) -> Option<Self> {
         let Stat { state, .. } = Stat::read(proc, pid).ok()?;
         Some(Self { pid, state })

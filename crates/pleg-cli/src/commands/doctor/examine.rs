@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::ask::{Stopwatch, ask, listed, status};
 use super::facts::{Answer, Condition, Facts, Object, Runtime, SHIM_ANSWERS, SLOW, Sample, Silence};
-use super::{events, host, inventory, known};
+use super::{events, host, inventory, known, processes};
 use crate::text::clean;
 
 /// Maximum number of calls in flight: few enough for a runtime in trouble.
@@ -100,6 +100,7 @@ pub(super) async fn examine(plan: &Plan, progress: &Progress) -> anyhow::Result<
     examination.inspect().await;
     examination.confirm_not_found().await;
     examination.ask_shims().await;
+    examination.ask_kernel().await;
     examination.subscribe().await;
     Ok(examination.facts)
 }
@@ -354,6 +355,15 @@ impl Examination<'_> {
         let hung = hung.filter_map(|sample| sample.object.as_ref().map(|object| object.sandbox.clone()));
         let left = self.until.saturating_duration_since(Instant::now());
         self.facts.shims = host::shims(hung.collect(), left).await;
+    }
+
+    /// Whether the processes of running containers are there.
+    async fn ask_kernel(&mut self) {
+        let containers = self.facts.inventory.containers.iter();
+        let running: Vec<_> = containers.filter(|container| container.alive).cloned().collect();
+        self.progress.tell("the kernel".to_owned());
+        let until = self.until - if self.plan.events { events::TIME } else { Duration::ZERO };
+        self.facts.processes = processes::examine(&self.client, running, until).await;
     }
 
     async fn subscribe(&mut self) {

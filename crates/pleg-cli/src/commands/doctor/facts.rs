@@ -35,6 +35,7 @@ pub(super) struct Facts {
     /// The processes of shims that did not answer in time, by sandbox, if found.
     pub(super) shims: HashMap<String, Shim>,
     pub(super) events: Events,
+    pub(super) processes: Processes,
     /// What was skipped for lack of time, as text.
     pub(super) left_out: Vec<String>,
 }
@@ -192,6 +193,29 @@ pub(super) struct DeadOf {
     pub(super) dead: usize,
     #[serde(skip)]
     pub(super) sandbox: String,
+}
+
+/// What the kernel shows of running containers.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Processes {
+    pub(super) running: usize,
+    /// How many of them were asked for.
+    pub(super) asked: usize,
+    /// How many processes can be watched.
+    pub(super) watched: usize,
+    /// Why another one cannot.
+    pub(super) why_not: Option<String>,
+    /// Containers that the runtime reports as running although their process has exited.
+    pub(super) exited: Vec<Exited>,
+}
+
+/// A container whose process has exited.
+#[derive(Debug, Clone)]
+pub(super) struct Exited {
+    pub(super) object: Arc<Object>,
+    pub(super) pid: u32,
+    /// The parent of the process, as long as it is not reaped.
+    pub(super) shim: Option<Shim>,
 }
 
 /// What is known about the event stream.

@@ -34,6 +34,7 @@ pub(super) fn judge(facts: &Facts, kubelet: &Kubelet) -> Vec<Finding> {
         judge.conditions();
         judge.lists();
         judge.statuses();
+        judge.processes();
         judge.stock(kubelet);
         judge.events();
     }
@@ -263,6 +264,24 @@ impl Judge<'_> {
         if !odd.is_empty() {
             self.find(Severity::Info, Trouble::OddObjects, odd.join(", "), Vec::new());
         }
+    }
+
+    fn processes(&mut self) {
+        let exited = &self.facts.processes.exited;
+        if exited.is_empty() {
+            return;
+        }
+        let places = exited.iter().map(|exited| Place {
+            shim_pid: exited.shim.map(|shim| shim.pid),
+            shim_state: exited.shim.map(|shim| shim.state),
+            ..self.place(&exited.object, format!("process {} has exited", exited.pid))
+        });
+        let places: Vec<_> = places.collect();
+        let evidence = format!(
+            "the runtime reports {} as running whose process has exited",
+            counted(places.len(), "container")
+        );
+        self.find(Severity::Critical, Trouble::MissedExit, evidence, places);
     }
 
     fn events(&mut self) {

@@ -17,6 +17,7 @@ mod inventory;
 mod judge;
 mod known;
 mod kubelet;
+mod processes;
 mod render;
 mod report;
 

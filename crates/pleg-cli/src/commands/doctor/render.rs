@@ -165,6 +165,7 @@ fn found(text: &mut String, report: &Report) {
     if let Some(runtime) = &report.runtime {
         line("Runtime", about_runtime(runtime));
         line("Events", report.events.says.clone());
+        line("Kernel", report.witness.says.clone());
     }
     if let Some(socket) = &report.socket {
         line("Socket", about_socket(socket));

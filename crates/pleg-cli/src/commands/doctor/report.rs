@@ -7,7 +7,7 @@ use pleg::health::Oddities;
 use serde::Serialize;
 
 use super::events;
-use super::facts::{Answer, Condition, DeadOf, Events, Facts, KUBELET_LIMIT, List, Runtime, Sample, Socket};
+use super::facts::{Answer, Condition, DeadOf, Events, Facts, KUBELET_LIMIT, List, Processes, Runtime, Sample, Socket};
 use super::finding::{Finding, Severity};
 use super::kubelet::Kubelet;
 use crate::text::count;
@@ -36,6 +36,7 @@ pub(super) struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) socket: Option<Socket>,
     pub(super) events: EventsTold,
+    pub(super) witness: WitnessTold,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) counts: Option<Counts>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -50,6 +51,48 @@ pub(super) struct EventsTold {
     pub(super) state: &'static str,
     /// As text.
     pub(super) says: String,
+}
+
+/// Whether the kernel can be a witness.
+#[derive(Debug, Serialize)]
+pub(super) struct WitnessTold {
+    /// Running containers, and how many of their processes can be watched, of those that were asked for.
+    pub(super) running: usize,
+    pub(super) asked: usize,
+    pub(super) watched: usize,
+    /// As text.
+    pub(super) says: String,
+}
+
+impl WitnessTold {
+    fn of(processes: &Processes) -> Self {
+        let Processes {
+            running,
+            asked,
+            watched,
+            why_not,
+            ..
+        } = processes;
+        let says = match (watched, why_not) {
+            (0, None) => "no running container to watch".to_owned(),
+            (0, Some(reason)) => format!("off: {reason}"),
+            (_, None) => format!(
+                "on: the kernel shows {}",
+                if *watched == 1 {
+                    "1 process".to_owned()
+                } else {
+                    format!("{watched} processes")
+                }
+            ),
+            (_, Some(reason)) => format!("on for {watched} of {asked} processes: {reason}"),
+        };
+        Self {
+            running: *running,
+            asked: *asked,
+            watched: *watched,
+            says,
+        }
+    }
 }
 
 /// The content of the lists.
@@ -141,6 +184,7 @@ pub(super) fn report(
         budget_seconds: budget.as_secs_f64(),
         left_out: facts.left_out,
         findings,
+        witness: WitnessTold::of(&facts.processes),
         events: events_told(&facts.events, facts.runtime.as_ref()),
         runtime: facts.runtime,
         conditions: facts.conditions,

@@ -1,6 +1,6 @@
 //! What is found of what was seen, as a table. The issues are those in which people met it.
 
-use super::super::facts::{Condition, DeadOf, List, Runtime, Sample, Socket};
+use super::super::facts::{Condition, DeadOf, Exited, List, Runtime, Sample, Socket};
 use super::super::kubelet;
 use super::*;
 use Severity::{Critical, Info, Warning};
@@ -118,6 +118,23 @@ type Case = (
 );
 
 const CASES: &[Case] = &[
+    (
+        "a stopped monitor hides an exit",
+        |facts| {
+            let exited = Exited {
+                object: object(2, Some("app")),
+                pid: 4712,
+                shim: Some(Shim { pid: 4711, state: 'T' }),
+            };
+            facts.processes.exited.push(exited);
+        },
+        &[(
+            Critical,
+            Trouble::MissedExit,
+            "1 container as running whose process has exited",
+            "default/web-2",
+        )],
+    ),
     ("a node that is well", |_| {}, &[]),
     (
         "nobody listens",
@@ -454,13 +471,8 @@ fn the_table() {
 #[test]
 fn every_trouble_has_a_case() {
     // Doctor has no generator that could end, nor one that follows the stream for long enough to see that it misses changes, or that
-    // watches processes.
-    const NOT_SEEN: [Trouble; 4] = [
-        Trouble::GeneratorEnded,
-        Trouble::LossyStream,
-        Trouble::MissedExit,
-        Trouble::LeftoverProcess,
-    ];
+    // knew a process before its container ended.
+    const NOT_SEEN: [Trouble; 3] = [Trouble::GeneratorEnded, Trouble::LossyStream, Trouble::LeftoverProcess];
     for trouble in Trouble::ALL.into_iter().filter(|trouble| !NOT_SEEN.contains(trouble)) {
         let has = |case: &&Case| case.2.iter().any(|(_, found, ..)| *found == trouble);
         assert!(CASES.iter().any(|case| has(&case)), "{trouble}");
