@@ -174,7 +174,7 @@ async fn a_stopped_shim_and_a_dead_process_are_named(context: &Context) -> Resul
     Ok(())
 }
 
-/// Killing a shim ends its containers, except with containerd 2: there the process goes on, and nobody knows it.
+/// Killing a shim ends its containers, except with containerd 2: there the process goes on, and the runtime does not report it.
 async fn a_process_that_a_killed_shim_left_is_named(context: &Context) -> Result<()> {
     let (sandbox, id, node) = settled(context).await?;
     let pid = context.kubelet.container_pid(&id).await?;

@@ -197,6 +197,30 @@ async fn a_runtime_that_has_missed_an_exit_is_named() {
     assert!(lines.iter().any(|line| line.starts_with("ContainerDied")), "{lines:?}");
 }
 
+/// More missed exits than are asked about at once, while the runtime does not answer for them: the generator waits for the answers, and
+/// others are reported meanwhile.
+#[tokio::test(start_paused = true)]
+async fn doubts_wait_for_their_turn() {
+    let (fake, kernel, mut rig) = node(20).await;
+    for n in 0..10 {
+        fake.world().hung.insert(format!("c{n}"));
+        kernel.exit(&format!("c{n}"), 1);
+    }
+    sleep(Duration::from_secs(3)).await;
+    rig.drain();
+    kernel.exit("c15", 0);
+    fake.world().exit("c15", 0);
+    sleep(ms(20)).await;
+    let lines = rig.drain();
+    assert!(lines.iter().any(|line| line.starts_with("ContainerDied")), "{lines:?}");
+    sleep(Duration::from_mins(1)).await;
+
+    fake.world().hung.clear();
+    (0..10).for_each(|n| fake.world().exit(&format!("c{n}"), 1));
+    sleep(Duration::from_mins(3)).await;
+    assert_eq!(troubles(&rig), []);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_process_that_outlives_its_container_is_named() {
     let (fake, kernel, mut rig) = node(5).await;

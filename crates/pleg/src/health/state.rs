@@ -32,7 +32,7 @@ pub(super) struct HealthState {
     pub(super) quarantine: BTreeMap<(PodUid, Arc<str>), Quarantined>,
     /// A list that takes longer than this hangs; zero before one has answered.
     pub(super) list_patience: Duration,
-    /// Who does not answer by id while a list hangs, and since when.
+    /// Objects that do not answer by id while a list hangs, and since when.
     pub(super) suspects: Vec<(Who, Instant)>,
     /// While a list hangs: somebody answers by id.
     pub(super) others_answer: bool,

@@ -1,7 +1,7 @@
 //! The event feed: never loses a change, never blocks the generator.
 //!
 //! The last events are kept in one ring. Each subscriber has a cursor of its own and reads at its own pace. A subscriber that falls so far
-//! behind that the ring has moved on is told, in the way it chose:
+//! behind that the ring has moved on learns of it, in the way it chose:
 //!
 //! - [`Overflow::PodSync`]: a `PodSync` for each pod with a missed event, the last missed event about the generator's health, and the
 //!   last missed event about a trouble of the whole node. Level-triggered readers, who read the cache anyway, lose nothing.

@@ -66,7 +66,7 @@ struct Seen {
 }
 
 impl Kernel {
-    /// Never fails: what does not work is told by [`Witness::unavailable`].
+    /// Never fails: [`Witness::unavailable`] reports what does not work.
     pub fn new() -> Self {
         Self::with_proc(Path::new("/proc"))
     }

@@ -130,7 +130,7 @@ impl EventStream {
         }
     }
 
-    /// Whose hints lists are sent for. With both, nobody knows.
+    /// The source of changes that hinted lists find: the stream if it is up, otherwise the kernel.
     pub(super) fn hint_source(&self) -> Source {
         if self.connected {
             Source::Evented

@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// As long as they disagree, this far apart.
 const AGAIN: Duration = Duration::from_secs(2);
 /// Questions in flight.
-const AT_ONCE: usize = 4;
+pub(super) const AT_ONCE: usize = 4;
 /// No more doubts than this are kept.
 const MOST: usize = 1024;
 
@@ -67,7 +67,7 @@ impl<R: Runtime> Generator<R> {
             };
             match known.phase {
                 Phase::Exited { .. } => {
-                    let name = Arc::clone(&known.is.name);
+                    let name = Arc::clone(&known.reference.name);
                     let subject = Subject::container(known.pod.full_name(), Arc::clone(&name), id.shared());
                     let runtime = Arc::clone(&self.runtime);
                     let question = async move {
@@ -126,7 +126,7 @@ impl<R: Runtime> Generator<R> {
         };
         let disagreement = Disagreement {
             pod: known.pod.clone(),
-            container: known.is.clone(),
+            container: known.reference.clone(),
             sandbox: self.records.sandbox_of(id.as_str()),
             pid: process.pid,
             shim: process.parent.and_then(Shim::at),

@@ -76,7 +76,7 @@ struct Reported {
 #[derive(Debug)]
 struct Container {
     pod: PodRef,
-    is: ContainerRef,
+    reference: ContainerRef,
     phase: Phase,
 }
 
@@ -155,7 +155,9 @@ impl KernelWitness {
 
     /// When there is something to ask.
     pub(super) fn next_wake(&self) -> Option<Instant> {
-        let doubt = self.doubts.front().map(|(at, _)| *at);
+        // While all places are taken, the next answer is what to wait for.
+        let room = self.asking.len() < disagree::AT_ONCE;
+        let doubt = self.doubts.front().filter(|_| room).map(|(at, _)| *at);
         [self.unconfirmed.next(), doubt].into_iter().flatten().min()
     }
 
@@ -177,7 +179,8 @@ impl KernelWitness {
         let fresh = self.wanted.len() + self.finding.len();
         // It has to prove itself once; then a few starts at a time are no reason for doubt.
         let settled = fresh == 0 || self.complete && fresh <= MOST_FRESH;
-        watched.processes > 0 && watched.cgroups > 0 && !watched.limited && self.unwatched == 0 && settled
+        let all = self.unwatched == 0 && self.containers.len() < processes::MOST;
+        watched.processes > 0 && watched.cgroups > 0 && !watched.limited && all && settled
     }
 
     /// What is reported about the witness.
@@ -384,7 +387,7 @@ impl<R: Runtime> Generator<R> {
                 let event = Event {
                     time: at,
                     pod: Some(known.pod.clone()),
-                    subject: Some(Subject::Container(known.is.clone())),
+                    subject: Some(Subject::Container(known.reference.clone())),
                     exit_code,
                     pid: Some(pid),
                     source: Source::Kernel,

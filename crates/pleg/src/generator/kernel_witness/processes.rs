@@ -22,7 +22,7 @@ const SILENT: u32 = 3;
 /// Why it is not asked.
 const NOT_TOLD: &str = "the runtime does not say which processes containers have";
 /// No more containers than this are watched.
-const MOST: usize = 65_536;
+pub(super) const MOST: usize = 65_536;
 
 /// What the runtime says about a container's process.
 #[derive(Debug)]
@@ -36,12 +36,13 @@ impl<R: Runtime> Generator<R> {
     pub(super) fn container_runs(&mut self, pod: &PodRef, container: &ContainerRef) {
         let witness = &mut self.witness;
         witness.unconfirmed.forget(container.id.as_str());
-        if witness.containers.len() >= MOST || witness.containers.contains_key(&container.id) {
+        let full = witness.containers.len() >= MOST || witness.wanted.len() >= MOST;
+        if full || witness.containers.contains_key(&container.id) {
             return;
         }
         let known = Container {
             pod: pod.clone(),
-            is: container.clone(),
+            reference: container.clone(),
             phase: Phase::Wanted { attempts: 0 },
         };
         witness.containers.insert(container.id.clone(), known);
@@ -66,7 +67,7 @@ impl<R: Runtime> Generator<R> {
                 self.unwatched(&id, NOT_TOLD);
                 continue;
             }
-            let subject = Subject::container(known.pod.full_name(), Arc::clone(&known.is.name), id.shared());
+            let subject = Subject::container(known.pod.full_name(), Arc::clone(&known.reference.name), id.shared());
             let runtime = Arc::clone(&self.runtime);
             let question = async move {
                 let pid = runtime.container_pid(&subject, &id).await;

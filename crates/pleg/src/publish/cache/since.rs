@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tokio::time::Instant;
 
-/// A moment that is told by its age, and does not jump with the wall clock. In whole seconds on the wire.
+/// A moment that is written as its age, and does not jump with the wall clock. In whole seconds on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Since(Instant);
 

@@ -4,11 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use jiff::Timestamp;
 
 use super::Item;
 use crate::model::cursor::Cursor;
-use crate::model::event::{Event, EventType, Gap, Source};
+use crate::model::event::{Event, EventType, Gap};
 use crate::model::{PodRef, PodUid};
 
 /// The last events, oldest first.
@@ -117,17 +116,7 @@ pub(super) fn sync(at: Cursor, pod: &PodRef) -> Item {
     Item::Event(Arc::new(Event {
         seq: at.seq,
         instance: at.instance,
-        time: Timestamp::now(),
-        kind: EventType::PodSync,
         pod: Some(pod.clone()),
-        subject: None,
-        pid: None,
-        exit_code: None,
-        reason: None,
-        initial: false,
-        source: Source::Relist,
-        lag: None,
-        trouble: None,
-        lasted: None,
+        ..Event::of_generator(EventType::PodSync)
     }))
 }
