@@ -15,7 +15,7 @@ use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
-use pleg::{PodEntry, PodStatus, Token, WaitError};
+use pleg::{ContainerState, PodEntry, PodStatus, SandboxState, Token, WaitError};
 use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -28,6 +28,7 @@ use crate::manifest::Pod;
 use crate::metrics::Operation;
 use crate::probes::PodProber;
 use crate::reconcile::action::{Action, InFlight};
+use crate::reconcile::backoff::later;
 use crate::reconcile::decide::{Decision, DecisionInput, Goal, Stage, decide};
 use crate::reconcile::history::{PodFailure, PodHistory};
 use crate::status::{ApiPodStatus, Stale};
@@ -36,6 +37,8 @@ use crate::status::{ApiPodStatus, Stale};
 const RESYNC: Duration = Duration::from_mins(1);
 /// When a pod that was not admitted is tried again.
 const ADMISSION_RETRY: Duration = Duration::from_secs(1);
+/// Kills in flight are cut off only if that saves more than this.
+const SHORTER_BY: Duration = Duration::from_secs(1);
 /// At shutdown, how long calls in flight may take.
 pub(crate) const DRAIN: Duration = Duration::from_secs(5);
 
@@ -64,8 +67,12 @@ pub(crate) struct PodWorker {
     sandbox_actions: usize,
     /// By id: objects that could not be stopped or removed, how often in a row, and when that is retried.
     retries: BTreeMap<String, (u32, Instant)>,
-    /// Cancelled when the pod terminates: no start waits for an image or a hook any more.
-    terminating: CancellationToken,
+    /// Cancelled when the pod has failed or terminates: nothing is started, and no start waits for an image or a hook any more.
+    no_starts: CancellationToken,
+    /// Cancelled, and replaced, when kills in flight take longer than the pod may.
+    cut_kills: CancellationToken,
+    /// When the grace periods of kills in flight are over.
+    kills_end: Option<Instant>,
     start_slot: Option<StartSlot>,
     prober: PodProber,
     /// The last status, and the decision that was made on it.
@@ -116,7 +123,9 @@ impl PodWorker {
             in_flight: InFlight::default(),
             sandbox_actions: 0,
             retries: BTreeMap::new(),
-            terminating: CancellationToken::new(),
+            no_starts: CancellationToken::new(),
+            cut_kills: CancellationToken::new(),
+            kills_end: None,
             start_slot: None,
             last: None,
             quarantined: None,
@@ -150,9 +159,7 @@ impl PodWorker {
                     if changed.is_err() {
                         break WorkerExit::ShutDown;
                     }
-                    if *self.goal.borrow() != Goal::Run {
-                        self.terminating.cancel();
-                    }
+                    self.on_goal_changed();
                     sync_due = true;
                 }
                 () = self.wake.notified() => sync_due = true,
@@ -191,9 +198,18 @@ impl PodWorker {
         self.observe(status);
         let goal = *self.goal.borrow_and_update();
         self.probe(status, goal);
+        if goal == Goal::Run {
+            self.remember_probes(status);
+        }
         let decision = self.decide(status, goal);
+        self.on_stage(&decision.stage);
         let retry_at = self.carry_out(&decision, status, running);
-        if decision.stage == Stage::Finished && decision.actions.is_empty() {
+        // Nothing of it is left that could use them, not even an action that is about to start something.
+        if decision.stage == Stage::Finished
+            && decision.actions.is_empty()
+            && running.is_empty()
+            && !may_use_ports(status)
+        {
             self.context.host_ports.release(&self.pod.id.uid);
         }
         self.measure(status, goal, running);
@@ -211,6 +227,38 @@ impl PodWorker {
         }
         self.publish_status();
         Some(self.next_wake(decide_at.into_iter().chain(retry_at).min()))
+    }
+
+    /// The pod terminates, or has less time than it had.
+    fn on_goal_changed(&mut self) {
+        let Goal::Terminate { since, grace } = *self.goal.borrow() else {
+            return;
+        };
+        self.no_starts.cancel();
+        let ends = self.context.clock.instant(later(since, grace)) + SHORTER_BY;
+        if self.kills_end.is_some_and(|kills_end| kills_end > ends) {
+            self.cut_kills.cancel();
+            self.cut_kills = CancellationToken::new();
+            self.kills_end = None;
+        }
+    }
+
+    /// Nothing is started once the pod has finished, and its containers share one grace period from then on.
+    fn on_stage(&mut self, stage: &Stage) {
+        match stage {
+            Stage::Finished => {
+                self.no_starts.cancel();
+                let now = self.context.clock.now();
+                self.history.finishing_since.get_or_insert(now);
+            }
+            Stage::Running => {
+                self.history.finishing_since = None;
+                if self.no_starts.is_cancelled() {
+                    self.no_starts = CancellationToken::new();
+                }
+            }
+            Stage::Terminating | Stage::Terminated => {}
+        }
     }
 
     /// Records a fresh status in the history.
@@ -322,6 +370,14 @@ impl Drop for PodWorker {
     fn drop(&mut self) {
         self.context.host_ports.release(&self.pod.id.uid);
     }
+}
+
+/// Whether something of a pod may use its host ports.
+pub(super) fn may_use_ports(status: &PodStatus) -> bool {
+    let may_run = |state| matches!(state, ContainerState::Running | ContainerState::Unknown);
+    let mut sandboxes = status.sandboxes.iter();
+    sandboxes.any(|sandbox| sandbox.state == SandboxState::Ready)
+        || status.containers.iter().any(|container| may_run(container.state))
 }
 
 /// How a worker exited.
