@@ -133,3 +133,42 @@ impl HookError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What cannot be removed was mounted before: another reason.
+    #[test]
+    fn a_clean_up_that_fails_is_no_failed_mount() {
+        let error = CleanupError::Mounted {
+            path: "/var/lib/pleg/pods/x".into(),
+            mount: "/var/lib/pleg/pods/x/disk".into(),
+        };
+        assert_eq!(ActionError::from(error).reason(), "FailedCleanup");
+    }
+
+    /// An answer of the runtime is about the hook; no answer is not.
+    #[test]
+    fn an_outage_is_not_the_fault_of_a_hook() {
+        let kind = |kind| {
+            let error = pleg_cri::Error {
+                rpc: pleg_cri::Rpc::ExecSync,
+                subject: pleg_cri::Subject::NODE,
+                endpoint: pleg_cri::Endpoint::unix("/run/x.sock"),
+                kind,
+            };
+            HookError::from(ExecError::from(error)).is_outage()
+        };
+        let status = |code| pleg_cri::ErrorKind::Status {
+            code,
+            message: "no".to_owned(),
+        };
+        assert!(kind(pleg_cri::ErrorKind::Deadline(Duration::from_secs(1))));
+        assert!(kind(pleg_cri::ErrorKind::Unreachable("gone".to_owned())));
+        assert!(kind(status("UNAVAILABLE")));
+        assert!(!kind(status("UNKNOWN")), "no such command");
+        assert!(!kind(pleg_cri::ErrorKind::NotFound("no container".to_owned())));
+        assert!(!HookError::Timeout(Duration::from_secs(1)).is_outage());
+    }
+}

@@ -155,3 +155,24 @@ fn is_timeout(kind: &ErrorKind) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As containerd 1.6, 1.7 and 2.1 and the simulator say it; anything else is not known to be a timeout.
+    #[test]
+    fn runtimes_say_that_a_command_took_too_long() {
+        let status = |code, message: &str| ErrorKind::Status {
+            code,
+            message: message.to_owned(),
+        };
+        assert!(is_timeout(&status("DEADLINE_EXCEEDED", "command \"x\" timed out")));
+        let wrapped = "failed to exec in container: timeout 1s exceeded: context deadline exceeded";
+        assert!(is_timeout(&status("DEADLINE_EXCEEDED", wrapped)));
+        assert!(is_timeout(&status("UNKNOWN", wrapped)));
+        assert!(!is_timeout(&status("UNKNOWN", "OCI runtime exec failed: no such file")));
+        assert!(!is_timeout(&status("UNAVAILABLE", "deadline exceeded")));
+        assert!(!is_timeout(&ErrorKind::Deadline(Duration::from_secs(1))));
+    }
+}

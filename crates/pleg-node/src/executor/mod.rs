@@ -35,6 +35,7 @@ use pleg_cri::{Client, Subject, Unary, v1};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use self::cleanup::CleanupError;
 use self::container::{StartRequest, StopRequest};
 use self::requests::NodeConfig;
 use crate::host;
@@ -42,6 +43,7 @@ use crate::manifest::Pod;
 use crate::reconcile::action::Action;
 
 pub(crate) use self::error::{ActionError, ExecError};
+pub(crate) use self::sandbox::ConfigSource;
 
 /// What actions need to know of their pod at the moment.
 #[derive(Debug, Clone)]
@@ -50,6 +52,8 @@ pub(crate) struct ActionContext {
     pub(crate) sandbox_attempt: u32,
     /// Its addresses.
     pub(crate) ips: Box<[IpAddr]>,
+    /// Where its manifest comes from.
+    pub(crate) source: ConfigSource,
     /// Cancelled once the pod has failed or terminates: nothing is created or started, and no start waits for an image or a hook.
     pub(crate) no_starts: CancellationToken,
     /// Cancelled when the pod gets a shorter grace period: the next decision kills its containers with that.
@@ -113,7 +117,7 @@ impl RuntimeExecutor {
             context,
         };
         let result = match &action {
-            Action::RunSandbox { attempt, replaces } => self.run_sandbox(pod, *attempt, replaces).await,
+            Action::RunSandbox { attempt, replaces } => self.run_sandbox(pod, context.source, *attempt, replaces).await,
             Action::StopSandbox(id) => self.stop_sandbox(pod, id).await,
             Action::RemoveSandbox(id) | Action::RemoveOldSandbox(id) => self.remove_sandbox(pod, id).await,
             Action::RemoveContainer { id, name, attempt } => self.remove_container(pod, id, name, *attempt).await,
@@ -175,7 +179,10 @@ impl RuntimeExecutor {
 
     /// Removes the directories and the cgroup of a terminated pod.
     pub(crate) async fn clean_up(&self, pod: &Pod) -> Result<(), ActionError> {
-        self.blocking(pod, cleanup::remove).await
+        match self.blocking(pod, cleanup::remove).await {
+            Err(ActionError::Interrupted(error)) => Err(CleanupError::Interrupted(error).into()),
+            removed => removed,
+        }
     }
 
     /// The address of a pod that has these IPs. With `hostNetwork` that is the host's, which may have changed since we started.

@@ -23,7 +23,7 @@ use tracing::warn;
 
 use super::context::NodeContext;
 use crate::error::with_causes;
-use crate::executor::ActionOutcome;
+use crate::executor::{ActionOutcome, ConfigSource};
 use crate::manifest::Pod;
 use crate::metrics::Operation;
 use crate::probes::PodProber;
@@ -31,6 +31,7 @@ use crate::reconcile::action::{Action, InFlight};
 use crate::reconcile::backoff::later;
 use crate::reconcile::decide::{Decision, DecisionInput, Goal, Stage, decide};
 use crate::reconcile::history::{PodFailure, PodHistory};
+use crate::reconcile::start_time::start_time;
 use crate::status::{ApiPodStatus, Stale};
 
 /// Longest time between two decisions.
@@ -46,6 +47,8 @@ pub(crate) const DRAIN: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct PodWorkerHandle {
     pub(crate) pod: Arc<Pod>,
+    /// Where its manifest comes from.
+    pub(crate) source: ConfigSource,
     pub(crate) goal: watch::Sender<Goal>,
     /// Something about the pod may have changed.
     pub(crate) wake: Arc<Notify>,
@@ -56,6 +59,7 @@ pub(crate) struct PodWorkerHandle {
 /// The worker of one pod.
 pub(crate) struct PodWorker {
     pod: Arc<Pod>,
+    source: ConfigSource,
     context: NodeContext,
     goal: watch::Receiver<Goal>,
     wake: Arc<Notify>,
@@ -96,12 +100,19 @@ type Done = (ActionOutcome, Option<StartSlot>);
 type Running = FuturesUnordered<BoxFuture<'static, Done>>;
 
 impl PodWorker {
-    pub(crate) fn new(pod: Arc<Pod>, goal: Goal, history: PodHistory, context: NodeContext) -> (Self, PodWorkerHandle) {
+    pub(crate) fn new(
+        pod: Arc<Pod>,
+        source: ConfigSource,
+        goal: Goal,
+        history: PodHistory,
+        context: NodeContext,
+    ) -> (Self, PodWorkerHandle) {
         let (sender, goal) = watch::channel(goal);
         let wake = Arc::new(Notify::new());
         let saved = Arc::new(Mutex::new(history.clone()));
         let handle = PodWorkerHandle {
             pod: Arc::clone(&pod),
+            source,
             goal: sender,
             wake: Arc::clone(&wake),
             history: Arc::clone(&saved),
@@ -115,6 +126,7 @@ impl PodWorker {
         let worker = Self {
             prober,
             pod,
+            source,
             context,
             goal,
             wake,
@@ -267,10 +279,10 @@ impl PodWorker {
         if self.last.is_none() && !status.sandboxes.is_empty() {
             self.starting_since = None;
         }
-        if self.history.started_at.is_none() {
+        if self.last.is_none() || self.history.started_at.is_none() {
             // A pod that exists already was accepted by an earlier run of `pleg node`.
             let created = status.sandboxes.iter().filter_map(|sandbox| sandbox.created_at);
-            self.history.started_at = Some(created.min().unwrap_or(now).min(now));
+            self.history.started_at = Some(start_time(self.history.started_at, created, now));
         }
         self.history.observe(status, now);
     }
@@ -353,6 +365,7 @@ impl PodWorker {
             // It stays in the store, so that another run of `pleg node` retries too.
             warn!(
                 pod = %self.pod.id,
+                reason = error.reason(),
                 "cannot remove the directories of the pod; retrying every minute: {}",
                 with_causes(&error)
             );

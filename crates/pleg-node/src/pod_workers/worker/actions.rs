@@ -48,6 +48,7 @@ impl PodWorker {
         let context = ActionContext {
             sandbox_attempt: newest.map_or(0, |sandbox| sandbox.attempt),
             ips: newest.map(|sandbox| sandbox.ips.clone()).unwrap_or_default(),
+            source: self.source,
             no_starts: self.no_starts.clone(),
             cut_kills: self.cut_kills.clone(),
         };
