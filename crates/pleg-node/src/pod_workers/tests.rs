@@ -134,13 +134,13 @@ async fn a_second_shorter_delete_shortens_the_grace_period() {
         machine.workers.terminate(&uid);
         let ends_later = |machine: &Machine| {
             let report = machine.reports.get(&uid).unwrap();
-            matches!(report.goal, Goal::Terminate { grace, .. } if grace > Duration::from_secs(60))
+            matches!(report.goal, Goal::Terminate { grace, .. } if grace > Duration::from_mins(1))
         };
         machine
             .until(|reports| reports.get(&uid).is_some_and(|pod| pod.goal != Goal::Run))
             .await;
         tokio::time::sleep(Duration::from_secs(20)).await;
-        machine.workers.terminate_within(&uid, Duration::from_secs(900));
+        machine.workers.terminate_within(&uid, Duration::from_mins(15));
         machine.workers.wake(None);
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(ends_later(&machine) && !machine.sim.truth().sandboxes.is_empty());

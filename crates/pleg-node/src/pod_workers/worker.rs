@@ -209,6 +209,8 @@ impl PodWorker {
         let status = &entry.status;
         self.observe(status);
         let goal = *self.goal.borrow_and_update();
+        // Reading it here may be what marks it as seen.
+        self.on_goal_changed();
         self.probe(status, goal);
         if goal == Goal::Run {
             self.remember_probes(status);
