@@ -54,7 +54,8 @@ pub(crate) struct ActionContext {
     pub(crate) ips: Box<[IpAddr]>,
     /// Where its manifest comes from.
     pub(crate) source: ConfigSource,
-    /// Cancelled once the pod has failed or terminates: nothing is created or started, and no start waits for an image or a hook.
+    /// Cancelled once the pod has failed or terminates: nothing is created or started, and no start waits for an image or a hook. Also if the
+    /// container that is being started has exited, so that its hook is of no use.
     pub(crate) no_starts: CancellationToken,
     /// Cancelled when the pod gets a shorter grace period: the next decision kills its containers with that.
     pub(crate) cut_kills: CancellationToken,

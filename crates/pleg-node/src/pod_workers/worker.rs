@@ -73,6 +73,8 @@ pub(crate) struct PodWorker {
     retries: BTreeMap<String, (u32, Instant)>,
     /// Cancelled when the pod has failed or terminates: nothing is started, and no start waits for an image or a hook any more.
     no_starts: CancellationToken,
+    /// By name: attempts that are being started, and what ends their post-start hooks.
+    starting: BTreeMap<String, (u32, CancellationToken)>,
     /// Cancelled, and replaced, when kills in flight take longer than the pod may.
     cut_kills: CancellationToken,
     /// When the grace periods of kills in flight are over.
@@ -136,6 +138,7 @@ impl PodWorker {
             sandbox_actions: 0,
             retries: BTreeMap::new(),
             no_starts: CancellationToken::new(),
+            starting: BTreeMap::new(),
             cut_kills: CancellationToken::new(),
             kills_end: None,
             start_slot: None,
@@ -208,6 +211,7 @@ impl PodWorker {
         debug_assert!(entry.observed >= token, "acted on a status that is not fresh");
         let status = &entry.status;
         self.observe(status);
+        self.end_hooks_of_exited(status);
         let goal = *self.goal.borrow_and_update();
         // Reading it here may be what marks it as seen.
         self.on_goal_changed();
@@ -272,6 +276,19 @@ impl PodWorker {
                 }
             }
             Stage::Terminating | Stage::Terminated => {}
+        }
+    }
+
+    /// A container that has exited needs no post-start hook any more, however long that would take.
+    fn end_hooks_of_exited(&self, status: &PodStatus) {
+        for container in &status.containers {
+            let starting = self.starting.get(&*container.name);
+            if let Some((attempt, cancel)) = starting
+                && *attempt == container.attempt
+                && container.state == ContainerState::Exited
+            {
+                cancel.cancel();
+            }
         }
     }
 

@@ -170,3 +170,34 @@ async fn a_restart_does_not_wait_for_a_later_hook() {
     node.stop().await;
     machine.check();
 }
+
+/// A container that exits while its post-start hook runs is restarted at once, and so is one whose sandbox died.
+#[tokio::test(start_paused = true)]
+async fn a_restart_does_not_wait_for_the_hook_of_what_has_exited() {
+    let machine = Machine::start().await;
+    let node = machine.node().await;
+    let hook = "lifecycle: {postStart: {sleep: {seconds: 80000}}}";
+    let manifest = spec("p", &format!("containers: [{{name: a, image: i, {hook}}}]"));
+    let uid = node.want(&[manifest]).await.remove(0);
+    let until_attempt = async |attempt: u32| {
+        let began = tokio::time::Instant::now();
+        let is = |container: &ContainerTruth| container.attempt == attempt;
+        node.until("the next attempt", |_| machine.running().iter().any(is))
+            .await;
+        assert!(
+            began.elapsed() < Duration::from_secs(15),
+            "{attempt}: {:?}",
+            began.elapsed()
+        );
+    };
+    until_attempt(0).await;
+    let a = machine.running()[0].id.clone();
+    machine.sim.world().kill_container(&a);
+    until_attempt(1).await;
+    let sandbox = machine.sandboxes()[0].id.clone();
+    machine.sim.world().stop_sandbox(&sandbox);
+    until_attempt(2).await;
+    assert!(!is_ready(&node.reports, &uid), "its hook runs");
+    node.stop().await;
+    machine.check();
+}

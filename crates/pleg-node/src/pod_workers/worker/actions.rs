@@ -44,12 +44,16 @@ impl PodWorker {
             let ends = Instant::now() + *grace;
             self.kills_end = Some(self.kills_end.map_or(ends, |other| other.max(ends)));
         }
+        let no_starts = self.no_starts.child_token();
+        if let Action::Start { name, attempt, .. } = &action {
+            self.starting.insert(name.clone(), (*attempt, no_starts.clone()));
+        }
         let newest = newest_first(status).into_iter().next();
         let context = ActionContext {
             sandbox_attempt: newest.map_or(0, |sandbox| sandbox.attempt),
             ips: newest.map(|sandbox| sandbox.ips.clone()).unwrap_or_default(),
             source: self.source,
-            no_starts: self.no_starts.clone(),
+            no_starts,
             cut_kills: self.cut_kills.clone(),
         };
         let (executor, pod) = (self.context.executor.clone(), Arc::clone(&self.pod));
@@ -130,6 +134,9 @@ impl PodWorker {
     /// Records how an action went. `last` if no other action is in flight.
     pub(super) fn on_done(&mut self, (outcome, slot): Done, last: bool) {
         self.set_in_flight(&outcome.action, false);
+        if let Action::Start { name, .. } = &outcome.action {
+            self.starting.remove(name);
+        }
         if let Some(slot) = slot {
             self.start_slot = Some(slot);
         }
