@@ -17,6 +17,7 @@
 //! | `pod_workers` | the registry of pod workers, and the worker of each pod | a table, and a task per pod |
 //! | [`reconcile`] | what to do next about a pod: actions, restarts, back-off, history | pure |
 //! | [`executor`] | carries out actions through CRI and on disk; rotates logs | calls, and one task |
+//! | `cgroups` | cgroups of pods by QoS class, with the limits of whole pods | pure, and calls |
 //! | [`probes`] | liveness, readiness and startup probes | a table, and a task per container |
 //! | [`status`] | the pod status of the Kubernetes API, computed and published: [`PodReports`] | pure, and a table |
 //! | `store` | the state that survives a restart of `pleg node`: [`Store`] | a thread |
@@ -56,6 +57,7 @@ pub mod reconcile;
 pub mod sources;
 pub mod status;
 
+mod cgroups;
 mod error;
 mod metrics;
 mod net;

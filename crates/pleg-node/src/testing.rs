@@ -184,6 +184,8 @@ pub(crate) fn node(directory: &std::path::Path) -> crate::executor::requests::No
         cgroups: crate::executor::requests::Cgroups::Path,
         cgroup_root: "pleg".to_owned(),
         cgroup_mount: directory.join("cgroup"),
+        oom_group: false,
+        systemctl: directory.join("systemctl"),
         dns: crate::manifest::DnsConfig::default(),
     }
 }

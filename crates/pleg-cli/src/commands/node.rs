@@ -79,15 +79,30 @@ pub(crate) struct NodeArgs {
     /// State file for what has to survive a restart: exit codes, restart counts, back-off
     #[arg(long, value_name = "FILE", default_value = "/var/lib/pleg/node.redb")]
     state_file: PathBuf,
-    /// Parent cgroup of all pods
+    /// Cgroup below which `kubepods` with all pods is; `/` for the top, which a kubelet uses
     #[arg(long, value_name = "NAME", default_value = "pleg", value_parser = cgroup_root)]
     cgroup_root: String,
+    /// How the runtime names cgroups [default: what the runtime reports, else cgroupfs]
+    #[arg(long, value_name = "DRIVER")]
+    cgroup_driver: Option<CgroupDriver>,
     /// Allow pods of another owner on the same runtime; they are not touched
     #[arg(long)]
     share_runtime: bool,
     #[command(flatten)]
     listen: ListenArgs,
 }
+
+/// The cgroup drivers of Kubernetes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum CgroupDriver {
+    /// Cgroups are directories
+    Cgroupfs,
+    /// Cgroups are slices of systemd
+    Systemd,
+}
+
+/// Where cgroups are mounted.
+const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
 
 /// The subcommands, which answer once.
 #[derive(Debug, Subcommand)]
@@ -218,9 +233,15 @@ async fn node_config(args: &NodeArgs, name: NodeName, client: &Client) -> NodeCo
     NodeConfig {
         ips: args.node_ip.or_else(host::address).into_iter().collect(),
         memory: host::memory(),
-        cgroups: cgroups(client).await,
+        cgroups: match args.cgroup_driver {
+            Some(CgroupDriver::Cgroupfs) => Cgroups::Path,
+            Some(CgroupDriver::Systemd) => Cgroups::Systemd,
+            None => cgroups(client).await,
+        },
         cgroup_root: args.cgroup_root.clone(),
-        cgroup_mount: "/sys/fs/cgroup".into(),
+        cgroup_mount: CGROUP_MOUNT.into(),
+        oom_group: host::has_cgroup_v2(CGROUP_MOUNT.as_ref()),
+        systemctl: "systemctl".into(),
         dns: host::dns(),
         logs: args.log_dir.clone(),
         pods: args.pod_dir.clone(),
@@ -256,11 +277,14 @@ fn log_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// One level, without characters that have a meaning to systemd or in paths.
+/// The top, or one level without characters that have a meaning to systemd or in paths.
 fn cgroup_root(text: &str) -> Result<String, &'static str> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if text == "/" {
+        return Ok(text.to_owned());
+    }
     if text.is_empty() || text.len() > 64 || text.starts_with('.') || !text.chars().all(plain) {
-        return Err("up to 64 letters, digits, '-', '_' and '.', not starting with '.'");
+        return Err("expected / or up to 64 letters, digits, '-', '_' and '.', not starting with '.'");
     }
     Ok(text.to_owned())
 }

@@ -6,8 +6,8 @@ use std::io;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
-use super::cgroups;
 use super::requests::{Cgroups, NodeConfig};
+use crate::cgroups::{names, remove as remove_cgroup};
 use crate::manifest::Pod;
 
 /// Why something of a pod was not removed.
@@ -61,11 +61,14 @@ fn remove_unmounted(node: &NodeConfig, pod: &Pod, mountinfo: &Path) -> Result<()
     }
     // systemd removes slices itself.
     if node.cgroups == Cgroups::Path {
-        let cgroup = node.cgroup(pod);
-        cgroups::remove(&node.cgroup_mount, &cgroup).map_err(|source| CleanupError::Remove {
-            path: node.cgroup_mount.join(cgroup.trim_start_matches('/')),
-            source,
-        })?;
+        // The class of a pod whose manifest is lost is not known.
+        for levels in names::everywhere(&node.cgroup_root, &pod.id.uid) {
+            let cgroup = names::path(&levels);
+            remove_cgroup::remove(&node.cgroup_mount, &cgroup).map_err(|source| CleanupError::Remove {
+                path: node.cgroup_mount.join(cgroup.trim_start_matches('/')),
+                source,
+            })?;
+        }
     }
     Ok(())
 }

@@ -8,11 +8,10 @@
 //! |---|---|
 //! | `sandbox`, `container`, `images`, `hooks` | the calls of each action |
 //! | [`requests`] | CRI requests from a manifest: pure |
-//! | [`volumes`], `cleanup`, `cgroups` | directories of a pod, created and removed: blocking |
+//! | [`volumes`], `cleanup` | directories of a pod, created and removed: blocking |
 //! | `logs`, `log_files` | rotation of container logs: a task, and its files |
 //! | `error` | why an action failed, with the reason of Kubernetes |
 
-pub(crate) mod cgroups;
 pub(crate) mod logs;
 pub mod requests;
 pub mod volumes;
@@ -37,6 +36,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::container::StartRequest;
 use self::requests::NodeConfig;
+use crate::cgroups::PodCgroups;
 use crate::host;
 use crate::manifest::Pod;
 use crate::reconcile::action::Action;
@@ -74,6 +74,7 @@ pub(crate) struct RuntimeExecutor {
     pleg: Pleg,
     node: Arc<NodeConfig>,
     pulls: Arc<Semaphore>,
+    cgroups: PodCgroups,
 }
 
 impl RuntimeExecutor {
@@ -83,6 +84,7 @@ impl RuntimeExecutor {
             pleg,
             node,
             pulls: Arc::new(Semaphore::new(images::CONCURRENT_PULLS)),
+            cgroups: PodCgroups::default(),
         }
     }
 
@@ -147,7 +149,14 @@ impl RuntimeExecutor {
 
     /// Removes the directories and the cgroup of a terminated pod.
     pub(crate) async fn clean_up(&self, pod: &Pod) -> Result<(), ActionError> {
-        self.blocking(pod, cleanup::remove).await
+        self.cgroups.release(&pod.id.uid);
+        self.blocking(pod, cleanup::remove).await?;
+        Ok(self.cgroups.remove_slices(&self.node, &pod.id.uid).await?)
+    }
+
+    /// The cgroups of pods.
+    pub(crate) fn cgroups(&self) -> &PodCgroups {
+        &self.cgroups
     }
 
     /// The address of a pod that has these IPs. With `hostNetwork` that is the host's, which may have changed since we started.

@@ -53,6 +53,11 @@ fn total_memory(meminfo: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
+/// Whether cgroups are mounted there in version 2 alone. Where both versions are, runtimes use version 1.
+pub fn has_cgroup_v2(mount: &Path) -> bool {
+    mount.join("cgroup.controllers").exists()
+}
+
 /// The DNS configuration of this machine.
 pub fn dns() -> DnsConfig {
     dns_of(Path::new("/etc/resolv.conf"))

@@ -187,6 +187,7 @@ impl PodWorkers {
         {
             // A running pod already uses its ports: it gets them before others can claim them.
             self.context.host_ports.adopt(&pod);
+            self.context.executor.cgroups().count(&pod);
         }
         let (worker, handle) = PodWorker::new(pod, goal, history, self.context.clone());
         let shutdown = self.shutdown.clone();

@@ -195,6 +195,7 @@ impl PodWorker {
         let retry_at = self.carry_out(&decision, status, running);
         if decision.stage == Stage::Finished && decision.actions.is_empty() {
             self.context.host_ports.release(&self.pod.id.uid);
+            self.context.executor.cgroups().release(&self.pod.id.uid);
         }
         self.measure(status, goal, running);
         self.save_history();

@@ -270,6 +270,8 @@ fn node(directory: &Path) -> NodeConfig {
         cgroups: Cgroups::Path,
         cgroup_root: "pleg-test".to_owned(),
         cgroup_mount: directory.join("cgroup"),
+        oom_group: false,
+        systemctl: directory.join("systemctl"),
         dns: DnsConfig::default(),
     }
 }
