@@ -135,10 +135,19 @@ pub(crate) fn memory(mount: &Path, cgroup: &Path) -> Option<u64> {
         )
     };
     let usage = number(&directory.join(usage))?;
-    let stat = fs::read_to_string(directory.join("memory.stat")).unwrap_or_default();
-    let stat = stat.get(..MAX_STAT.min(stat.len())).unwrap_or_default();
-    let inactive = stat.lines().find_map(|line| line.strip_prefix(inactive));
-    Some(usage.saturating_sub(inactive.and_then(|text| text.trim().parse().ok()).unwrap_or_default()))
+    Some(usage.saturating_sub(stat(&directory, inactive).unwrap_or_default()))
+}
+
+/// The part of the page cache of a cgroup of version 2 that has not been used for a while, in bytes.
+pub(crate) fn inactive_file(mount: &Path, cgroup: &Path) -> Option<u64> {
+    stat(&mount.join(cgroup), "inactive_file ")
+}
+
+fn stat(directory: &Path, name: &str) -> Option<u64> {
+    let text = fs::read_to_string(directory.join("memory.stat")).ok()?;
+    let text = text.get(..MAX_STAT.min(text.len()))?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim().parse().ok()
 }
 
 /// The processes and threads in a cgroup.

@@ -10,6 +10,7 @@
 //! | [`requests`] | CRI requests from a manifest: pure |
 //! | [`volumes`], `cleanup` | directories of a pod, created and removed: blocking |
 //! | `logs`, `log_files` | rotation of container logs: a task, and its files |
+//! | `log_links` | links to container logs: blocking |
 //! | `error` | why an action failed, with the reason of Kubernetes |
 
 pub(crate) mod logs;
@@ -22,6 +23,7 @@ mod error;
 mod hooks;
 mod images;
 mod log_files;
+pub(crate) mod log_links;
 mod sandbox;
 
 use std::net::IpAddr;
@@ -41,6 +43,7 @@ use crate::host;
 use crate::manifest::Pod;
 use crate::reconcile::action::Action;
 
+pub(crate) use self::cleanup::remove_unmounted_directory;
 pub(crate) use self::error::{ActionError, ExecError};
 
 /// How an action went.
@@ -152,6 +155,22 @@ impl RuntimeExecutor {
         self.cgroups.release(&pod.id.uid);
         self.blocking(pod, cleanup::remove).await?;
         Ok(self.cgroups.remove_slices(&self.node, &pod.id.uid).await?)
+    }
+
+    /// Removes an exited container, and then its log.
+    pub(crate) async fn remove_dead(
+        &self,
+        pod: &Pod,
+        id: &ContainerId,
+        name: &str,
+        attempt: u32,
+    ) -> Result<(), ActionError> {
+        self.remove_container(pod, id, name, attempt).await
+    }
+
+    /// The configuration of the node.
+    pub(crate) fn node(&self) -> &Arc<NodeConfig> {
+        &self.node
     }
 
     /// The cgroups of pods.

@@ -2,6 +2,8 @@
 //!
 //! In: `/proc`, `/etc/resolv.conf` and the kernel. Out: plain values. Blocking, and without DNS queries.
 
+pub mod resources;
+
 pub(crate) mod clock;
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};

@@ -30,6 +30,7 @@ use tracing::error;
 
 use self::context::NodeContext;
 use self::worker::{PodWorker, PodWorkerHandle, WorkerExit};
+use crate::eviction::manager::Eviction;
 use crate::manifest::Pod;
 use crate::reconcile::backoff::doubling;
 use crate::reconcile::decide::Goal;
@@ -162,6 +163,22 @@ impl PodWorkers {
             }
             runs
         });
+    }
+
+    /// Evicts a pod, if it has a worker.
+    pub(crate) fn evict(&self, eviction: Eviction) {
+        if let Some(worker) = self.workers.get(&eviction.uid) {
+            *worker.handle.eviction.lock() = Some(eviction);
+            worker.handle.wake.notify_one();
+        }
+    }
+
+    /// Whether anything is known about a pod: it has a worker, or existed before this run.
+    pub(crate) fn knows(&self, uid: &PodUid) -> bool {
+        self.workers.contains_key(uid)
+            || self.stored_pods.contains_key(uid)
+            || self.preexisting.iter().any(|pod| pod.uid == *uid)
+            || self.waiting.values().any(|desired| desired.pod.id.uid == *uid)
     }
 
     fn spawn(&mut self, pod: Arc<Pod>, goal: Goal) {

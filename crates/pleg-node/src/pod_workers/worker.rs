@@ -23,6 +23,7 @@ use tracing::warn;
 
 use super::context::NodeContext;
 use crate::error::with_causes;
+use crate::eviction::manager::Eviction;
 use crate::executor::ActionOutcome;
 use crate::manifest::Pod;
 use crate::metrics::Operation;
@@ -48,6 +49,8 @@ pub(crate) struct PodWorkerHandle {
     pub(crate) wake: Arc<Notify>,
     /// The history of the pod, for the next worker if this one panics.
     pub(crate) history: Arc<Mutex<PodHistory>>,
+    /// Set to evict the pod; the worker takes it.
+    pub(crate) eviction: Arc<Mutex<Option<Eviction>>>,
 }
 
 /// The worker of one pod.
@@ -59,6 +62,7 @@ pub(crate) struct PodWorker {
     history: PodHistory,
     /// The history as it was last saved.
     saved: Arc<Mutex<PodHistory>>,
+    eviction: Arc<Mutex<Option<Eviction>>>,
     in_flight: InFlight,
     /// Number of actions on the sandbox that are in flight.
     sandbox_actions: usize,
@@ -93,11 +97,13 @@ impl PodWorker {
         let (sender, goal) = watch::channel(goal);
         let wake = Arc::new(Notify::new());
         let saved = Arc::new(Mutex::new(history.clone()));
+        let eviction = Arc::new(Mutex::new(None));
         let handle = PodWorkerHandle {
             pod: Arc::clone(&pod),
             goal: sender,
             wake: Arc::clone(&wake),
             history: Arc::clone(&saved),
+            eviction: Arc::clone(&eviction),
         };
         let prober = PodProber::new(
             context.executor.clone(),
@@ -112,6 +118,7 @@ impl PodWorker {
             goal,
             wake,
             saved,
+            eviction,
             history,
             in_flight: InFlight::default(),
             sandbox_actions: 0,
@@ -190,6 +197,7 @@ impl PodWorker {
         let status = &entry.status;
         self.observe(status);
         let goal = *self.goal.borrow_and_update();
+        self.take_eviction();
         self.probe(status, goal);
         let decision = self.decide(status, goal);
         let retry_at = self.carry_out(&decision, status, running);
@@ -228,6 +236,29 @@ impl PodWorker {
         self.history.observe(status, now);
     }
 
+    /// Fails the pod if it is to be evicted, unless it is over already.
+    fn take_eviction(&mut self) {
+        let Some(eviction) = self.eviction.lock().take() else {
+            return;
+        };
+        let is_over = self
+            .last
+            .as_ref()
+            .is_some_and(|(_, decision)| decision.stage != Stage::Running);
+        if self.history.failed.is_none() && !is_over {
+            self.history.failed = Some(eviction.why);
+            self.history.eviction_grace = Some(eviction.grace);
+        }
+    }
+
+    /// Whether the pod may get a sandbox: not under pressure if it never had one, nor while another pod has one of its host ports.
+    fn admit(&self, status: &PodStatus) -> Result<(), PodFailure> {
+        if status.sandboxes.is_empty() {
+            self.context.reports.pressure().admit(&self.pod)?;
+        }
+        self.context.host_ports.claim(&self.pod)
+    }
+
     fn decide(&mut self, status: &PodStatus, goal: Goal) -> Decision {
         self.in_flight.sandbox = self.sandbox_actions > 0;
         let decision = decide(&DecisionInput {
@@ -256,7 +287,7 @@ impl PodWorker {
                 continue;
             }
             if matches!(action, Action::RunSandbox { .. })
-                && let Err(conflict) = self.context.host_ports.claim(&self.pod)
+                && let Err(conflict) = self.admit(status)
             {
                 not_admitted = Some(conflict);
                 continue;
@@ -264,7 +295,7 @@ impl PodWorker {
             self.start_action(action.clone(), status, running);
         }
         if let Some(failure) = not_admitted.as_ref().filter(|_| not_admitted != self.not_admitted) {
-            warn!(reason = failure.reason, "{}", failure.message);
+            warn!(pod = %self.pod.id, reason = failure.reason, "{}", failure.message);
         }
         self.not_admitted = not_admitted;
         retry_at

@@ -3,6 +3,7 @@
 //! All of it survives a restart of `pleg node`, so serialised names do not change. None of it says what runs *now*: the cache does.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use pleg::{ContainerId, ContainerState, ContainerStatus, PodStatus, SandboxId};
@@ -26,6 +27,9 @@ pub struct PodHistory {
     pub sandbox_failure: Option<StartFailure>,
     /// Set once the pod has failed as a whole: none of its containers is started again.
     pub failed: Option<PodFailure>,
+    /// Set if the pod was evicted: the grace period of its containers, instead of the manifest's.
+    #[serde(default)]
+    pub eviction_grace: Option<Duration>,
 }
 
 /// The history of a container.

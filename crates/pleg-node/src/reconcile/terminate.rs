@@ -17,7 +17,8 @@ impl<'a> Decider<'a> {
     pub(super) fn finish(&mut self) {
         self.decision.stage = Stage::Finished;
         self.decision.backing_off.clear();
-        let grace = self.input.pod.spec.termination_grace;
+        let evicted = self.input.history.eviction_grace;
+        let grace = evicted.unwrap_or(self.input.pod.spec.termination_grace);
         if !self.kill_next(grace, KillReason::PodFinished) {
             return;
         }

@@ -47,6 +47,8 @@ pub struct NodeConfig {
     pub memory: u64,
     /// The directory of container logs: `/var/log/pods`.
     pub logs: PathBuf,
+    /// The directory of links to container logs: `/var/log/containers`.
+    pub log_links: PathBuf,
     /// The directory of pod directories: `/var/lib/pleg/pods`.
     pub pods: PathBuf,
     /// How cgroups of pods are named.

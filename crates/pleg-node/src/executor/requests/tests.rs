@@ -11,6 +11,7 @@ fn node() -> NodeConfig {
         ips: vec!["192.0.2.1".parse().unwrap()],
         memory: 8 << 30,
         logs: "/var/log/pods".into(),
+        log_links: "/var/log/containers".into(),
         pods: "/var/lib/pleg/pods".into(),
         cgroups: Cgroups::Path,
         cgroup_root: "pleg".to_owned(),
