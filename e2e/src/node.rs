@@ -115,6 +115,8 @@ impl Node {
             .args(["--node-name", "n", "--node-ip", "127.0.0.1"])
             .arg("--log-dir")
             .arg(path("logs"))
+            .arg("--log-link-dir")
+            .arg(path("containers"))
             .arg("--pod-dir")
             .arg(path("pods"))
             .arg("--state-file")

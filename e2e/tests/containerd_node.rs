@@ -32,6 +32,7 @@ fn main() -> ExitCode {
             probes_ask,
             a_pod_network_has_addresses,
             a_log_stays_within_bounds,
+            a_pod_has_a_cgroup_of_its_class,
         ],
     )
 }
@@ -79,14 +80,21 @@ async fn nothing_is_left(context: &Context, node: &Node) -> Result<()> {
         .map(|entry| entry.path())
         .chain([top.to_owned()]);
     for hierarchy in hierarchies {
-        let group = hierarchy.join(context.containerd.home().cgroup());
-        let groups = std::fs::read_dir(&group)
-            .into_iter()
-            .flatten()
-            .flatten()
-            .map(|entry| entry.path());
-        let left: Vec<_> = groups.filter(|path| path.is_dir()).collect();
-        ensure!(left.is_empty(), "cgroups: {left:?}");
+        // The cgroups of the classes stay, as a kubelet's do.
+        for class in ["kubepods", "kubepods/burstable", "kubepods/besteffort"] {
+            let group = hierarchy.join(context.containerd.home().cgroup()).join(class);
+            let groups = std::fs::read_dir(&group)
+                .into_iter()
+                .flatten()
+                .flatten()
+                .map(|entry| entry.path());
+            let is_pod = |path: &std::path::PathBuf| {
+                let name = path.file_name().unwrap_or_default();
+                path.is_dir() && name.to_string_lossy().starts_with("pod")
+            };
+            let left: Vec<_> = groups.filter(is_pod).collect();
+            ensure!(left.is_empty(), "cgroups: {left:?}");
+        }
     }
     Ok(())
 }
@@ -414,6 +422,68 @@ async fn hooks_run(context: &Context) -> Result<()> {
     ensure!(shared.join("stopping").exists(), "no pre-stop hook ran");
     ensure!(context.truth().await?.pods.len() == 1);
     Ok(())
+}
+
+/// The value of a file of a pod's cgroup: its name in version 1, and in version 2.
+fn cgroup_value(cgroup: &str, [v1, v2]: [&str; 2]) -> Result<String> {
+    let top = Path::new("/sys/fs/cgroup");
+    let path = if top.join("cgroup.controllers").exists() {
+        top.join(cgroup).join(v2)
+    } else {
+        let controller = v1.split('.').next().unwrap_or_default();
+        top.join(controller).join(cgroup).join(v1)
+    };
+    let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    Ok(text.trim().to_owned())
+}
+
+/// The limits of the whole pod are on its cgroup, and its containers are in it.
+async fn a_pod_has_a_cgroup_of_its_class(context: &Context) -> Result<()> {
+    let node = Node::start(&context.containerd).await?;
+    let limits = "limits: {cpu: 500m, memory: 64Mi}";
+    for (name, resources) in [
+        ("guaranteed", limits.to_owned()),
+        ("burstable", format!("{limits}, requests: {{cpu: 250m}}")),
+        ("besteffort", String::new()),
+    ] {
+        let more = format!("resources: {{{resources}}}");
+        let container = runs("app", &Program::Stubborn, &more);
+        node.write(
+            &format!("{name}.yaml"),
+            &manifest(
+                name,
+                &format!("terminationGracePeriodSeconds: 0, containers: [{container}]"),
+            ),
+        )?;
+    }
+    let root = context.containerd.home().cgroup();
+    for (name, class, shares, memory) in [
+        ("guaranteed", "", ["512", "20"], Some("67108864")),
+        ("burstable", "/burstable", ["256", "10"], Some("67108864")),
+        ("besteffort", "/besteffort", ["2", "1"], None),
+    ] {
+        let pod = node.until_ready(name).await?;
+        let cgroup = format!("{root}/kubepods{class}/pod{}", uid(&pod)?);
+        let weight = cgroup_value(&cgroup, ["cpu.shares", "cpu.weight"])?;
+        ensure!(shares.contains(&weight.as_str()), "{name}: weight {weight}");
+        let limit = cgroup_value(&cgroup, ["memory.limit_in_bytes", "memory.max"])?;
+        match memory {
+            Some(memory) => ensure!(limit == memory, "{name}: memory limit {limit}"),
+            None => ensure!(limit == "max" || limit.len() > 15, "{name}: memory limit {limit}"),
+        }
+        let id = container(&pod, "app")["containerID"].as_str().unwrap_or_default();
+        let id = id.rsplit('/').next().unwrap_or_default();
+        // The container's processes are charged to the pod.
+        let own = cgroup_value(&format!("{cgroup}/{id}"), ["memory.usage_in_bytes", "memory.current"])?;
+        ensure!(own.parse::<u64>()? > 0, "{name}: {own}");
+    }
+    let burstable = cgroup_value(&format!("{root}/kubepods/burstable"), ["cpu.shares", "cpu.weight"])?;
+    ensure!(["256", "10"].contains(&burstable.as_str()), "class: {burstable}");
+    for name in ["guaranteed", "burstable", "besteffort"] {
+        node.remove(&format!("{name}.yaml"))?;
+        node.until_gone(name).await?;
+    }
+    nothing_is_left(context, &node).await
 }
 
 /// What was written is in the log that was put aside, and what is written next in the one that was begun.

@@ -48,7 +48,7 @@ impl RuntimeExecutor {
         config
     }
 
-    /// Stops the sandboxes that are replaced, prepares the directories of the pod, and creates a sandbox.
+    /// Stops the sandboxes that are replaced, prepares the directories and the cgroup of the pod, and creates a sandbox.
     pub(super) async fn run_sandbox(
         &self,
         pod: &Pod,
@@ -60,6 +60,7 @@ impl RuntimeExecutor {
             self.stop_sandbox(pod, old).await?;
         }
         self.blocking(pod, volumes::prepare).await?;
+        self.cgroups.set_up(&self.node, pod).await?;
         let request = v1::RunPodSandboxRequest {
             config: Some(self.sandbox_config(pod, source, attempt)),
             runtime_handler: String::new(),

@@ -30,6 +30,7 @@ use tracing::error;
 
 use self::context::NodeContext;
 use self::worker::{PodWorker, PodWorkerHandle, WorkerExit, may_use_ports};
+use crate::eviction::manager::Eviction;
 use crate::executor::ConfigSource;
 use crate::manifest::Pod;
 use crate::reconcile::backoff::{doubling, later};
@@ -180,6 +181,22 @@ impl PodWorkers {
         });
     }
 
+    /// Evicts a pod, if it has a worker.
+    pub(crate) fn evict(&self, eviction: Eviction) {
+        if let Some(worker) = self.workers.get(&eviction.uid) {
+            *worker.handle.eviction.lock() = Some(eviction);
+            worker.handle.wake.notify_one();
+        }
+    }
+
+    /// Whether anything is known about a pod: it has a worker, or existed before this run.
+    pub(crate) fn knows(&self, uid: &PodUid) -> bool {
+        self.workers.contains_key(uid)
+            || self.stored_pods.contains_key(uid)
+            || self.preexisting.iter().any(|pod| pod.uid == *uid)
+            || self.waiting.values().any(|desired| desired.pod.id.uid == *uid)
+    }
+
     fn spawn(&mut self, pod: Arc<Pod>, source: ConfigSource, goal: Goal) {
         let uid = &pod.id.uid;
         let history = self.histories.remove(uid).unwrap_or_default();
@@ -195,6 +212,7 @@ impl PodWorkers {
         if entry.is_some_and(|entry| may_use_ports(&entry.status)) {
             // A running pod already uses its ports: it gets them before others can claim them.
             self.context.host_ports.adopt(&handle.pod);
+            self.context.executor.cgroups().count(&handle.pod);
         }
         let shutdown = self.shutdown.clone();
         let task = self.running.spawn(async move {

@@ -1,4 +1,4 @@
-//! Cgroups of pods. A runtime creates the cgroup of a pod with that of its first container and never removes it, so we do. Blocking.
+//! Removes the cgroups of pods that have left, which no runtime does. Blocking.
 
 use std::fs;
 use std::io;
