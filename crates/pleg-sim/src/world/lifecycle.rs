@@ -45,7 +45,7 @@ fn checked(metadata: Option<v1::PodSandboxMetadata>) -> Result<v1::PodSandboxMet
     Ok(metadata)
 }
 
-fn not_found(kind: &'static str, id: &str) -> WorldError {
+pub(super) fn not_found(kind: &'static str, id: &str) -> WorldError {
     let name = id.chars().take(80).collect();
     WorldError::NotFound { kind, name }
 }
@@ -66,12 +66,8 @@ impl World {
             .and_then(|linux| linux.security_context)
             .and_then(|context| context.namespace_options)
             .is_some_and(|options| options.network() == v1::NamespaceMode::Node);
-        let [_, b, c, d] = self.rng.u32(..).to_be_bytes();
-        let ip = if host_network {
-            String::new()
-        } else {
-            format!("10.{b}.{c}.{d}")
-        };
+        let address = self.pod_cidr.address(self.rng.u32(..));
+        let ip = if host_network { String::new() } else { address.to_string() };
         let mut sandbox = Sandbox {
             id: Arc::clone(&id),
             pod: self.enter(&id, &metadata),
@@ -81,6 +77,7 @@ impl World {
             ip,
             host_network,
             handler: handler.to_owned(),
+            log_directory: config.log_directory,
             labels,
             annotations,
             quirk: None,
@@ -160,7 +157,11 @@ impl World {
     pub fn create_container(&mut self, sandbox: &str, config: v1::ContainerConfig) -> Result<Arc<str>, WorldError> {
         let words = config.command.iter().chain(&config.args).map(String::as_str);
         let script = Script::parse(words);
-        self.create_scripted(sandbox, config, script)
+        let id = self.create_scripted(sandbox, config, script)?;
+        if let Some(container) = self.containers.get_mut(&id) {
+            container.logs = !container.log_path.is_empty();
+        }
+        Ok(id)
     }
 
     /// `CreateContainer` of a container whose script is known.
@@ -190,7 +191,7 @@ impl World {
         let (labels, annotations) = (pairs(config.labels)?, pairs(config.annotations)?);
         let (pod, sandbox) = (Arc::clone(&owner.pod), Arc::clone(&owner.id));
         let name = container_name(&owner.metadata, &metadata);
-        let log_path = config.log_path;
+        let log_path = super::object::log_path(&owner.log_directory, &config.log_path);
         let id = self.new_id();
         self.reserve(name.clone(), &id)?;
         let mut container = Container {
@@ -211,6 +212,7 @@ impl World {
             labels,
             annotations,
             log_path,
+            logs: false,
             mounts: config.mounts,
             resources: config.linux.and_then(|linux| linux.resources),
             script,
@@ -263,6 +265,7 @@ impl World {
             container.due = Some(self.schedule.add(now.saturating_add(nanos(after)), due));
         }
         self.emit(Event::ContainerStartedEvent, id, &sandbox);
+        self.write_log(id);
         Ok(())
     }
 
