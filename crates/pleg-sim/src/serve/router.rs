@@ -87,6 +87,9 @@ fn unserved(path: &str) -> Status {
         "Exec" => "the simulated runtime has no streaming server; ExecSync works (crictl exec -s)",
         "Attach" => "the simulated runtime has no streaming server, and its containers have no processes to attach to",
         "PortForward" => "the simulated runtime has no streaming server, and its pods have no network",
+        "ListPodSandboxMetrics" | "ListMetricDescriptors" => {
+            "no metrics; the stats calls work (crictl stats, crictl statsp)"
+        }
         "CheckpointContainer" => "the simulated runtime has no processes to checkpoint",
         _ => {
             let path: String = path.chars().take(200).collect();

@@ -37,9 +37,11 @@ impl Images {
     pub(super) fn find(&self, name: &str) -> Option<(&String, &Stored)> {
         let by_id = |stored: &Stored| stored.id == name || stored.id[7..] == *name;
         let by_digest = |own: &str, stored: &Stored| repo_digest(own, stored) == name;
-        self.0
-            .get_key_value(&full_name(name))
-            .or_else(|| self.0.iter().find(|(own, stored)| by_id(stored) || by_digest(own, stored)))
+        self.0.get_key_value(&full_name(name)).or_else(|| {
+            self.0
+                .iter()
+                .find(|(own, stored)| by_id(stored) || by_digest(own, stored))
+        })
     }
 
     /// The names of each image, by its id.
@@ -154,7 +156,10 @@ impl World {
     /// Bytes and files of all images.
     pub fn image_usage(&self) -> (u64, u64) {
         let images = self.images.by_id();
-        let sizes = images.values().filter_map(|names| names.first()).map(|(_, stored)| stored.size);
+        let sizes = images
+            .values()
+            .filter_map(|names| names.first())
+            .map(|(_, stored)| stored.size);
         (sizes.sum(), images.len() as u64 * 100)
     }
 }
@@ -201,7 +206,11 @@ mod tests {
     fn an_image_is_found_by_all_its_names() {
         let mut world = World::new(&SimConfig::default()).unwrap();
         let id = world.pull_image("registry.k8s.io/pause:3.9").unwrap();
-        assert_eq!(world.pull_image("mirror.example.com/pause:3.9").unwrap(), id, "a mirror has the same image");
+        assert_eq!(
+            world.pull_image("mirror.example.com/pause:3.9").unwrap(),
+            id,
+            "a mirror has the same image"
+        );
         let image = world.image(&id).unwrap();
         assert_eq!(
             image.repo_tags,

@@ -45,6 +45,20 @@ fn checked(metadata: Option<v1::PodSandboxMetadata>) -> Result<v1::PodSandboxMet
     Ok(metadata)
 }
 
+/// A group belongs to a user: runtimes refuse one without the other.
+fn check_user(linux: Option<&v1::LinuxContainerConfig>) -> Result<(), WorldError> {
+    let context = linux.and_then(|linux| linux.security_context.as_ref());
+    let alone = |context: &v1::LinuxContainerSecurityContext| {
+        context.run_as_group.is_some() && context.run_as_user.is_none() && context.run_as_username.is_empty()
+    };
+    if context.is_some_and(alone) {
+        return Err(WorldError::Invalid(
+            "run_as_group is set without run_as_user or run_as_username".into(),
+        ));
+    }
+    Ok(())
+}
+
 pub(super) fn not_found(kind: &'static str, id: &str) -> WorldError {
     let name = id.chars().take(80).collect();
     WorldError::NotFound { kind, name }
@@ -67,7 +81,11 @@ impl World {
             .and_then(|context| context.namespace_options)
             .is_some_and(|options| options.network() == v1::NamespaceMode::Node);
         let address = self.pod_cidr.address(self.rng.u32(..));
-        let ip = if host_network { String::new() } else { address.to_string() };
+        let ip = if host_network {
+            String::new()
+        } else {
+            address.to_string()
+        };
         let mut sandbox = Sandbox {
             id: Arc::clone(&id),
             pod: self.enter(&id, &metadata),
@@ -155,6 +173,7 @@ impl World {
 
     /// `CreateContainer`.
     pub fn create_container(&mut self, sandbox: &str, config: v1::ContainerConfig) -> Result<Arc<str>, WorldError> {
+        check_user(config.linux.as_ref())?;
         let words = config.command.iter().chain(&config.args).map(String::as_str);
         let script = Script::parse(words);
         let id = self.create_scripted(sandbox, config, script)?;

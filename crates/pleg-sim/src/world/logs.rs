@@ -21,20 +21,23 @@ impl World {
     /// A running container writes what its script has it write, and does so again later if the script says so.
     pub(super) fn write_log(&mut self, id: &str) {
         let now = self.clock.now();
-        let Some(container) = self.containers.get(id).filter(|container| container.logs && container.running()) else {
+        let Some(container) = self
+            .containers
+            .get(id)
+            .filter(|container| container.logs && container.running())
+        else {
             return;
         };
-        let Some(output) = &container.script.output else {
-            return;
-        };
+        let output = container.script.output.as_ref();
         if self.log_texts.len() < MOST_TEXTS {
             self.log_texts.push(LogText {
                 path: container.log_path.clone(),
                 at: now,
-                text: output.text.clone(),
+                // A container that is silent has a log too.
+                text: output.map_or_else(String::new, |output| output.text.clone()),
             });
         }
-        if let Some(every) = output.every {
+        if let Some(every) = output.and_then(|output| output.every) {
             let id = Arc::clone(&container.id);
             self.schedule.add(now.saturating_add(nanos(every)), Due::Write { id });
         }

@@ -58,8 +58,8 @@ pub use odd::Odd;
 pub use own::{ContainerSpec, PodSpec};
 pub use queue::Subscription;
 pub use script::{Ending, Output, Script};
-pub(crate) use usage::IMAGE_ROOT;
 pub use truth::{ContainerTruth, SandboxTruth, Truth};
+pub(crate) use usage::IMAGE_ROOT;
 
 use crate::clock::Clock;
 use crate::config::SimConfig;

@@ -50,7 +50,9 @@ impl World {
         let found = cidrs.split(',').find_map(|cidr| PodCidr::parse(cidr.trim()));
         self.pod_cidr = found.ok_or_else(|| {
             let cidrs: String = cidrs.chars().take(80).collect();
-            WorldError::Invalid(format!("pod CIDR {cidrs:?}: expected an IPv4 range such as 10.88.0.0/16"))
+            WorldError::Invalid(format!(
+                "pod CIDR {cidrs:?}: expected an IPv4 range such as 10.88.0.0/16"
+            ))
         })?;
         Ok(())
     }

@@ -171,7 +171,11 @@ fn shell(line: &str) -> Script {
         match (words.next(), words.next()) {
             (None, _) => {}
             (Some("echo"), word) => {
-                let said: Vec<&str> = word.into_iter().chain(words).map(|word| word.trim_matches(['\'', '"'])).collect();
+                let said: Vec<&str> = word
+                    .into_iter()
+                    .chain(words)
+                    .map(|word| word.trim_matches(['\'', '"']))
+                    .collect();
                 text += &echo(&said);
                 script.output = Some(Output::once(text.clone()));
             }

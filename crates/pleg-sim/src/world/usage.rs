@@ -50,13 +50,19 @@ impl Load {
             _ => u64::MAX,
         };
         // 1 to 50 thousandths of a core, 4 to 64 MiB, and never more than the limits allow.
-        let nano_cores = (1 + chosen(&container.id, "cpu", 50)).saturating_mul(1_000_000).min(quota);
+        let nano_cores = (1 + chosen(&container.id, "cpu", 50))
+            .saturating_mul(1_000_000)
+            .min(quota);
         let memory_limit = u64::try_from(limits.memory_limit_in_bytes).unwrap_or(0);
         let memory = (4 + chosen(&container.id, "memory", 60)) * MIB;
         Self {
             nano_cores,
             core_nanos: counted(nano_cores, container.started_at, now),
-            memory: if memory_limit == 0 { memory } else { memory.min(memory_limit / 10 * 9) },
+            memory: if memory_limit == 0 {
+                memory
+            } else {
+                memory.min(memory_limit / 10 * 9)
+            },
             memory_limit,
         }
     }
@@ -137,7 +143,10 @@ fn network(sandbox: &Sandbox, now: i64) -> Option<v1::NetworkUsage> {
 impl World {
     /// `ContainerStats`.
     pub fn container_stats(&self, id: &str) -> Result<v1::ContainerStats, WorldError> {
-        let container = self.containers.get(id).ok_or_else(|| super::lifecycle::not_found("container", id))?;
+        let container = self
+            .containers
+            .get(id)
+            .ok_or_else(|| super::lifecycle::not_found("container", id))?;
         Ok(container_stats(container, self.clock.now()))
     }
 
@@ -160,7 +169,10 @@ impl World {
 
     /// `PodSandboxStats`.
     pub fn sandbox_stats(&self, id: &str) -> Result<v1::PodSandboxStats, WorldError> {
-        let sandbox = self.sandboxes.get(id).ok_or_else(|| super::lifecycle::not_found("sandbox", id))?;
+        let sandbox = self
+            .sandboxes
+            .get(id)
+            .ok_or_else(|| super::lifecycle::not_found("sandbox", id))?;
         Ok(self.stats_of(sandbox, self.clock.now()))
     }
 
@@ -206,7 +218,10 @@ impl World {
                     timestamp: now,
                     process_count: number(1 + running.len() as u64),
                 }),
-                containers: running.iter().map(|container| container_stats(container, now)).collect(),
+                containers: running
+                    .iter()
+                    .map(|container| container_stats(container, now))
+                    .collect(),
             }),
         }
     }
