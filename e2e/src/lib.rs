@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`version`] | which containerds there are, and where `containerd/fetch` put them |
 //! | [`containerd`] | one running containerd: start, stop, restart, kill, pause |
+//! | [`critools`] | crictl and critest, and what critest finds in the simulator |
 //! | [`home`] | its directory, and how everything that belongs to it is found and ended, whatever happened |
 //! | [`process`] | processes as `/proc` shows them, signals |
 //! | [`image`] | the test image, made without a registry |
@@ -19,6 +20,7 @@
 //! | [`suite`] | scenarios times versions, as tests |
 
 pub mod containerd;
+pub mod critools;
 pub mod home;
 pub mod image;
 pub mod kubelet;
