@@ -10,7 +10,7 @@ use pleg_e2e::image::Program;
 use pleg_e2e::steps::app;
 use pleg_e2e::truth::State;
 use pleg_e2e::wait::{PATIENCE, until};
-use pleg_e2e::{Container, Containerd, Context, Pod, Version, process, scenarios, suite};
+use pleg_e2e::{Container, Context, Pod, Runtime, Version, process, scenarios, suite};
 use rustix::process::Signal;
 
 /// Set for the copy of this program that is to be killed with a runtime in its hands.
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     }
     suite::main(scenarios![
         containers_end_as_they_are_told,
-        shims_and_processes_are_found,
+        monitors_and_processes_are_found,
         nothing_is_left_behind,
         an_abandoned_runtime_is_swept_up,
     ])
@@ -96,12 +96,16 @@ async fn containers_end_as_they_are_told(context: &Context) -> Result<()> {
     Ok(())
 }
 
-async fn shims_and_processes_are_found(context: &Context) -> Result<()> {
+async fn monitors_and_processes_are_found(context: &Context) -> Result<()> {
     let kubelet = &context.kubelet;
     let sandbox = kubelet.run_pod(&Pod::new("pod")).await?;
     let id = kubelet.run(&sandbox, &app()).await?;
-    let pids = [kubelet.sandbox_pid(&sandbox).await?, kubelet.container_pid(&id).await?];
-    ensure!(pids[0] != pids[1]);
+    let pid = kubelet.container_pid(&id).await?;
+    let mut pids = vec![pid];
+    if !context.version().is_crio() {
+        pids.push(kubelet.sandbox_pid(&sandbox).await?);
+        ensure!(pids[0] != pids[1]);
+    }
     for pid in pids {
         // For a moment after the start it still is runc, about to become the program.
         until("the container's program", PATIENCE, async || {
@@ -111,16 +115,17 @@ async fn shims_and_processes_are_found(context: &Context) -> Result<()> {
             Ok(())
         })
         .await?;
-        let ours = process::in_cgroup(pid, &context.containerd.home().cgroup());
+        let ours = process::in_cgroup(pid, &context.runtime.home().cgroup());
         ensure!(ours, "{pid} is elsewhere");
     }
-    let shim = context.containerd.shim(&sandbox.id)?;
-    ensure!(context.containerd.shims()? == [shim.clone()], "one pod, one shim");
-    let frozen = process::Frozen::new(shim.pid)?;
-    // Neither list nor plain status notices: this is what makes a hung shim so hard to find.
+    let monitor = context.runtime.monitor(&sandbox.id, &id)?;
+    let monitors = context.runtime.monitors()?;
+    ensure!(monitors.len() == 1, "one pod, one shim or conmon: {monitors:?}");
+    let frozen = process::Frozen::new(monitor.pid)?;
+    // Neither list nor plain status notices: this is what makes a hung shim or conmon so hard to find.
     ensure!(context.truth().await?.pods.len() == 1);
     frozen.thaw();
-    process::signal(pids[1], Signal::KILL)?;
+    process::signal(pid, Signal::KILL)?;
     kubelet.wait_for_exit(&id).await?;
     Ok(())
 }
@@ -148,7 +153,10 @@ fn traces(home: &Path, cgroup: &str) -> Result<Vec<String>> {
 /// The sockets of the shims, as their bundles name them.
 fn shim_sockets(home: &Path) -> Result<Vec<PathBuf>> {
     let mut sockets = Vec::new();
-    for bundle in std::fs::read_dir(home.join("state/io.containerd.runtime.v2.task/k8s.io"))? {
+    for bundle in std::fs::read_dir(home.join("state/io.containerd.runtime.v2.task/k8s.io"))
+        .into_iter()
+        .flatten()
+    {
         let bundle = bundle?.path();
         // The bare address, or, since 2.0, a JSON object with the address in quotes.
         let read = |file: &str| std::fs::read_to_string(bundle.join(file)).unwrap_or_default();
@@ -164,27 +172,30 @@ fn shim_sockets(home: &Path) -> Result<Vec<PathBuf>> {
     Ok(sockets)
 }
 
-/// Also when the runtime was killed first and a shim hangs.
+/// Also when the runtime was killed first and a shim or conmon hangs.
 async fn nothing_is_left_behind(context: &Context) -> Result<()> {
-    let containerd = Containerd::start(context.version()).await?;
-    let kubelet = containerd.kubelet();
+    let runtime = Runtime::start(context.version()).await?;
+    let kubelet = runtime.kubelet();
     let sandbox = kubelet.run_pod(&Pod::new("pod")).await?;
-    kubelet.run(&sandbox, &app()).await?;
-    let (home, cgroup) = (containerd.home().dir().to_owned(), containerd.home().cgroup());
+    let id = kubelet.run(&sandbox, &app()).await?;
+    let (home, cgroup) = (runtime.home().dir().to_owned(), runtime.home().cgroup());
     let sockets = shim_sockets(&home)?;
     ensure!(
-        sockets.len() == 1 && sockets[0].exists(),
+        sockets.len() == usize::from(!context.version().is_crio()) && sockets.iter().all(|socket| socket.exists()),
         "the shim's socket: {sockets:?}"
     );
     let before = traces(&home, &cgroup)?;
     ensure!(before.len() > 5, "the test looks in the wrong places: {before:#?}");
-    let shim = process::Frozen::new(containerd.shim(&sandbox.id)?.pid)?;
-    containerd.kill().await?;
-    drop(containerd);
+    let monitor = process::Frozen::new(runtime.monitor(&sandbox.id, &id)?.pid)?;
+    runtime.kill().await?;
+    drop(runtime);
     let after = traces(&home, &cgroup)?;
     ensure!(after.is_empty(), "left behind: {after:#?}");
-    ensure!(!sockets[0].exists(), "left behind: {sockets:?}");
-    drop(shim);
+    ensure!(
+        !sockets.iter().any(|socket| socket.exists()),
+        "left behind: {sockets:?}"
+    );
+    drop(monitor);
     Ok(())
 }
 
@@ -192,11 +203,11 @@ async fn nothing_is_left_behind(context: &Context) -> Result<()> {
 #[expect(clippy::print_stdout, reason = "read by the one who will kill it")]
 fn abandon(version: Version) -> ExitCode {
     let hold = async {
-        let containerd = Containerd::start(version).await?;
-        let kubelet = containerd.kubelet();
+        let runtime = Runtime::start(version).await?;
+        let kubelet = runtime.kubelet();
         let sandbox = kubelet.run_pod(&Pod::new("pod")).await?;
         kubelet.run(&sandbox, &app()).await?;
-        println!("{} {}", containerd.home().dir().display(), containerd.home().cgroup());
+        println!("{} {}", runtime.home().dir().display(), runtime.home().cgroup());
         std::future::pending::<Result<()>>().await
     };
     let runtime = tokio::runtime::Runtime::new().map_err(anyhow::Error::from);

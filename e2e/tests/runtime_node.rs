@@ -1,4 +1,4 @@
-//! `pleg node` on real containerds: pods come, are replaced, and go, with all that a manifest can ask for.
+//! `pleg node` on real runtimes: pods come, are replaced, and go, with all that a manifest can ask for.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -20,8 +20,8 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 fn main() -> ExitCode {
-    suite::main_on(
-        &[Version::V1_7, Version::V2_1],
+    suite::main_on(&[(
+        &[Version::V1_7, Version::V2_1, Version::Crio],
         scenarios![
             the_example_runs_is_replaced_and_goes,
             a_removed_pod_has_its_grace_and_leaves_nothing,
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
             a_pod_network_has_addresses,
             a_log_stays_within_bounds,
         ],
-    )
+    )])
 }
 
 const EXAMPLE: &str = include_str!("../../examples/web.yaml");
@@ -79,7 +79,7 @@ async fn nothing_is_left(context: &Context, node: &Node) -> Result<()> {
         .map(|entry| entry.path())
         .chain([top.to_owned()]);
     for hierarchy in hierarchies {
-        let group = hierarchy.join(context.containerd.home().cgroup());
+        let group = hierarchy.join(context.runtime.home().cgroup());
         let groups = std::fs::read_dir(&group)
             .into_iter()
             .flatten()
@@ -92,7 +92,7 @@ async fn nothing_is_left(context: &Context, node: &Node) -> Result<()> {
 }
 
 async fn the_example_runs_is_replaced_and_goes(context: &Context) -> Result<()> {
-    let node = Node::start(&context.containerd).await?;
+    let node = Node::start(&context.runtime).await?;
     let port = free_port()?;
     // Two versions run at once, and this is the host's network.
     let example = EXAMPLE.replace("8080", &port.to_string());
@@ -139,7 +139,7 @@ async fn until_mode(node: &Node, mode: &str) -> Result<()> {
 
 /// When the last container of a pod had ended, and when no sandbox of it was left.
 async fn end_of(context: &Context, uid: &str) -> Result<[Instant; 2]> {
-    let client = context.containerd.client();
+    let client = context.runtime.client();
     let labels = || [(POD_UID_LABEL.to_owned(), uid.to_owned())].into();
     until("the end of a pod", PATIENCE, async || {
         let filter = v1::ContainerFilter {
@@ -169,7 +169,7 @@ async fn end_of(context: &Context, uid: &str) -> Result<[Instant; 2]> {
 }
 
 async fn a_removed_pod_has_its_grace_and_leaves_nothing(context: &Context) -> Result<()> {
-    let node = Node::start(&context.containerd).await?;
+    let node = Node::start(&context.runtime).await?;
     let stubborn = runs("app", &Program::Stubborn, "");
     let polite = runs("app", &Program::Polite(0), "");
     node.write(
@@ -214,7 +214,7 @@ async fn a_removed_pod_has_its_grace_and_leaves_nothing(context: &Context) -> Re
 }
 
 async fn a_crash_loop_backs_off_and_that_outlives_us(context: &Context) -> Result<()> {
-    let node = Node::start(&context.containerd).await?;
+    let node = Node::start(&context.runtime).await?;
     let crash = runs("app", &Program::Exit(3, 300), "");
     node.write("crash.yaml", &manifest("crash", &format!("containers: [{crash}]")))?;
     let waits = |pod: &Value| {
@@ -248,7 +248,7 @@ async fn a_crash_loop_backs_off_and_that_outlives_us(context: &Context) -> Resul
 /// The one container with that number.
 async fn attempt(context: &Context, attempt: u32) -> Result<v1::ContainerStatus> {
     let listed = context
-        .containerd
+        .runtime
         .client()
         .call(v1::ListContainersRequest::default())
         .await?;
@@ -265,7 +265,7 @@ async fn others_pods_are_never_touched(context: &Context) -> Result<()> {
     let dead = context.kubelet.run(&theirs, &ends).await?;
     context.kubelet.wait_for_exit(&dead).await?;
     let before = context.truth().await?;
-    let node = Node::new(&context.containerd)?;
+    let node = Node::new(&context.runtime)?;
     node.write(
         "web.yaml",
         &manifest(
@@ -311,7 +311,7 @@ async fn others_pods_are_never_touched(context: &Context) -> Result<()> {
 }
 
 async fn init_containers_and_a_sidecar(context: &Context) -> Result<()> {
-    let node = Node::start(&context.containerd).await?;
+    let node = Node::start(&context.runtime).await?;
     let spec = format!(
         "restartPolicy: Never, terminationGracePeriodSeconds: 2, initContainers: [{}, {}, {}], containers: [{}]",
         runs("one", &Program::Exit(0, 300), ""),
@@ -322,7 +322,7 @@ async fn init_containers_and_a_sidecar(context: &Context) -> Result<()> {
     node.write("p.yaml", &manifest("p", &spec))?;
     node.until_ready("p").await?;
     let listed = context
-        .containerd
+        .runtime
         .client()
         .call(v1::ListContainersRequest::default())
         .await?;
@@ -367,7 +367,7 @@ async fn init_containers_and_a_sidecar(context: &Context) -> Result<()> {
 }
 
 async fn hooks_run(context: &Context) -> Result<()> {
-    let node = Node::start(&context.containerd).await?;
+    let node = Node::start(&context.runtime).await?;
     let shared = node.dir().join("shared");
     std::fs::create_dir(&shared)?;
     let exec = |file: &str| format!("{{exec: {{command: [touch, /shared/{file}]}}}}");
@@ -418,7 +418,7 @@ async fn hooks_run(context: &Context) -> Result<()> {
 
 /// What was written is in the log that was put aside, and what is written next in the one that was begun.
 async fn a_log_stays_within_bounds(context: &Context) -> Result<()> {
-    let node = Node::new(&context.containerd)?;
+    let node = Node::new(&context.runtime)?;
     node.up(&["--container-log-max-size", "4Ki", "--container-log-max-files", "2"])
         .await?;
     let talks = "i=0; while [ $i -lt 500 ]; do echo line $i; i=$((i+1)); done; while true; do echo tick; sleep 1; done";
@@ -450,7 +450,7 @@ async fn a_log_stays_within_bounds(context: &Context) -> Result<()> {
 }
 
 async fn probes_ask(context: &Context) -> Result<()> {
-    let node = Node::start(&context.containerd).await?;
+    let node = Node::start(&context.runtime).await?;
     let shared = node.dir().join("shared");
     std::fs::create_dir(&shared)?;
     let port = free_port()?;
@@ -496,16 +496,20 @@ async fn probes_ask(context: &Context) -> Result<()> {
 /// With plugins that make a pair of interfaces for each pod, which go with its namespace: the host keeps nothing.
 async fn a_pod_network_has_addresses(context: &Context) -> Result<()> {
     version::tool("usr/lib/cni/ptp").context("NO POD NETWORK WAS TESTED: the plugins are missing")?;
-    let home = context.containerd.home().dir();
-    // Both versions at once, on one host.
-    let net = if context.version() == Version::V1_7 { 17 } else { 21 };
+    let home = context.runtime.home().dir();
+    // All of them at once, on one host.
+    let net = match context.version() {
+        Version::V1_7 => 17,
+        Version::V2_1 => 21,
+        _ => 36,
+    };
     let conf = format!(
         r#"{{"cniVersion": "0.4.0", "name": "test", "plugins": [{{"type": "ptp", "ipam": {{"type": "host-local",
         "subnet": "10.213.{net}.0/24", "dataDir": "{}"}}}}]}}"#,
         home.join("ipam").display()
     );
     std::fs::write(home.join("cni/10-test.conflist"), conf)?;
-    let node = Node::start(&context.containerd).await?;
+    let node = Node::start(&context.runtime).await?;
     let shows = runs(
         "app",
         &Program::Shell("echo $IP > index.html; exec httpd -f -p 80".to_owned()),
@@ -523,8 +527,7 @@ async fn a_pod_network_has_addresses(context: &Context) -> Result<()> {
     // The sandbox dies, and with it the address; the next one has another.
     let sandboxes = context.truth().await?;
     let sandbox = sandboxes.pods.values().flat_map(|pod| pod.sandboxes.keys()).next();
-    let pid = context.kubelet.pause_pid(sandbox.context("no sandbox")?).await?;
-    process::signal(pid, Signal::KILL)?;
+    context.kubelet.lose_sandbox(sandbox.context("no sandbox")?).await?;
     let again = node
         .until("p", "another address", |pod| {
             let next = pod["status"]["podIP"].as_str();
