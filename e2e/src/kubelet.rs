@@ -28,6 +28,8 @@ pub struct Kubelet {
     /// Name of the cgroup, at the top of the hierarchy, below which the pods are.
     cgroup: String,
     logs: PathBuf,
+    /// CRI-O takes the time that a call has for the containers' grace; containerd gives them none.
+    kills_first: bool,
 }
 
 /// What a pod is called. A kubelet knows this before the runtime knows anything.
@@ -115,8 +117,13 @@ impl Container {
 }
 
 impl Kubelet {
-    pub(crate) fn new(client: Client, cgroup: String, logs: PathBuf) -> Self {
-        Self { client, cgroup, logs }
+    pub(crate) fn new(client: Client, cgroup: String, logs: PathBuf, kills_first: bool) -> Self {
+        Self {
+            client,
+            cgroup,
+            logs,
+            kills_first,
+        }
     }
 
     /// Runs a sandbox. It shares the host's network, which needs no plugins.
@@ -188,8 +195,26 @@ impl Kubelet {
 
     /// Stops a sandbox, and by force what still runs in it. Its status may say so later: see [`Kubelet::wait_for_stop`].
     pub async fn stop_pod(&self, sandbox: &Sandbox) -> Result<()> {
+        if self.kills_first {
+            self.kill_containers(sandbox).await?;
+        }
         let pod_sandbox_id = sandbox.id.clone();
         self.call(v1::StopPodSandboxRequest { pod_sandbox_id }).await?;
+        Ok(())
+    }
+
+    async fn kill_containers(&self, sandbox: &Sandbox) -> Result<()> {
+        let filter = v1::ContainerFilter {
+            pod_sandbox_id: sandbox.id.clone(),
+            state: Some(v1::ContainerStateValue {
+                state: v1::ContainerState::ContainerRunning.into(),
+            }),
+            ..Default::default()
+        };
+        let running = self.call(v1::ListContainersRequest { filter: Some(filter) }).await?;
+        for container in running.containers {
+            self.stop(&container.id, 0).await?;
+        }
         Ok(())
     }
 
@@ -355,6 +380,8 @@ fn container_config(sandbox: &Sandbox, container: &Container) -> v1::ContainerCo
         }),
         image: Some(v1::ImageSpec {
             image: image::NAME.to_owned(),
+            // CRI-O checks the signature of what was asked for, and fails without it.
+            user_specified_image: image::NAME.to_owned(),
             ..Default::default()
         }),
         command: container.program.command(),

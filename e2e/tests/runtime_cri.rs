@@ -219,12 +219,17 @@ async fn a_stopped_runtime_is_unreachable_until_it_is_back(context: &Context) ->
 async fn events_come_where_the_runtime_has_them(context: &Context) -> Result<()> {
     let client = context.runtime.client();
     let stream = client.container_events().await;
-    if !context.version().has_events() {
+    if context.version() == Version::V1_6 {
         let error = stream.err().context("1.6 has events?")?;
         ensure!(error.kind == ErrorKind::Unimplemented, "{error}");
         return Ok(());
     }
     let mut stream = stream?;
+    if context.version() == Version::Crio {
+        let error = stream.next().await.err().context("an event of nothing")?;
+        ensure!(error.kind.is_unreachable() && stream.ended_cleanly(), "{error}");
+        return Ok(());
+    }
     let kubelet = &context.kubelet;
     let sandbox = kubelet.run_pod(&Pod::new("pod")).await?;
     let id = kubelet
@@ -238,6 +243,8 @@ async fn events_come_where_the_runtime_has_them(context: &Context) -> Result<()>
         let event = event.with_context(|| format!("no event any more after {seen:?}"))??;
         seen.push((event.container_id.clone(), event.container_event_type()));
     }
+    // What CRI-O sends of a sandbox that it does not know yet is lost.
+    let silent = usize::from(context.version().is_crio());
     let expected = [
         (&sandbox.id, Event::ContainerCreatedEvent),
         (&sandbox.id, Event::ContainerStartedEvent),
@@ -247,7 +254,7 @@ async fn events_come_where_the_runtime_has_them(context: &Context) -> Result<()>
         (&id, Event::ContainerDeletedEvent),
     ];
     let expected = expected.map(|(id, kind)| (id.clone(), kind));
-    ensure!(seen == expected, "{seen:?}");
+    ensure!(seen == expected[silent..], "{seen:?}");
     Ok(())
 }
 

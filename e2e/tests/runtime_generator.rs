@@ -11,24 +11,30 @@ use anyhow::{Context as _, Result, ensure};
 use pleg::PodUid;
 use pleg_e2e::image::Program;
 use pleg_e2e::steps::{app, joined, running};
-use pleg_e2e::{Container, Context, Observer, Pod, process, scenarios, suite, version};
+use pleg_e2e::{Container, Context, Observer, Pod, Version, process, scenarios, suite, version};
 use rustix::process::Signal;
 
 fn main() -> ExitCode {
-    suite::main(scenarios![
-        a_pod_lives_and_goes,
-        an_exit_code_is_told,
-        an_oom_kill_is_told,
-        a_failed_start_is_told,
-        a_stop_that_was_announced_is_told_from_a_death,
-        containers_of_a_pod_are_told_apart,
-        two_attempts_of_one_container,
-        a_second_sandbox_of_a_pod,
-        a_life_between_two_relists,
-        the_first_relist_of_a_running_node,
-        many_pods_at_once,
-        a_relist_on_demand,
-        the_metrics_are_what_prometheus_reads,
+    suite::main_on(&[
+        (
+            &Version::ALL,
+            scenarios![
+                a_pod_lives_and_goes,
+                an_exit_code_is_told,
+                an_oom_kill_is_told,
+                a_stop_that_was_announced_is_told_from_a_death,
+                containers_of_a_pod_are_told_apart,
+                two_attempts_of_one_container,
+                a_second_sandbox_of_a_pod,
+                a_life_between_two_relists,
+                the_first_relist_of_a_running_node,
+                many_pods_at_once,
+                a_relist_on_demand,
+                the_metrics_are_what_prometheus_reads,
+            ],
+        ),
+        // CRI-O does not create a container whose program is not there.
+        (&Version::CONTAINERD, scenarios![a_failed_start_is_told]),
     ])
 }
 

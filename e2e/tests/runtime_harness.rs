@@ -10,7 +10,7 @@ use pleg_e2e::image::Program;
 use pleg_e2e::steps::app;
 use pleg_e2e::truth::State;
 use pleg_e2e::wait::{PATIENCE, until};
-use pleg_e2e::{Container, Context, Pod, Runtime, Version, process, scenarios, suite};
+use pleg_e2e::{Container, Context, Pod, Runtime, Sandbox, Version, process, scenarios, suite};
 use rustix::process::Signal;
 
 /// Set for the copy of this program that is to be killed with a runtime in its hands.
@@ -48,26 +48,21 @@ async fn containers_end_as_they_are_told(context: &Context) -> Result<()> {
         .await?;
     let glutton = Container::new("glutton", Program::Eat(256)).memory_mib(32);
     let eater = kubelet.run(&sandbox, &glutton).await?;
-    let absent = kubelet
-        .create(&sandbox, &Container::new("absent", Program::Absent))
-        .await?;
-    ensure!(
-        kubelet.start(&absent).await.is_err(),
-        "a program that is not there was started"
-    );
+    let absent = absent(context, &sandbox).await?;
 
     kubelet.stop(&asked, 20).await?;
     kubelet.stop(&killed, 0).await?;
-    for (id, code, reasons) in [
-        (&asked, 5, &["Error"][..]),
-        (&said, 0, &["Completed"]),
-        (&killed, 137, &["Error"]),
-        (&three, 3, &["Error"]),
+    let ends = [
+        (asked, 5, &["Error"][..]),
+        (said, 0, &["Completed"]),
+        (killed, 137, &["Error"]),
+        (three, 3, &["Error"]),
         // containerd learns of the exit and of its reason apart: on a busy machine the one is told a while before the other.
-        (&eater, 137, &["OOMKilled", "Error"]),
-        (&absent, 128, &["StartError"]),
-    ] {
-        let status = kubelet.wait_for_exit(id).await?;
+        (eater, 137, &["OOMKilled", "Error"]),
+    ];
+    let absent = absent.map(|id| (id, 128, &["StartError"][..]));
+    for (id, code, reasons) in ends.into_iter().chain(absent) {
+        let status = kubelet.wait_for_exit(&id).await?;
         let metadata = status.metadata.unwrap_or_default();
         ensure!(
             status.exit_code == code && reasons.contains(&status.reason.as_str()),
@@ -77,7 +72,7 @@ async fn containers_end_as_they_are_told(context: &Context) -> Result<()> {
             status.reason
         );
         let truth = context.truth().await?;
-        let told = &truth.pods[&pod.uid].containers[id];
+        let told = &truth.pods[&pod.uid].containers[&id];
         ensure!(
             (told.state, told.exit_code) == (State::Exited, code) && reasons.contains(&told.reason.as_str()),
             "told of {}: {told:?}",
@@ -94,6 +89,24 @@ async fn containers_end_as_they_are_told(context: &Context) -> Result<()> {
     let left = context.truth().await?;
     ensure!(left.pods.is_empty(), "removed, and still there:\n{left}");
     Ok(())
+}
+
+/// A container whose program is not there: containerd fails to start it, CRI-O to create it.
+async fn absent(context: &Context, sandbox: &Sandbox) -> Result<Option<String>> {
+    let created = context
+        .kubelet
+        .create(sandbox, &Container::new("absent", Program::Absent))
+        .await;
+    if context.version().is_crio() {
+        ensure!(created.is_err(), "a program that is not there was found");
+        return Ok(None);
+    }
+    let id = created?;
+    ensure!(
+        context.kubelet.start(&id).await.is_err(),
+        "a program that is not there was started"
+    );
+    Ok(Some(id))
 }
 
 async fn monitors_and_processes_are_found(context: &Context) -> Result<()> {

@@ -63,6 +63,10 @@ pub(super) fn import(home: &Home) -> Result<()> {
             dir.display()
         ));
         own_settings(&mut skopeo, home)?;
+        // It keeps a cache of blobs in /var, but for a user without privileges in a directory of theirs.
+        skopeo
+            .env("_CONTAINERS_ROOTLESS_UID", "1")
+            .env("XDG_DATA_HOME", dir.join("cache"));
         super::succeed(&mut skopeo, "import the test image")?;
     }
     Ok(())
@@ -154,6 +158,7 @@ irqbalance_config_file = "{dir}/irqbalance"
 irqbalance_config_restore_file = "disable"
 pinns_path = "{pinns}"
 enable_pod_events = {events}
+disable_hostport_mapping = true
 
 [crio.runtime.runtimes.runc]
 runtime_path = "{dir}/{OCI_RUNTIME}"

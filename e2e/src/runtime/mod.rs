@@ -82,7 +82,8 @@ impl Runtime {
 
     /// Somebody who makes pods here.
     pub fn kubelet(&self) -> Kubelet {
-        Kubelet::new(self.client.clone(), self.home.cgroup(), self.home.dir().join("logs"))
+        let logs = self.home.dir().join("logs");
+        Kubelet::new(self.client.clone(), self.home.cgroup(), logs, self.version.is_crio())
     }
 
     /// The process id, while it is up.
