@@ -1,9 +1,13 @@
-//! One running containerd: start, stop, restart, kill, pause.
+//! One running container runtime: start, stop, restart, kill, pause.
+//!
+//! What differs between containerd and CRI-O is in a module for each: the configuration, how it is started, how it gets an image, and
+//! which process stands between it and a container.
 
-mod config;
+mod containerd;
+mod crio;
 
 use std::fs::{self, File};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -18,13 +22,15 @@ use crate::wait::{PATIENCE, until};
 use crate::{Kubelet, image};
 
 /// The runtime's own words, in the home.
-const LOG: &str = "containerd.log";
+const LOG: &str = "runtime.log";
 /// How many lines of the log are worth showing, and how much of each.
 const LOG_TAIL: (usize, usize) = (25, 400);
+/// What a runtime says at its start, at length, of what it has.
+const CHATTER: [&str; 2] = ["loading plugin", "Current CRI-O configuration"];
 
-/// A containerd with the test image in it. Dropping it ends it, its pods and every trace of both.
+/// A runtime with the test image in it. Dropping it ends it, its pods and every trace of both.
 #[derive(Debug)]
-pub struct Containerd {
+pub struct Runtime {
     version: Version,
     /// `None` while it is down.
     child: Mutex<Option<Child>>,
@@ -32,23 +38,26 @@ pub struct Containerd {
     home: Home,
 }
 
-impl Containerd {
+impl Runtime {
     /// Starts one, waits until CRI answers, and gives it the test image.
     pub async fn start(version: Version) -> Result<Self> {
         let home = Home::new()?;
-        let text = config::render(home.dir(), image::NAME)?;
-        fs::write(home.dir().join("config.toml"), text).context("write containerd's configuration")?;
         fs::create_dir(home.dir().join("cni")).context("create the directory for CNI")?;
+        if version.is_crio() {
+            crio::prepare(version, &home)?;
+        } else {
+            containerd::prepare(&home)?;
+        }
         let endpoint = Endpoint::parse(&home.dir().join(SOCKET).to_string_lossy())?;
-        let containerd = Self {
+        let runtime = Self {
             version,
             child: Mutex::new(None),
             client: client(endpoint),
             home,
         };
-        containerd.up().await?;
-        containerd.import().await?;
-        Ok(containerd)
+        runtime.up().await?;
+        runtime.import().await?;
+        Ok(runtime)
     }
 
     /// Which one it is.
@@ -73,32 +82,24 @@ impl Containerd {
 
     /// Somebody who makes pods here.
     pub fn kubelet(&self) -> Kubelet {
-        Kubelet::new(self.client.clone(), self.home.cgroup(), self.home.dir().join("logs"))
-    }
-
-    /// The `ctr` of this version, pointed at this socket and at the namespace of Kubernetes.
-    pub fn ctr(&self) -> Result<Command> {
-        let mut ctr = Command::new(self.version.bin()?.join("ctr"));
-        ctr.arg("--address")
-            .arg(self.endpoint().path())
-            .args(["--namespace", "k8s.io"]);
-        Ok(ctr)
+        let logs = self.home.dir().join("logs");
+        Kubelet::new(self.client.clone(), self.home.cgroup(), logs, self.version.is_crio())
     }
 
     /// The process id, while it is up.
     pub fn pid(&self) -> Result<i32> {
         let child = self.child.lock();
-        let child = child.as_ref().context("containerd is down")?;
+        let child = child.as_ref().context("the runtime is down")?;
         Ok(i32::try_from(child.id())?)
     }
 
-    /// Starts it again after [`Containerd::stop`] or [`Containerd::kill`], and waits until CRI answers.
+    /// Starts it again after [`Runtime::stop`] or [`Runtime::kill`], and waits until CRI answers.
     pub async fn up(&self) -> Result<()> {
         self.spawn()?;
         until("CRI to answer", PATIENCE, async || {
             if let Some(status) = self.ended()? {
                 // Waiting on would not help, but saying why does.
-                return Ok(Err(anyhow::anyhow!("containerd ended by itself: {status}")));
+                return Ok(Err(anyhow::anyhow!("{} ended by itself: {status}", self.version)));
             }
             self.client.version().await.map(|_| Ok(())).map_err(anyhow::Error::from)
         })
@@ -130,71 +131,73 @@ impl Containerd {
         Frozen::new(self.pid()?)
     }
 
-    /// The shim of a sandbox.
-    pub fn shim(&self, sandbox_id: &str) -> Result<Process> {
-        let shims = self.shims()?;
-        let shim = shims.into_iter().find(|shim| shim.value_of("-id") == Some(sandbox_id));
-        shim.with_context(|| format!("no shim runs for sandbox {sandbox_id}"))
-    }
-
-    /// All shims of this containerd.
-    pub fn shims(&self) -> Result<Vec<Process>> {
-        let socket = self.endpoint().path().to_string_lossy().into_owned();
-        let ours = |process: &Process| {
-            process.program().starts_with("containerd-shim") && process.value_of("-address") == Some(&socket)
+    /// The process between the runtime and a container: the shim of its sandbox with containerd, its own conmon with CRI-O.
+    pub fn monitor(&self, sandbox_id: &str, container_id: &str) -> Result<Process> {
+        let watched = if self.version.is_crio() {
+            container_id
+        } else {
+            sandbox_id
         };
-        Ok(process::all()?.into_iter().filter(ours).collect())
+        let mut monitors = self.monitors()?.into_iter();
+        let found = monitors.find(|(of, _)| of == watched).map(|(_, process)| process);
+        found.with_context(|| format!("no shim or conmon runs for {watched}"))
     }
 
-    /// The last lines of its log, without the list of its plugins.
+    /// All shims or conmons of this runtime, each with the id of the sandbox or container that it watches.
+    pub fn monitors(&self) -> Result<Vec<(String, Process)>> {
+        let watched = |process: &Process| {
+            let id = if self.version.is_crio() {
+                crio::watched_by(process, &self.home)
+            } else {
+                containerd::watched_by(process, self.endpoint())
+            };
+            id.map(ToOwned::to_owned)
+        };
+        let all = process::all()?.into_iter();
+        Ok(all.filter_map(|process| Some((watched(&process)?, process))).collect())
+    }
+
+    /// The last lines of its log.
     pub fn log_tail(&self) -> String {
         let text = fs::read_to_string(self.home.dir().join(LOG)).unwrap_or_default();
-        let told: Vec<&str> = text.lines().filter(|line| !line.contains("loading plugin")).collect();
+        let told = text
+            .lines()
+            .filter(|line| !CHATTER.iter().any(|word| line.contains(word)));
+        let told: Vec<&str> = told.collect();
         let (lines, width) = LOG_TAIL;
         let tail = told[told.len().saturating_sub(lines)..].iter();
         let tail: Vec<String> = tail.map(|line| line.chars().take(width).collect()).collect();
-        format!(
-            "the last lines of containerd {}'s log:\n{}",
-            self.version,
-            tail.join("\n")
-        )
+        format!("the last lines of {}'s log:\n{}", self.version, tail.join("\n"))
     }
 
     fn spawn(&self) -> Result<()> {
         let mut child = self.child.lock();
-        ensure!(child.is_none(), "containerd is already up");
-        let bin = self.version.bin()?;
+        ensure!(child.is_none(), "the runtime is already up");
         let log = File::options()
             .create(true)
             .append(true)
             .open(self.home.dir().join(LOG))?;
-        // containerd looks for its shim in PATH, and the host may have another one.
-        let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", bin.display());
-        let mut command = Command::new(bin.join("containerd"));
-        command
-            .arg("--config")
-            .arg(self.home.dir().join("config.toml"))
-            .env("PATH", path);
+        let mut command = if self.version.is_crio() {
+            crio::command(self.version, &self.home)?
+        } else {
+            containerd::command(self.version, &self.home)?
+        };
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         // Not in our process group: Ctrl-C is ours to handle, in order.
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        *child = Some(
-            command
-                .spawn()
-                .with_context(|| format!("start containerd {}", self.version))?,
-        );
+        *child = Some(command.spawn().with_context(|| format!("start {}", self.version))?);
         Ok(())
     }
 
     fn ended(&self) -> Result<Option<ExitStatus>> {
         match self.child.lock().as_mut() {
             Some(child) => Ok(child.try_wait()?),
-            None => bail!("containerd is down"),
+            None => bail!("the runtime is down"),
         }
     }
 
     async fn wait_for_end(&self) -> Result<()> {
-        until("containerd to end", PATIENCE, async || {
+        until("the runtime to end", PATIENCE, async || {
             self.ended()?.context("it still runs").map(|_| ())
         })
         .await?;
@@ -203,20 +206,12 @@ impl Containerd {
     }
 
     async fn import(&self) -> Result<()> {
-        let archive = self.home.dir().join("image.tar");
-        fs::write(&archive, image::archive()?).context("write the test image")?;
-        let output = self
-            .ctr()?
-            .args(["images", "import"])
-            .arg(&archive)
-            .output()
-            .context("run ctr")?;
-        ensure!(
-            output.status.success(),
-            "import the test image: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        // CRI hears of it by an event of containerd's own, a moment later.
+        if self.version.is_crio() {
+            crio::import(&self.home)?;
+        } else {
+            containerd::import(self.version, &self.home)?;
+        }
+        // containerd's CRI hears of it by an event of its own, a moment later.
         let image = v1::ImageSpec {
             image: image::NAME.to_owned(),
             ..Default::default()
@@ -233,7 +228,7 @@ impl Containerd {
     }
 }
 
-impl Drop for Containerd {
+impl Drop for Runtime {
     fn drop(&mut self) {
         // Reaps the child; the home's own drop, which comes after this one, ends the rest.
         if let Some(mut child) = self.child.lock().take() {
@@ -241,6 +236,17 @@ impl Drop for Containerd {
             let _ = child.wait();
         }
     }
+}
+
+/// Runs a tool that has to succeed.
+fn succeed(command: &mut Command, what: &str) -> Result<()> {
+    let Output { status, stderr, .. } = command.output().with_context(|| format!("{what}: {command:?}"))?;
+    ensure!(
+        status.success(),
+        "{what}: {status}: {}",
+        String::from_utf8_lossy(&stderr)
+    );
+    Ok(())
 }
 
 /// Deadlines far above what anything here takes, and far below what a person waits.

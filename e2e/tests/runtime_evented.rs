@@ -1,4 +1,4 @@
-//! Changes found by containerd's own events, without a relist between them.
+//! Changes found by the runtime's own events, without a relist between them.
 //!
 //! The generator of [`Observer::by_events`] relists when it has subscribed and then not for an hour: whatever it reports, an event reported
 //! it first.
@@ -19,30 +19,36 @@ use rustix::process::Signal;
 use tokio::time::Instant;
 
 fn main() -> ExitCode {
-    suite::main(scenarios![
-        what_auto_does,
-        a_pod_lives_and_goes_by_events,
-        containers_of_many_pods_die_by_events,
-        a_failed_start_is_no_missed_event,
-        a_backlog_is_told_once,
-        a_restart_loses_neither_deaths_nor_events,
-        a_death_soon_after_its_event,
-        by_id_or_by_list,
+    suite::main_on(&[
+        (
+            &Version::EVENTED,
+            scenarios![
+                what_auto_does,
+                a_pod_lives_and_goes_by_events,
+                containers_of_many_pods_die_by_events,
+                a_backlog_is_told_once,
+                a_restart_loses_neither_deaths_nor_events,
+                a_death_soon_after_its_event,
+                by_id_or_by_list,
+            ],
+        ),
+        // CRI-O does not create a container whose program is not there.
+        (&Version::CONTAINERD, scenarios![a_failed_start_is_no_missed_event]),
+        (
+            &[Version::Crio],
+            scenarios![what_auto_does, a_pod_lives_and_goes_by_events],
+        ),
     ])
 }
 
 /// Events where every subscriber gets all of them; none where we would take them from a kubelet, or where there are none.
 async fn what_auto_does(context: &Context) -> Result<()> {
-    let containerd = &context.containerd;
-    let mut node = Observer::with(
-        containerd,
-        containerd.endpoint(),
-        Deadlines::default(),
-        Config::default(),
-    )?;
+    let runtime = &context.runtime;
+    let mut node = Observer::with(runtime, runtime.endpoint(), Deadlines::default(), Config::default())?;
     let (mode, reason) = match context.version() {
         Version::V1_6 | Version::V1_7 => (Mode::Generic, "delivers each event to one subscriber only"),
-        Version::V2_1 => (Mode::Evented, "is up"),
+        Version::Crio => (Mode::Generic, "ends its event stream immediately"),
+        Version::V2_1 | Version::CrioEvents => (Mode::Evented, "is up"),
     };
     let report = node
         .health("the decision", |report| {
@@ -52,7 +58,7 @@ async fn what_auto_does(context: &Context) -> Result<()> {
     ensure!(report.mode.mode == mode && report.level == Level::Healthy, "{report:?}");
     if context.version() == Version::V1_7 {
         // All of them are ours: nobody else listens.
-        let mut stream = containerd.client().container_events().await?;
+        let mut stream = runtime.client().container_events().await?;
         let (pod, sandbox) = (Pod::new("web"), context.kubelet.run_pod(&Pod::new("other")).await?);
         for _ in 0..5 {
             let id = context.kubelet.create(&sandbox, &app()).await?;
@@ -77,7 +83,7 @@ async fn a_pod_lives_and_goes_by_events(context: &Context) -> Result<()> {
         return no_stream(context).await;
     }
     let (kubelet, pod) = (&context.kubelet, Pod::new("web"));
-    let mut node = Observer::by_events(&context.containerd).await?;
+    let mut node = Observer::by_events(&context.runtime).await?;
     let sandbox = kubelet.run_pod(&pod).await?;
     node.sees(&pod, &["PodSandboxChanged Ready"]).await?;
     let ends = Container::new("app", Program::Polite(0));
@@ -109,8 +115,8 @@ async fn no_stream(context: &Context) -> Result<()> {
     let mut config = Config::default();
     config.evented.mode = Mode::Evented;
     config.witness = WitnessMode::Off;
-    let containerd = &context.containerd;
-    let mut node = Observer::with(containerd, containerd.endpoint(), Deadlines::default(), config)?;
+    let runtime = &context.runtime;
+    let mut node = Observer::with(runtime, runtime.endpoint(), Deadlines::default(), config)?;
     let down = |report: &pleg::Report| report.causes.iter().any(|cause| cause.trouble == Trouble::StreamDown);
     node.health("the cause", down).await?;
     running(context, &mut node, &Pod::new("web"), &app()).await?;
@@ -130,7 +136,7 @@ async fn containers_of_many_pods_die_by_events(context: &Context) -> Result<()> 
         return Ok(());
     }
     let members = crowd(context, 8, &["app", "sidecar"]).await?;
-    let mut node = Observer::by_events(&context.containerd).await?;
+    let mut node = Observer::by_events(&context.runtime).await?;
     node.knows().await?;
     for member in &members {
         for (_, pid) in &member.containers {
@@ -150,7 +156,7 @@ async fn a_failed_start_is_no_missed_event(context: &Context) -> Result<()> {
         return Ok(());
     }
     let pod = Pod::new("web");
-    let mut node = Observer::by_events(&context.containerd).await?;
+    let mut node = Observer::by_events(&context.runtime).await?;
     let sandbox = context.kubelet.run_pod(&pod).await?;
     let id = context
         .kubelet
@@ -183,7 +189,7 @@ async fn a_backlog_is_told_once(context: &Context) -> Result<()> {
         kubelet.remove(&id).await?;
     }
     let id = kubelet.run(&sandbox, &app().attempt(20)).await?;
-    let mut node = Observer::by_events(&context.containerd).await?;
+    let mut node = Observer::by_events(&context.runtime).await?;
     let backlog = || {
         let text = node.pleg.render_metrics().unwrap_or_default();
         let line = text.lines().find(|line| line.starts_with("pleg_evented_events_total "));
@@ -216,16 +222,16 @@ async fn a_restart_loses_neither_deaths_nor_events(context: &Context) -> Result<
     let mut config = Config::default();
     config.evented.mode = Mode::Evented;
     config.witness = WitnessMode::Off;
-    let containerd = &context.containerd;
-    let mut node = Observer::with(containerd, containerd.endpoint(), Deadlines::default(), config)?;
+    let runtime = &context.runtime;
+    let mut node = Observer::with(runtime, runtime.endpoint(), Deadlines::default(), config)?;
     let (_, id) = running(context, &mut node, &pod, &app()).await?;
     let (_, lives) = running(context, &mut node, &other, &app()).await?;
     let pid = context.kubelet.container_pid(&id).await?;
     node.health("the stream", |report| report.mode.mode == Mode::Evented)
         .await?;
-    containerd.stop().await?;
+    runtime.stop().await?;
     process::signal(pid, Signal::KILL)?;
-    containerd.up().await?;
+    runtime.up().await?;
     let died = node.next_line(&pod).await?;
     ensure!(died.starts_with("ContainerDied app#0"), "{died}");
     node.health("the stream again", |report| {
@@ -242,7 +248,7 @@ async fn a_restart_loses_neither_deaths_nor_events(context: &Context) -> Result<
 /// What it costs to inspect one container: by its id, or by the lists of its pod and then by its id. Printed for information.
 async fn by_id_or_by_list(context: &Context) -> Result<()> {
     let members = crowd(context, 20, &["app", "sidecar"]).await?;
-    let client = context.containerd.client();
+    let client = context.runtime.client();
     let [mut by_id, mut by_list] = [Vec::new(), Vec::new()];
     for round in 0..200 {
         let member = &members[round % members.len()];
@@ -267,7 +273,7 @@ async fn by_id_or_by_list(context: &Context) -> Result<()> {
     by_list.sort();
     writeln!(
         std::io::stderr(),
-        "containerd {}, 20 pods x 2, medians: by id {:?}, by its pod's lists and then by id {:?}",
+        "{}, 20 pods x 2, medians: by id {:?}, by its pod's lists and then by id {:?}",
         context.version(),
         by_id[100],
         by_list[100]
@@ -277,14 +283,14 @@ async fn by_id_or_by_list(context: &Context) -> Result<()> {
 
 /// How soon after its event. The figures are printed; how good they have to be is a matter of benchmarks.
 async fn a_death_soon_after_its_event(context: &Context) -> Result<()> {
-    if context.version() != Version::V2_1 {
+    if !matches!(context.version(), Version::V2_1 | Version::CrioEvents) {
         // A second subscriber, to know when events arrive, would take them away.
         return Ok(());
     }
     let members = crowd(context, 12, &["app", "sidecar"]).await?;
-    let mut node = Observer::by_events(&context.containerd).await?;
+    let mut node = Observer::by_events(&context.runtime).await?;
     node.knows().await?;
-    let mut stream = context.containerd.client().container_events().await?;
+    let mut stream = context.runtime.client().container_events().await?;
     let mut lags = Vec::new();
     for member in &members {
         for (id, pid) in &member.containers {
@@ -314,7 +320,7 @@ async fn a_death_soon_after_its_event(context: &Context) -> Result<()> {
     let at = |percent: usize| lags[(lags.len() * percent / 100).min(lags.len() - 1)];
     writeln!(
         std::io::stderr(),
-        "containerd {}: event on the socket to our event, {} deaths: p50 {:?}, p90 {:?}, worst {:?}",
+        "{}: event on the socket to our event, {} deaths: p50 {:?}, p90 {:?}, worst {:?}",
         context.version(),
         lags.len(),
         at(50),

@@ -1,4 +1,4 @@
-//! `pleg node` on real containerds: pods come, are replaced, and go, with all that a manifest can ask for.
+//! `pleg node` on real runtimes: pods come, are replaced, and go, with all that a manifest can ask for.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -20,8 +20,8 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 fn main() -> ExitCode {
-    suite::main_on(
-        &[Version::V1_7, Version::V2_1],
+    suite::main_on(&[(
+        &[Version::V1_7, Version::V2_1, Version::Crio],
         scenarios![
             the_example_runs_is_replaced_and_goes,
             a_removed_pod_has_its_grace_and_leaves_nothing,
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
             a_log_stays_within_bounds,
             a_pod_has_a_cgroup_of_its_class,
         ],
-    )
+    )])
 }
 
 const EXAMPLE: &str = include_str!("../../examples/web.yaml");
@@ -82,7 +82,7 @@ async fn nothing_is_left(context: &Context, node: &Node) -> Result<()> {
     for hierarchy in hierarchies {
         // The cgroups of the classes stay, as a kubelet's do.
         for class in ["kubepods", "kubepods/burstable", "kubepods/besteffort"] {
-            let group = hierarchy.join(context.containerd.home().cgroup()).join(class);
+            let group = hierarchy.join(context.runtime.home().cgroup()).join(class);
             let groups = std::fs::read_dir(&group)
                 .into_iter()
                 .flatten()
@@ -100,7 +100,7 @@ async fn nothing_is_left(context: &Context, node: &Node) -> Result<()> {
 }
 
 async fn the_example_runs_is_replaced_and_goes(context: &Context) -> Result<()> {
-    let node = Node::start(&context.containerd).await?;
+    let node = Node::start(&context.runtime).await?;
     let port = free_port()?;
     // Two versions run at once, and this is the host's network.
     let example = EXAMPLE.replace("8080", &port.to_string());
@@ -147,7 +147,7 @@ async fn until_mode(node: &Node, mode: &str) -> Result<()> {
 
 /// When the last container of a pod had ended, and when no sandbox of it was left.
 async fn end_of(context: &Context, uid: &str) -> Result<[Instant; 2]> {
-    let client = context.containerd.client();
+    let client = context.runtime.client();
     let labels = || [(POD_UID_LABEL.to_owned(), uid.to_owned())].into();
     until("the end of a pod", PATIENCE, async || {
         let filter = v1::ContainerFilter {
@@ -177,7 +177,7 @@ async fn end_of(context: &Context, uid: &str) -> Result<[Instant; 2]> {
 }
 
 async fn a_removed_pod_has_its_grace_and_leaves_nothing(context: &Context) -> Result<()> {
-    let node = Node::start(&context.containerd).await?;
+    let node = Node::start(&context.runtime).await?;
     let stubborn = runs("app", &Program::Stubborn, "");
     let polite = runs("app", &Program::Polite(0), "");
     node.write(
@@ -222,7 +222,7 @@ async fn a_removed_pod_has_its_grace_and_leaves_nothing(context: &Context) -> Re
 }
 
 async fn a_crash_loop_backs_off_and_that_outlives_us(context: &Context) -> Result<()> {
-    let node = Node::start(&context.containerd).await?;
+    let node = Node::start(&context.runtime).await?;
     let crash = runs("app", &Program::Exit(3, 300), "");
     node.write("crash.yaml", &manifest("crash", &format!("containers: [{crash}]")))?;
     let waits = |pod: &Value| {
@@ -256,7 +256,7 @@ async fn a_crash_loop_backs_off_and_that_outlives_us(context: &Context) -> Resul
 /// The one container with that number.
 async fn attempt(context: &Context, attempt: u32) -> Result<v1::ContainerStatus> {
     let listed = context
-        .containerd
+        .runtime
         .client()
         .call(v1::ListContainersRequest::default())
         .await?;
@@ -273,7 +273,7 @@ async fn others_pods_are_never_touched(context: &Context) -> Result<()> {
     let dead = context.kubelet.run(&theirs, &ends).await?;
     context.kubelet.wait_for_exit(&dead).await?;
     let before = context.truth().await?;
-    let node = Node::new(&context.containerd)?;
+    let node = Node::new(&context.runtime)?;
     node.write(
         "web.yaml",
         &manifest(
@@ -319,7 +319,7 @@ async fn others_pods_are_never_touched(context: &Context) -> Result<()> {
 }
 
 async fn init_containers_and_a_sidecar(context: &Context) -> Result<()> {
-    let node = Node::start(&context.containerd).await?;
+    let node = Node::start(&context.runtime).await?;
     let spec = format!(
         "restartPolicy: Never, terminationGracePeriodSeconds: 2, initContainers: [{}, {}, {}], containers: [{}]",
         runs("one", &Program::Exit(0, 300), ""),
@@ -330,7 +330,7 @@ async fn init_containers_and_a_sidecar(context: &Context) -> Result<()> {
     node.write("p.yaml", &manifest("p", &spec))?;
     node.until_ready("p").await?;
     let listed = context
-        .containerd
+        .runtime
         .client()
         .call(v1::ListContainersRequest::default())
         .await?;
@@ -375,7 +375,7 @@ async fn init_containers_and_a_sidecar(context: &Context) -> Result<()> {
 }
 
 async fn hooks_run(context: &Context) -> Result<()> {
-    let node = Node::start(&context.containerd).await?;
+    let node = Node::start(&context.runtime).await?;
     let shared = node.dir().join("shared");
     std::fs::create_dir(&shared)?;
     let exec = |file: &str| format!("{{exec: {{command: [touch, /shared/{file}]}}}}");
@@ -439,7 +439,7 @@ fn cgroup_value(cgroup: &str, [v1, v2]: [&str; 2]) -> Result<String> {
 
 /// The limits of the whole pod are on its cgroup, and its containers are in it.
 async fn a_pod_has_a_cgroup_of_its_class(context: &Context) -> Result<()> {
-    let node = Node::start(&context.containerd).await?;
+    let node = Node::start(&context.runtime).await?;
     let limits = "limits: {cpu: 500m, memory: 64Mi}";
     for (name, resources) in [
         ("guaranteed", limits.to_owned()),
@@ -456,7 +456,7 @@ async fn a_pod_has_a_cgroup_of_its_class(context: &Context) -> Result<()> {
             ),
         )?;
     }
-    let root = context.containerd.home().cgroup();
+    let root = context.runtime.home().cgroup();
     for (name, class, shares, memory) in [
         ("guaranteed", "", ["512", "20"], Some("67108864")),
         ("burstable", "/burstable", ["256", "10"], Some("67108864")),
@@ -488,7 +488,7 @@ async fn a_pod_has_a_cgroup_of_its_class(context: &Context) -> Result<()> {
 
 /// What was written is in the log that was put aside, and what is written next in the one that was begun.
 async fn a_log_stays_within_bounds(context: &Context) -> Result<()> {
-    let node = Node::new(&context.containerd)?;
+    let node = Node::new(&context.runtime)?;
     node.up(&["--container-log-max-size", "4Ki", "--container-log-max-files", "2"])
         .await?;
     let talks = "i=0; while [ $i -lt 500 ]; do echo line $i; i=$((i+1)); done; while true; do echo tick; sleep 1; done";
@@ -520,7 +520,7 @@ async fn a_log_stays_within_bounds(context: &Context) -> Result<()> {
 }
 
 async fn probes_ask(context: &Context) -> Result<()> {
-    let node = Node::start(&context.containerd).await?;
+    let node = Node::start(&context.runtime).await?;
     let shared = node.dir().join("shared");
     std::fs::create_dir(&shared)?;
     let port = free_port()?;
@@ -566,16 +566,20 @@ async fn probes_ask(context: &Context) -> Result<()> {
 /// With plugins that make a pair of interfaces for each pod, which go with its namespace: the host keeps nothing.
 async fn a_pod_network_has_addresses(context: &Context) -> Result<()> {
     version::tool("usr/lib/cni/ptp").context("NO POD NETWORK WAS TESTED: the plugins are missing")?;
-    let home = context.containerd.home().dir();
-    // Both versions at once, on one host.
-    let net = if context.version() == Version::V1_7 { 17 } else { 21 };
+    let home = context.runtime.home().dir();
+    // All of them at once, on one host.
+    let net = match context.version() {
+        Version::V1_7 => 17,
+        Version::V2_1 => 21,
+        _ => 36,
+    };
     let conf = format!(
         r#"{{"cniVersion": "0.4.0", "name": "test", "plugins": [{{"type": "ptp", "ipam": {{"type": "host-local",
         "subnet": "10.213.{net}.0/24", "dataDir": "{}"}}}}]}}"#,
         home.join("ipam").display()
     );
     std::fs::write(home.join("cni/10-test.conflist"), conf)?;
-    let node = Node::start(&context.containerd).await?;
+    let node = Node::start(&context.runtime).await?;
     let shows = runs(
         "app",
         &Program::Shell("echo $IP > index.html; exec httpd -f -p 80".to_owned()),
@@ -593,8 +597,7 @@ async fn a_pod_network_has_addresses(context: &Context) -> Result<()> {
     // The sandbox dies, and with it the address; the next one has another.
     let sandboxes = context.truth().await?;
     let sandbox = sandboxes.pods.values().flat_map(|pod| pod.sandboxes.keys()).next();
-    let pid = context.kubelet.pause_pid(sandbox.context("no sandbox")?).await?;
-    process::signal(pid, Signal::KILL)?;
+    context.kubelet.lose_sandbox(sandbox.context("no sandbox")?).await?;
     let again = node
         .until("p", "another address", |pod| {
             let next = pod["status"]["podIP"].as_str();

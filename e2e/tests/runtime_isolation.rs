@@ -1,7 +1,7 @@
-//! Faults between the generator and a real containerd, made by the proxy: who is not concerned is not hurt.
+//! Faults between the generator and a real runtime, made by the proxy: who is not concerned is not hurt.
 //!
 //! The proxy passes everything on but what a command holds, so these are the hangs of the simulator's suite
-//! (`crates/pleg/tests/isolation.rs`) with real containers, real shims and real exit codes behind them.
+//! (`crates/pleg/tests/isolation.rs`) with real containers and real exit codes behind them.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -33,8 +33,8 @@ const SOON: Duration = Duration::from_secs(10);
 
 async fn proxied(context: &Context) -> Result<Proxy> {
     let config = ProxyConfig {
-        upstream: context.containerd.endpoint().clone(),
-        listen: Endpoint::unix(context.containerd.home().dir().join("proxy.sock")),
+        upstream: context.runtime.endpoint().clone(),
+        listen: Endpoint::unix(context.runtime.home().dir().join("proxy.sock")),
         control: None,
         seed: 1,
     };
@@ -60,7 +60,7 @@ const NAMES: &[&str] = &["first", "second", "third"];
 async fn hung_containers_delay_no_other(context: &Context) -> Result<()> {
     let pods = crowd(context, PODS, NAMES).await?;
     let proxy = proxied(context).await?;
-    let mut node = Observer::watchful(&context.containerd, proxy.endpoint())?;
+    let mut node = Observer::watchful(&context.runtime, proxy.endpoint())?;
     node.knows().await?;
     let usual = storm(&mut node, &pods, 0, &BTreeSet::new()).await?;
     for (place, hung) in [(1, BTreeSet::from([3])), (2, BTreeSet::from([0, 2, 4, 6, 8]))] {
@@ -100,7 +100,7 @@ async fn hung_containers_delay_no_other(context: &Context) -> Result<()> {
 async fn a_locked_container_hides_no_other(context: &Context) -> Result<()> {
     let pods = crowd(context, 4, &NAMES[..2]).await?;
     let proxy = proxied(context).await?;
-    let mut node = Observer::watchful(&context.containerd, proxy.endpoint())?;
+    let mut node = Observer::watchful(&context.runtime, proxy.endpoint())?;
     node.knows().await?;
     let locked = Selector {
         pod: "default/pod-1".parse()?,
@@ -129,14 +129,14 @@ async fn a_locked_container_hides_no_other(context: &Context) -> Result<()> {
     node.agrees().await
 }
 
-/// Without a fault the proxy is not there: a pod's whole life, a restart of containerd, and then a cut of the proxy itself.
+/// Without a fault the proxy is not there: a pod's whole life, a restart of the runtime, and then a cut of the proxy itself.
 async fn the_proxy_changes_nothing(context: &Context) -> Result<()> {
     let proxy = proxied(context).await?;
-    let mut node = Observer::watchful(&context.containerd, proxy.endpoint())?;
+    let mut node = Observer::watchful(&context.runtime, proxy.endpoint())?;
     let pods = crowd(context, 2, &NAMES[..1]).await?;
     node.knows().await?;
     node.agrees().await?;
-    context.containerd.restart().await?;
+    context.runtime.restart().await?;
     node.agrees().await?;
     proxy.down(Duration::from_millis(300)).await;
     proxy.wait_up().await;

@@ -8,25 +8,36 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, ensure};
 use pleg_e2e::steps::{app, running};
 use pleg_e2e::wait::{PATIENCE, until};
-use pleg_e2e::{Context, Observer, Pod, process, scenarios, suite};
+use pleg_e2e::{Context, Observer, Pod, Version, process, scenarios, suite};
 use rustix::process::Signal;
 
 fn main() -> ExitCode {
-    suite::main(scenarios![
-        a_killed_pause_process,
-        a_killed_shim,
-        a_restart_of_containerd_changes_nothing,
-        a_death_while_containerd_was_stopped,
-        a_death_while_containerd_was_killed,
-        a_paused_containerd_is_not_a_dead_pod,
-        a_locked_container_is_not_a_dead_pod,
+    suite::main_on(&[
+        (
+            &Version::ALL,
+            scenarios![
+                a_restart_of_the_runtime_changes_nothing,
+                a_death_while_the_runtime_was_stopped,
+                a_death_while_the_runtime_was_killed,
+                a_paused_runtime_is_not_a_dead_pod,
+            ],
+        ),
+        // CRI-O has no pause process for these pods, no shim of a pod, and no lock that its lists would take.
+        (
+            &Version::CONTAINERD,
+            scenarios![
+                a_killed_pause_process,
+                a_killed_shim,
+                a_locked_container_is_not_a_dead_pod,
+            ],
+        ),
     ])
 }
 
 /// Something kills the pause process. The pod's containers have process namespaces of their own and go on.
 async fn a_killed_pause_process(context: &Context) -> Result<()> {
     let (kubelet, pod) = (&context.kubelet, Pod::new("web"));
-    let mut node = Observer::start(&context.containerd)?;
+    let mut node = Observer::start(&context.runtime)?;
     let (sandbox, id) = running(context, &mut node, &pod, &app()).await?;
     process::signal(kubelet.sandbox_pid(&sandbox).await?, Signal::KILL)?;
     node.sees(&pod, &["PodSandboxChanged NotReady"]).await?;
@@ -49,9 +60,9 @@ async fn a_killed_pause_process(context: &Context) -> Result<()> {
 /// The out-of-memory killer, or somebody with good intentions, kills the shim: the runtime loses sight of the pod.
 async fn a_killed_shim(context: &Context) -> Result<()> {
     let (kubelet, pod) = (&context.kubelet, Pod::new("web"));
-    let mut node = Observer::start(&context.containerd)?;
+    let mut node = Observer::start(&context.runtime)?;
     let (sandbox, id) = running(context, &mut node, &pod, &app()).await?;
-    process::signal(context.containerd.shim(&sandbox.id)?.pid, Signal::KILL)?;
+    process::signal(context.runtime.monitor(&sandbox.id, &id)?.pid, Signal::KILL)?;
     let status = kubelet.wait_for_exit(&id).await?;
     let died = format!("ContainerDied app#0 {} {}", status.exit_code, status.reason);
     ensure!(status.exit_code != 0, "a violent end looks like a good one");
@@ -61,11 +72,11 @@ async fn a_killed_shim(context: &Context) -> Result<()> {
 }
 
 /// Between two relists or across several: the pods live on, and nothing is reported.
-async fn a_restart_of_containerd_changes_nothing(context: &Context) -> Result<()> {
-    let mut node = Observer::start(&context.containerd)?;
+async fn a_restart_of_the_runtime_changes_nothing(context: &Context) -> Result<()> {
+    let mut node = Observer::start(&context.runtime)?;
     let (pod, id) = two_pods(context, &mut node).await?;
     for _ in 0..3 {
-        context.containerd.restart().await?;
+        context.runtime.restart().await?;
         node.agrees().await?;
     }
     context.kubelet.stop(&id, 0).await?;
@@ -73,19 +84,19 @@ async fn a_restart_of_containerd_changes_nothing(context: &Context) -> Result<()
     node.agrees().await
 }
 
-async fn a_death_while_containerd_was_stopped(context: &Context) -> Result<()> {
-    let mut node = Observer::start(&context.containerd)?;
+async fn a_death_while_the_runtime_was_stopped(context: &Context) -> Result<()> {
+    let mut node = Observer::start(&context.runtime)?;
     let (pod, id) = two_pods(context, &mut node).await?;
     let victim = context.kubelet.container_pid(&id).await?;
-    context.containerd.stop().await?;
+    context.runtime.stop().await?;
     found_after_the_return(context, node, &pod, victim).await
 }
 
-async fn a_death_while_containerd_was_killed(context: &Context) -> Result<()> {
-    let mut node = Observer::start(&context.containerd)?;
+async fn a_death_while_the_runtime_was_killed(context: &Context) -> Result<()> {
+    let mut node = Observer::start(&context.runtime)?;
     let (pod, id) = two_pods(context, &mut node).await?;
     let victim = context.kubelet.container_pid(&id).await?;
-    context.containerd.kill().await?;
+    context.runtime.kill().await?;
     found_after_the_return(context, node, &pod, victim).await
 }
 
@@ -113,7 +124,7 @@ async fn found_after_the_return(context: &Context, mut node: Observer, pod: &Pod
         "told of a pod while the runtime was away: {:?}",
         node.unseen(pod)?
     );
-    context.containerd.up().await?;
+    context.runtime.up().await?;
     let told = &context.truth().await?.pods[&pod.uid];
     let end = told.containers.values().next().context("the container is gone")?;
     let died = format!("ContainerDied app#0 {} {}", end.exit_code, end.reason);
@@ -126,11 +137,11 @@ async fn found_after_the_return(context: &Context, mut node: Observer, pod: &Pod
 }
 
 /// A runtime that does not answer says nothing about its pods.
-async fn a_paused_containerd_is_not_a_dead_pod(context: &Context) -> Result<()> {
-    let mut node = Observer::start(&context.containerd)?;
+async fn a_paused_runtime_is_not_a_dead_pod(context: &Context) -> Result<()> {
+    let mut node = Observer::start(&context.runtime)?;
     let (pod, id) = two_pods(context, &mut node).await?;
     let victim = context.kubelet.container_pid(&id).await?;
-    let paused = context.containerd.pause()?;
+    let paused = context.runtime.pause()?;
     process::signal(victim, Signal::KILL)?;
     let health = node.pleg.health().clone();
     until("a relist to fail", PATIENCE, async || {
@@ -154,11 +165,11 @@ async fn a_paused_containerd_is_not_a_dead_pod(context: &Context) -> Result<()> 
 async fn a_locked_container_is_not_a_dead_pod(context: &Context) -> Result<()> {
     let kubelet = &context.kubelet;
     let (bad, good) = (Pod::new("bad"), Pod::new("good"));
-    let mut node = Observer::start(&context.containerd)?;
+    let mut node = Observer::start(&context.runtime)?;
     let (sandbox, locked) = running(context, &mut node, &bad, &app()).await?;
     let (_, other) = running(context, &mut node, &good, &app()).await?;
     let victim = kubelet.container_pid(&other).await?;
-    let frozen = process::Frozen::new(context.containerd.shim(&sandbox.id)?.pid)?;
+    let frozen = process::Frozen::new(context.runtime.monitor(&sandbox.id, &locked)?.pid)?;
     let update = tokio::spawn({
         let kubelet = kubelet.clone();
         async move { kubelet.update_cpu_shares(&locked, 512).await }

@@ -1,4 +1,4 @@
-//! `pleg node` on real containerds while everything falls: containers, sandboxes, containerd, and `pleg node` itself.
+//! `pleg node` on real runtimes while everything falls: containers, sandboxes, the runtime, and `pleg node` itself.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -15,8 +15,8 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 fn main() -> ExitCode {
-    suite::main_on(
-        &[Version::V1_7, Version::V2_1],
+    suite::main_on(&[(
+        &[Version::V1_7, Version::V2_1, Version::Crio],
         scenarios![
             killed_while_stopping,
             the_restart_matrix,
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
             killed_while_starting,
             killed_while_running,
         ],
-    )
+    )])
 }
 
 const POLICIES: [&str; 3] = ["Always", "OnFailure", "Never"];
@@ -78,7 +78,7 @@ impl Fate {
 /// Three policies, and what may happen to a container; all of them at once.
 async fn the_restart_matrix(context: &Context) -> Result<()> {
     use Fate::{Done, Restarted, Waits};
-    let node = Node::start(&context.containerd).await?;
+    let node = Node::start(&context.runtime).await?;
     let fails = "livenessProbe: {exec: {command: ['false']}, periodSeconds: 1, failureThreshold: 1}";
     let limit = "resources: {limits: {memory: 24Mi}}";
     let stays = runs("app", &Program::Stubborn, "");
@@ -138,7 +138,7 @@ async fn the_restart_matrix(context: &Context) -> Result<()> {
         node.until_ready(&name).await?;
         let truth = context.truth_of(&name).await?;
         let sandbox = truth.sandboxes.keys().next().context("no sandbox")?;
-        process::signal(context.kubelet.pause_pid(sandbox).await?, Signal::KILL)?;
+        context.kubelet.lose_sandbox(sandbox).await?;
     }
     for (what, _, fates) in &rows {
         for (policy, fate) in POLICIES.into_iter().zip(fates) {
@@ -151,9 +151,9 @@ async fn the_restart_matrix(context: &Context) -> Result<()> {
     nothing_runs_twice(&context.truth().await?)
 }
 
-/// A container that dies while containerd is away, or while nobody of ours is there; and one that does not.
+/// A container that dies while the runtime is away, or while nobody of ours is there; and one that does not.
 async fn the_runtime_and_the_node_fall(context: &Context) -> Result<()> {
-    let node = Node::start(&context.containerd).await?;
+    let node = Node::start(&context.runtime).await?;
     let names = |what: &str| POLICIES.map(|policy| format!("{what}-{}", policy.to_lowercase()));
     for what in ["lives", "dies", "later"] {
         for (policy, name) in POLICIES.iter().zip(names(what)) {
@@ -170,12 +170,12 @@ async fn the_runtime_and_the_node_fall(context: &Context) -> Result<()> {
         pids.insert(name.clone(), context.pid_of(&name).await?);
     }
 
-    // containerd goes, a container of each policy dies, containerd comes back.
-    context.containerd.stop().await?;
+    // The runtime goes, a container of each policy dies, the runtime comes back.
+    context.runtime.stop().await?;
     for name in names("dies") {
         process::signal(pids[&name], Signal::KILL)?;
     }
-    context.containerd.up().await?;
+    context.runtime.up().await?;
     // What it says of such an end is its own business.
     check(&node, &names("dies")).await?;
 
@@ -229,7 +229,7 @@ fn crowd(node: &Node) -> Result<Vec<String>> {
 
 /// Killed at ever later moments, and started again each time, until all pods run: each has run once.
 async fn killed_while_starting(context: &Context) -> Result<()> {
-    let node = Node::new(&context.containerd)?;
+    let node = Node::new(&context.runtime)?;
     let names = crowd(&node)?;
     for delay in [40, 120, 200, 300, 450] {
         node.spawn(&[])?;
@@ -261,12 +261,12 @@ async fn killed_while_starting(context: &Context) -> Result<()> {
     ensure!(truth.pods.is_empty(), "{truth}");
     // A containerd whose caller vanishes in the middle of a call may forget a shim that it has just started. No call tells of it, so
     // nobody can end it; but it is not to be passed over in silence.
-    let shims = context.containerd.shims()?;
+    let shims = context.runtime.monitors()?;
     if !shims.is_empty() {
         let version = context.version();
         writeln!(
             std::io::stderr(),
-            "containerd {version} FORGOT SHIMS of calls that were cut off: {shims:?}"
+            "{version} FORGOT SHIMS of calls that were cut off: {shims:?}"
         )?;
     }
     Ok(())
@@ -274,7 +274,7 @@ async fn killed_while_starting(context: &Context) -> Result<()> {
 
 /// What runs goes on, what is known stays known.
 async fn killed_while_running(context: &Context) -> Result<()> {
-    let node = Node::start(&context.containerd).await?;
+    let node = Node::start(&context.runtime).await?;
     let names = crowd(&node)?;
     let done = runs("app", &Program::Exit(7, 100), "");
     node.write("done.yaml", &policy_pod("done", "Never", &done))?;
@@ -315,7 +315,7 @@ async fn killed_while_running(context: &Context) -> Result<()> {
 
 /// Nobody is left over. Whoever does not know a pod's manifest any more gives it the time that a pod has by default.
 async fn killed_while_stopping(context: &Context) -> Result<()> {
-    let node = Node::start(&context.containerd).await?;
+    let node = Node::start(&context.runtime).await?;
     let names = crowd(&node)?;
     let stubborn = runs("app", &Program::Stubborn, "");
     let spec = format!("terminationGracePeriodSeconds: 4, containers: [{stubborn}]");

@@ -10,7 +10,7 @@ use pleg_e2e::image::Program;
 use pleg_e2e::steps::app;
 use pleg_e2e::truth::State;
 use pleg_e2e::wait::{PATIENCE, until};
-use pleg_e2e::{Container, Containerd, Context, Pod, Version, process, scenarios, suite};
+use pleg_e2e::{Container, Context, Pod, Runtime, Sandbox, Version, process, scenarios, suite};
 use rustix::process::Signal;
 
 /// Set for the copy of this program that is to be killed with a runtime in its hands.
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     }
     suite::main(scenarios![
         containers_end_as_they_are_told,
-        shims_and_processes_are_found,
+        monitors_and_processes_are_found,
         nothing_is_left_behind,
         an_abandoned_runtime_is_swept_up,
     ])
@@ -48,26 +48,21 @@ async fn containers_end_as_they_are_told(context: &Context) -> Result<()> {
         .await?;
     let glutton = Container::new("glutton", Program::Eat(256)).memory_mib(32);
     let eater = kubelet.run(&sandbox, &glutton).await?;
-    let absent = kubelet
-        .create(&sandbox, &Container::new("absent", Program::Absent))
-        .await?;
-    ensure!(
-        kubelet.start(&absent).await.is_err(),
-        "a program that is not there was started"
-    );
+    let absent = absent(context, &sandbox).await?;
 
     kubelet.stop(&asked, 20).await?;
     kubelet.stop(&killed, 0).await?;
-    for (id, code, reasons) in [
-        (&asked, 5, &["Error"][..]),
-        (&said, 0, &["Completed"]),
-        (&killed, 137, &["Error"]),
-        (&three, 3, &["Error"]),
+    let ends = [
+        (asked, 5, &["Error"][..]),
+        (said, 0, &["Completed"]),
+        (killed, 137, &["Error"]),
+        (three, 3, &["Error"]),
         // containerd learns of the exit and of its reason apart: on a busy machine the one is told a while before the other.
-        (&eater, 137, &["OOMKilled", "Error"]),
-        (&absent, 128, &["StartError"]),
-    ] {
-        let status = kubelet.wait_for_exit(id).await?;
+        (eater, 137, &["OOMKilled", "Error"]),
+    ];
+    let absent = absent.map(|id| (id, 128, &["StartError"][..]));
+    for (id, code, reasons) in ends.into_iter().chain(absent) {
+        let status = kubelet.wait_for_exit(&id).await?;
         let metadata = status.metadata.unwrap_or_default();
         ensure!(
             status.exit_code == code && reasons.contains(&status.reason.as_str()),
@@ -77,7 +72,7 @@ async fn containers_end_as_they_are_told(context: &Context) -> Result<()> {
             status.reason
         );
         let truth = context.truth().await?;
-        let told = &truth.pods[&pod.uid].containers[id];
+        let told = &truth.pods[&pod.uid].containers[&id];
         ensure!(
             (told.state, told.exit_code) == (State::Exited, code) && reasons.contains(&told.reason.as_str()),
             "told of {}: {told:?}",
@@ -96,12 +91,34 @@ async fn containers_end_as_they_are_told(context: &Context) -> Result<()> {
     Ok(())
 }
 
-async fn shims_and_processes_are_found(context: &Context) -> Result<()> {
+/// A container whose program is not there: containerd fails to start it, CRI-O to create it.
+async fn absent(context: &Context, sandbox: &Sandbox) -> Result<Option<String>> {
+    let created = context
+        .kubelet
+        .create(sandbox, &Container::new("absent", Program::Absent))
+        .await;
+    if context.version().is_crio() {
+        ensure!(created.is_err(), "a program that is not there was found");
+        return Ok(None);
+    }
+    let id = created?;
+    ensure!(
+        context.kubelet.start(&id).await.is_err(),
+        "a program that is not there was started"
+    );
+    Ok(Some(id))
+}
+
+async fn monitors_and_processes_are_found(context: &Context) -> Result<()> {
     let kubelet = &context.kubelet;
     let sandbox = kubelet.run_pod(&Pod::new("pod")).await?;
     let id = kubelet.run(&sandbox, &app()).await?;
-    let pids = [kubelet.sandbox_pid(&sandbox).await?, kubelet.container_pid(&id).await?];
-    ensure!(pids[0] != pids[1]);
+    let pid = kubelet.container_pid(&id).await?;
+    let mut pids = vec![pid];
+    if !context.version().is_crio() {
+        pids.push(kubelet.sandbox_pid(&sandbox).await?);
+        ensure!(pids[0] != pids[1]);
+    }
     for pid in pids {
         // For a moment after the start it still is runc, about to become the program.
         until("the container's program", PATIENCE, async || {
@@ -111,16 +128,17 @@ async fn shims_and_processes_are_found(context: &Context) -> Result<()> {
             Ok(())
         })
         .await?;
-        let ours = process::in_cgroup(pid, &context.containerd.home().cgroup());
+        let ours = process::in_cgroup(pid, &context.runtime.home().cgroup());
         ensure!(ours, "{pid} is elsewhere");
     }
-    let shim = context.containerd.shim(&sandbox.id)?;
-    ensure!(context.containerd.shims()? == [shim.clone()], "one pod, one shim");
-    let frozen = process::Frozen::new(shim.pid)?;
-    // Neither list nor plain status notices: this is what makes a hung shim so hard to find.
+    let monitor = context.runtime.monitor(&sandbox.id, &id)?;
+    let monitors = context.runtime.monitors()?;
+    ensure!(monitors.len() == 1, "one pod, one shim or conmon: {monitors:?}");
+    let frozen = process::Frozen::new(monitor.pid)?;
+    // Neither list nor plain status notices: this is what makes a hung shim or conmon so hard to find.
     ensure!(context.truth().await?.pods.len() == 1);
     frozen.thaw();
-    process::signal(pids[1], Signal::KILL)?;
+    process::signal(pid, Signal::KILL)?;
     kubelet.wait_for_exit(&id).await?;
     Ok(())
 }
@@ -148,7 +166,10 @@ fn traces(home: &Path, cgroup: &str) -> Result<Vec<String>> {
 /// The sockets of the shims, as their bundles name them.
 fn shim_sockets(home: &Path) -> Result<Vec<PathBuf>> {
     let mut sockets = Vec::new();
-    for bundle in std::fs::read_dir(home.join("state/io.containerd.runtime.v2.task/k8s.io"))? {
+    for bundle in std::fs::read_dir(home.join("state/io.containerd.runtime.v2.task/k8s.io"))
+        .into_iter()
+        .flatten()
+    {
         let bundle = bundle?.path();
         // The bare address, or, since 2.0, a JSON object with the address in quotes.
         let read = |file: &str| std::fs::read_to_string(bundle.join(file)).unwrap_or_default();
@@ -164,27 +185,30 @@ fn shim_sockets(home: &Path) -> Result<Vec<PathBuf>> {
     Ok(sockets)
 }
 
-/// Also when the runtime was killed first and a shim hangs.
+/// Also when the runtime was killed first and a shim or conmon hangs.
 async fn nothing_is_left_behind(context: &Context) -> Result<()> {
-    let containerd = Containerd::start(context.version()).await?;
-    let kubelet = containerd.kubelet();
+    let runtime = Runtime::start(context.version()).await?;
+    let kubelet = runtime.kubelet();
     let sandbox = kubelet.run_pod(&Pod::new("pod")).await?;
-    kubelet.run(&sandbox, &app()).await?;
-    let (home, cgroup) = (containerd.home().dir().to_owned(), containerd.home().cgroup());
+    let id = kubelet.run(&sandbox, &app()).await?;
+    let (home, cgroup) = (runtime.home().dir().to_owned(), runtime.home().cgroup());
     let sockets = shim_sockets(&home)?;
     ensure!(
-        sockets.len() == 1 && sockets[0].exists(),
+        sockets.len() == usize::from(!context.version().is_crio()) && sockets.iter().all(|socket| socket.exists()),
         "the shim's socket: {sockets:?}"
     );
     let before = traces(&home, &cgroup)?;
     ensure!(before.len() > 5, "the test looks in the wrong places: {before:#?}");
-    let shim = process::Frozen::new(containerd.shim(&sandbox.id)?.pid)?;
-    containerd.kill().await?;
-    drop(containerd);
+    let monitor = process::Frozen::new(runtime.monitor(&sandbox.id, &id)?.pid)?;
+    runtime.kill().await?;
+    drop(runtime);
     let after = traces(&home, &cgroup)?;
     ensure!(after.is_empty(), "left behind: {after:#?}");
-    ensure!(!sockets[0].exists(), "left behind: {sockets:?}");
-    drop(shim);
+    ensure!(
+        !sockets.iter().any(|socket| socket.exists()),
+        "left behind: {sockets:?}"
+    );
+    drop(monitor);
     Ok(())
 }
 
@@ -192,11 +216,11 @@ async fn nothing_is_left_behind(context: &Context) -> Result<()> {
 #[expect(clippy::print_stdout, reason = "read by the one who will kill it")]
 fn abandon(version: Version) -> ExitCode {
     let hold = async {
-        let containerd = Containerd::start(version).await?;
-        let kubelet = containerd.kubelet();
+        let runtime = Runtime::start(version).await?;
+        let kubelet = runtime.kubelet();
         let sandbox = kubelet.run_pod(&Pod::new("pod")).await?;
         kubelet.run(&sandbox, &app()).await?;
-        println!("{} {}", containerd.home().dir().display(), containerd.home().cgroup());
+        println!("{} {}", runtime.home().dir().display(), runtime.home().cgroup());
         std::future::pending::<Result<()>>().await
     };
     let runtime = tokio::runtime::Runtime::new().map_err(anyhow::Error::from);
