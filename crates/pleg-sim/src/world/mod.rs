@@ -10,6 +10,7 @@
 //! | `churn` | spontaneous changes at a rate per second |
 //! | `schedule` | exits and restarts to come, and when |
 //! | [`script`] | what a container does by itself |
+//! | `process` | the processes of containers, if they have any |
 //! | `encode` | list items kept encoded |
 //! | `list` | list answers |
 //! | `events` | the event stream: subscribers and delivery |
@@ -28,6 +29,7 @@ mod list;
 mod object;
 mod odd;
 mod own;
+mod process;
 mod queue;
 mod schedule;
 pub mod script;
@@ -39,6 +41,7 @@ mod tests;
 mod truth;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use fastrand::Rng;
 use rustc_hash::FxHashMap;
@@ -55,6 +58,7 @@ pub use truth::{ContainerTruth, SandboxTruth, Truth};
 
 use crate::clock::Clock;
 use crate::config::SimConfig;
+use crate::processes::Processes;
 use events::Events;
 use images::Images;
 use object::{Container, Sandbox};
@@ -100,6 +104,9 @@ pub enum WorldError {
     /// The request is valid, but not in the current state.
     #[error("{0}")]
     Refused(String),
+    /// The process of a container cannot be started.
+    #[error("no process for the container: {0}")]
+    Process(String),
     /// A limit of the simulator.
     #[error("the simulator holds at most {1} {0}")]
     Full(&'static str, usize),
@@ -177,6 +184,10 @@ pub struct World {
     template: own::Template,
     /// Bytes of all encoded objects.
     bytes: usize,
+    /// The processes of containers; none if the configuration wants none.
+    processes: Option<Processes>,
+    /// How long after the death of a process its container ends.
+    exit_lag: Duration,
 }
 
 impl World {
@@ -201,6 +212,8 @@ impl World {
             extra: odd::Extra::default(),
             template: own::Template::new(config),
             bytes: 0,
+            processes: config.processes.then(Processes::start).transpose()?,
+            exit_lag: config.exit_lag,
         };
         for image in template::IMAGES {
             world.images.add(image);
@@ -250,6 +263,7 @@ impl World {
                     }
                     self.finish(&id, ending);
                 }
+                Due::Exited { id, ending } => _ = self.finish_now(&id, ending),
                 Due::Restart { pod, container } => self.restart_due(&pod, &container),
             }
         }
