@@ -193,6 +193,7 @@ async fn a_stopped_pod_is_seen_to_go() {
     kernel.exit("c0", 137);
     fake.world().exit("c0", 137);
     fake.world().sandboxes.get_mut("s-p0").unwrap().state = SandboxState::NotReady;
+    kernel.removed("s-p0");
     sleep(ms(700)).await;
     fake.world().remove_pod("p0");
     sleep(Duration::from_secs(1)).await;
