@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use crate::image::{self, Program};
 use crate::wait::{PATIENCE, until};
-use crate::{Containerd, process};
+use crate::{Runtime, process};
 
 /// Where the pods are, as Kubernetes writes them.
 const PODS: &str = "/api/v1/pods";
@@ -54,25 +54,25 @@ pub struct Node {
 
 impl Node {
     /// Its place in a runtime's home. Not started.
-    pub fn new(containerd: &Containerd) -> Result<Self> {
-        Self::at(containerd, containerd.endpoint().clone())
+    pub fn new(runtime: &Runtime) -> Result<Self> {
+        Self::at(runtime, runtime.endpoint().clone())
     }
 
     /// The same, which reaches its runtime elsewhere: through a proxy, say.
-    pub fn at(containerd: &Containerd, endpoint: Endpoint) -> Result<Self> {
-        let dir = containerd.home().dir().join("node");
+    pub fn at(runtime: &Runtime, endpoint: Endpoint) -> Result<Self> {
+        let dir = runtime.home().dir().join("node");
         fs::create_dir_all(dir.join("manifests")).context("create the directory of manifests")?;
         Ok(Self {
             dir,
             endpoint,
-            cgroup: containerd.home().cgroup(),
+            cgroup: runtime.home().cgroup(),
             child: Mutex::new(None),
         })
     }
 
     /// Starts it, and waits until it has completed a relist.
-    pub async fn start(containerd: &Containerd) -> Result<Self> {
-        let node = Self::new(containerd)?;
+    pub async fn start(runtime: &Runtime) -> Result<Self> {
+        let node = Self::new(runtime)?;
         node.up(&[]).await?;
         Ok(node)
     }

@@ -16,6 +16,7 @@ use crate::fault::Faults;
 use crate::selector::Selector;
 use crate::serve::front::Front;
 use crate::serve::listening::{Listening, Switch};
+use crate::serve::logs;
 use crate::serve::router::Router;
 use crate::serve::socket::{BindError, Bound};
 use crate::stats::{Stats, StatsSnapshot};
@@ -288,13 +289,15 @@ async fn drive(shared: Arc<Simulation>, cancel: CancellationToken) {
     cancel
         .run_until_cancelled(async {
             loop {
-                let next = {
+                let (next, log_texts) = {
                     let mut world = shared.world();
                     world.tick();
                     // What is due is read below: no need to be woken for it.
                     world.take_rescheduled();
-                    world.next_due().and_then(|at| world.clock().instant(at))
+                    let next = world.next_due().and_then(|at| world.clock().instant(at));
+                    (next, world.take_log_texts())
                 };
+                logs::write(log_texts);
                 match next {
                     Some(at) => _ = tokio::time::timeout_at(at, shared.wake.notified()).await,
                     None => shared.wake.notified().await,

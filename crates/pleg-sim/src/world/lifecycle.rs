@@ -45,7 +45,21 @@ fn checked(metadata: Option<v1::PodSandboxMetadata>) -> Result<v1::PodSandboxMet
     Ok(metadata)
 }
 
-fn not_found(kind: &'static str, id: &str) -> WorldError {
+/// A group belongs to a user: runtimes refuse one without the other.
+fn check_user(linux: Option<&v1::LinuxContainerConfig>) -> Result<(), WorldError> {
+    let context = linux.and_then(|linux| linux.security_context.as_ref());
+    let alone = |context: &v1::LinuxContainerSecurityContext| {
+        context.run_as_group.is_some() && context.run_as_user.is_none() && context.run_as_username.is_empty()
+    };
+    if context.is_some_and(alone) {
+        return Err(WorldError::Invalid(
+            "run_as_group is set without run_as_user or run_as_username".into(),
+        ));
+    }
+    Ok(())
+}
+
+pub(super) fn not_found(kind: &'static str, id: &str) -> WorldError {
     let name = id.chars().take(80).collect();
     WorldError::NotFound { kind, name }
 }
@@ -66,11 +80,11 @@ impl World {
             .and_then(|linux| linux.security_context)
             .and_then(|context| context.namespace_options)
             .is_some_and(|options| options.network() == v1::NamespaceMode::Node);
-        let [_, b, c, d] = self.rng.u32(..).to_be_bytes();
+        let address = self.pod_cidr.address(self.rng.u32(..));
         let ip = if host_network {
             String::new()
         } else {
-            format!("10.{b}.{c}.{d}")
+            address.to_string()
         };
         let mut sandbox = Sandbox {
             id: Arc::clone(&id),
@@ -81,6 +95,7 @@ impl World {
             ip,
             host_network,
             handler: handler.to_owned(),
+            log_directory: config.log_directory,
             labels,
             annotations,
             quirk: None,
@@ -158,9 +173,14 @@ impl World {
 
     /// `CreateContainer`.
     pub fn create_container(&mut self, sandbox: &str, config: v1::ContainerConfig) -> Result<Arc<str>, WorldError> {
+        check_user(config.linux.as_ref())?;
         let words = config.command.iter().chain(&config.args).map(String::as_str);
         let script = Script::parse(words);
-        self.create_scripted(sandbox, config, script)
+        let id = self.create_scripted(sandbox, config, script)?;
+        if let Some(container) = self.containers.get_mut(&id) {
+            container.logs = !container.log_path.is_empty();
+        }
+        Ok(id)
     }
 
     /// `CreateContainer` of a container whose script is known.
@@ -190,7 +210,7 @@ impl World {
         let (labels, annotations) = (pairs(config.labels)?, pairs(config.annotations)?);
         let (pod, sandbox) = (Arc::clone(&owner.pod), Arc::clone(&owner.id));
         let name = container_name(&owner.metadata, &metadata);
-        let log_path = config.log_path;
+        let log_path = super::object::log_path(&owner.log_directory, &config.log_path);
         let id = self.new_id();
         self.reserve(name.clone(), &id)?;
         let mut container = Container {
@@ -211,6 +231,7 @@ impl World {
             labels,
             annotations,
             log_path,
+            logs: false,
             mounts: config.mounts,
             resources: config.linux.and_then(|linux| linux.resources),
             script,
@@ -263,6 +284,7 @@ impl World {
             container.due = Some(self.schedule.add(now.saturating_add(nanos(after)), due));
         }
         self.emit(Event::ContainerStartedEvent, id, &sandbox);
+        self.write_log(id);
         Ok(())
     }
 

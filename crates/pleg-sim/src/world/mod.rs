@@ -14,6 +14,9 @@
 //! | `list` | list answers |
 //! | `events` | the event stream: subscribers and delivery |
 //! | `queue` | what waits for one subscriber |
+//! | `logs` | what containers write to their logs |
+//! | `usage` | what containers and pods use: CPU, memory, disk, network |
+//! | `network` | the addresses of pods |
 //! | `shim` | shims that hang |
 //! | `images` | the image store |
 //! | `odd` | objects for hostile-input tests |
@@ -25,6 +28,8 @@ mod events;
 mod images;
 mod lifecycle;
 mod list;
+mod logs;
+mod network;
 mod object;
 mod odd;
 mod own;
@@ -37,6 +42,7 @@ mod template;
 #[cfg(test)]
 mod tests;
 mod truth;
+mod usage;
 
 use std::sync::Arc;
 
@@ -47,11 +53,13 @@ use tokio::sync::watch;
 pub use events::EventStats;
 pub use lifecycle::Stopping;
 pub(crate) use list::ListAnswer;
+pub(crate) use logs::LogText;
 pub use odd::Odd;
 pub use own::{ContainerSpec, PodSpec};
 pub use queue::Subscription;
-pub use script::{Ending, Script};
+pub use script::{Ending, Output, Script};
 pub use truth::{ContainerTruth, SandboxTruth, Truth};
+pub(crate) use usage::IMAGE_ROOT;
 
 use crate::clock::Clock;
 use crate::config::SimConfig;
@@ -172,7 +180,10 @@ pub struct World {
     /// Notified when a shim hangs or recovers.
     shims: watch::Sender<()>,
     readiness: Readiness,
+    pod_cidr: network::PodCidr,
     images: Images,
+    /// What was written to logs and is not yet in their files.
+    log_texts: Vec<LogText>,
     extra: odd::Extra,
     template: own::Template,
     /// Bytes of all encoded objects.
@@ -197,7 +208,9 @@ impl World {
             events: Events::new(config),
             shims: watch::Sender::new(()),
             readiness: Readiness::default(),
+            pod_cidr: network::PodCidr::default(),
             images: Images::default(),
+            log_texts: Vec::new(),
             extra: odd::Extra::default(),
             template: own::Template::new(config),
             bytes: 0,
@@ -250,6 +263,7 @@ impl World {
                     }
                     self.finish(&id, ending);
                 }
+                Due::Write { id } => self.write_log(&id),
                 Due::Restart { pod, container } => self.restart_due(&pod, &container),
             }
         }

@@ -13,6 +13,8 @@ pub(crate) type DueKey = (i64, u64);
 pub(crate) enum Due {
     /// A container ends.
     End { id: Arc<str>, ending: Ending },
+    /// A container writes to its log again.
+    Write { id: Arc<str> },
     /// A container of one of our own pods is restarted as a new attempt.
     Restart { pod: Arc<str>, container: String },
 }

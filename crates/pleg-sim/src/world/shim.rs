@@ -64,6 +64,11 @@ impl World {
         pod.and_then(|pod| self.pods.get(pod)).is_some_and(Pod::shim_hangs)
     }
 
+    /// Any shim hangs.
+    pub(crate) fn any_shim_hangs(&self) -> bool {
+        self.pods.values().any(Pod::shim_hangs)
+    }
+
     /// Ending this needs the shim: it is a ready sandbox or a running container, and its shim hangs.
     pub(crate) fn waits_for_shim(&self, id: &str) -> bool {
         let lives = self.sandboxes.get(id).is_some_and(|sandbox| sandbox.ready)

@@ -353,7 +353,10 @@ impl<R: Runtime> Generator<R> {
                     let uid = self.records.pod(key).map(|pod| pod.uid.clone());
                     self.stream.hinted.want(uid.or(announced.pod), None);
                 }
-                (None, _) => self.stream.hinted.want(announced.pod, Some(announced.id)),
+                (None, _) => {
+                    let id = Some(&announced.id).filter(|_| announced.is_overdue(now)).cloned();
+                    self.stream.hinted.want(announced.pod, id);
+                }
             }
         }
         self.inspect_or_list(by_id, Source::Kernel);
