@@ -127,7 +127,14 @@ impl Node {
             .arg(format!("unix://{}", path("pleg.sock").display()))
             .arg("--runtime-endpoint")
             .arg(self.endpoint.to_string())
-            .args(args)
+            .args(args);
+        // The state of this machine must not decide about the pods of a scenario.
+        for (flag, value) in [("--image-gc-high-threshold", "100"), ("--eviction-hard", "")] {
+            if !args.contains(&flag) {
+                command.args([flag, value]);
+            }
+        }
+        command
             .env_remove("RUST_BACKTRACE")
             .stdin(Stdio::null())
             .stdout(Stdio::null());

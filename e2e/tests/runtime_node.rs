@@ -35,6 +35,8 @@ fn main() -> ExitCode {
             a_pod_network_has_addresses,
             a_log_stays_within_bounds,
             a_pod_has_a_cgroup_of_its_class,
+            a_pod_is_evicted_under_pressure,
+            the_image_of_sandboxes_is_never_collected,
         ],
     )])
 }
@@ -72,7 +74,7 @@ fn uid(pod: &Value) -> Result<String> {
 async fn nothing_is_left(context: &Context, node: &Node) -> Result<()> {
     let truth = context.truth().await?;
     ensure!(truth.pods.is_empty(), "{truth}");
-    for dir in ["logs", "pods"] {
+    for dir in ["logs", "pods", "containers"] {
         let left: Vec<_> = std::fs::read_dir(node.dir().join(dir)).into_iter().flatten().collect();
         ensure!(left.is_empty(), "{dir}: {left:?}");
     }
@@ -573,6 +575,82 @@ async fn containers_start_and_end_in_order(context: &Context) -> Result<()> {
     Ok(())
 }
 
+/// With a threshold that no machine reaches: every pod is evicted, and says what it used.
+async fn a_pod_is_evicted_under_pressure(context: &Context) -> Result<()> {
+    let node = Node::new(&context.runtime)?;
+    node.up(&["--eviction-hard", "memory.available<1000Ti"]).await?;
+    let requests = "resources: {requests: {memory: 1Mi}}";
+    let eats = runs("app", &Program::Eat(20), requests);
+    node.write("p.yaml", &manifest("p", &format!("containers: [{eats}]")))?;
+    let waits = runs("app", &Program::Stubborn, "");
+    node.write("q.yaml", &manifest("q", &format!("containers: [{waits}]")))?;
+    let is_evicted = |pod: &Value| pod["status"]["phase"] == "Failed" && pod["status"]["reason"] == "Evicted";
+    let evicted = node.until("p", "eviction", is_evicted).await?;
+    let message = evicted["status"]["message"].as_str().unwrap_or_default();
+    ensure!(
+        message.starts_with("The node was low on resource: memory. Threshold quantity: 1000Ti, available: "),
+        "{message}"
+    );
+    ensure!(message.contains("Container app was using "), "{message}");
+    // A best-effort pod does not even start.
+    let not_admitted = |pod: &Value| pod["status"]["message"] == "The node had condition: [MemoryPressure]. ";
+    node.until("q", "refusal", not_admitted).await?;
+    until("its end", PATIENCE, async || {
+        let truth = context.truth().await?;
+        let runs = truth.to_string().contains("Running");
+        ensure!(!runs, "{truth}");
+        Ok(())
+    })
+    .await?;
+    let (_, conditions) = node.get("/api/v1/node/conditions").await?;
+    ensure!(conditions.contains("KubeletHasInsufficientMemory"), "{conditions}");
+    // It stays evicted without the pressure, and the other one starts.
+    node.stop().await?;
+    node.up(&[]).await?;
+    node.until_ready("q").await?;
+    node.until("p", "eviction", is_evicted).await?;
+    node.remove("p.yaml")?;
+    node.remove("q.yaml")?;
+    node.until_gone("p").await?;
+    node.until_gone("q").await?;
+    nothing_is_left(context, &node).await
+}
+
+/// Every disk is too full for these thresholds, and no container exists: only that sandboxes need the image keeps it.
+async fn the_image_of_sandboxes_is_never_collected(context: &Context) -> Result<()> {
+    let node = Node::new(&context.runtime)?;
+    node.up(&[
+        "--image-gc-high-threshold",
+        "1",
+        "--image-gc-low-threshold",
+        "0",
+        "--image-minimum-gc-age",
+        "0s",
+    ])
+    .await?;
+    until("a collection", PATIENCE, async || {
+        let (_, metrics) = node.get("/metrics").await?;
+        let failures = metrics
+            .lines()
+            .find_map(|line| line.strip_prefix("pleg_node_image_gc_failures_total "));
+        ensure!(failures.is_some_and(|count| count != "0"), "{failures:?}");
+        Ok(())
+    })
+    .await?;
+    let images = context
+        .runtime
+        .client()
+        .call(v1::ListImagesRequest::default())
+        .await?;
+    ensure!(!images.images.is_empty(), "the image is gone");
+    node.write(
+        "p.yaml",
+        &manifest("p", &format!("containers: [{}]", runs("app", &Program::Stubborn, ""))),
+    )?;
+    node.until_ready("p").await?;
+    Ok(())
+}
+
 /// What was written is in the log that was put aside, and what is written next in the one that was begun.
 async fn a_log_stays_within_bounds(context: &Context) -> Result<()> {
     let node = Node::new(&context.runtime)?;
@@ -586,6 +664,14 @@ async fn a_log_stays_within_bounds(context: &Context) -> Result<()> {
     )?;
     let pod = node.until_ready("p").await?;
     let directory = node.dir().join(format!("logs/default_p-n_{}/app", uid(&pod)?));
+    let id = container(&pod, "app")["containerID"].as_str().unwrap_or_default();
+    let id = id.rsplit('/').next().unwrap_or_default();
+    let link = node.dir().join(format!("containers/p-n_default_app-{id}.log"));
+    ensure!(
+        std::fs::read_link(&link)? == directory.join("0.log"),
+        "{}",
+        link.display()
+    );
     until("a log that was put aside, and a new one", PATIENCE, async || {
         let mut names = Vec::new();
         for entry in std::fs::read_dir(&directory)? {

@@ -188,6 +188,7 @@ pub(crate) fn node(directory: &std::path::Path) -> crate::executor::requests::No
         logs: directory.join("logs"),
         log_links: directory.join("containers"),
         pods: directory.join("pods"),
+        cgroups_per_qos: true,
         cgroups: crate::executor::requests::Cgroups::Path,
         cgroup_root: "pleg".to_owned(),
         cgroup_mount: directory.join("cgroup"),

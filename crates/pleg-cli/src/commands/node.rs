@@ -110,6 +110,9 @@ pub(crate) struct NodeArgs {
     /// Cgroup below which `kubepods` with all pods is; `/` for the top, which a kubelet uses
     #[arg(long, value_name = "NAME", default_value = "pleg", value_parser = cgroup_root)]
     cgroup_root: String,
+    /// Give each pod a cgroup with limits of its own; false leaves it to the runtime
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    cgroups_per_qos: bool,
     /// How the runtime names cgroups [default: what the runtime reports, else cgroupfs]
     #[arg(long, value_name = "DRIVER")]
     cgroup_driver: Option<CgroupDriver>,
@@ -133,6 +136,8 @@ enum CgroupDriver {
     Systemd,
 }
 
+/// The name of the simulated runtime.
+const SIMULATED: &str = "pleg-sim";
 /// Where cgroups are mounted.
 const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
 
@@ -223,7 +228,9 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
         refuse_to_share(&client, &name).await?;
     }
     let runtime = client.version().await?.runtime_name;
-    let node = node_config(&args, name, &client).await;
+    let mut node = node_config(&args, name, &client).await;
+    // A simulated runtime has no processes, and must not fill the cgroups of this machine.
+    node.cgroups_per_qos &= runtime != SIMULATED;
 
     let unix = args.listen.bind().await?;
     let store = Store::open(&args.state_file)?;
@@ -296,6 +303,7 @@ async fn node_config(args: &NodeArgs, name: NodeName, client: &Client) -> NodeCo
     NodeConfig {
         ips: args.node_ip.or_else(host::address).into_iter().collect(),
         memory: host::memory(),
+        cgroups_per_qos: args.cgroups_per_qos,
         cgroups: match args.cgroup_driver {
             Some(CgroupDriver::Cgroupfs) => Cgroups::Path,
             Some(CgroupDriver::Systemd) => Cgroups::Systemd,

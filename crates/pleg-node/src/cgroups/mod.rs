@@ -80,6 +80,9 @@ pub(crate) struct PodCgroups {
 impl PodCgroups {
     /// Creates the cgroup of a pod, with its limits, and those above it.
     pub(crate) async fn set_up(&self, node: &Arc<NodeConfig>, pod: &Pod) -> Result<(), CgroupError> {
+        if !node.cgroups_per_qos {
+            return Ok(());
+        }
         self.count(pod);
         let wanted = self.wanted(node, pod);
         let set = match node.cgroups {
@@ -152,7 +155,7 @@ impl PodCgroups {
 
     /// Stops the slices of a pod that has left. Cgroups of the other driver are removed with its directories.
     pub(crate) async fn remove_slices(&self, node: &NodeConfig, uid: &PodUid) -> Result<(), CgroupError> {
-        if node.cgroups != Cgroups::Systemd {
+        if node.cgroups != Cgroups::Systemd || !node.cgroups_per_qos {
             return Ok(());
         }
         let slices = names::everywhere(&node.cgroup_root, uid).map(|levels| names::slice(&levels));
@@ -228,6 +231,21 @@ mod tests {
         let pod = format!("pleg/kubepods/burstable/pod{}", two.id.uid);
         let memory = node.cgroup_mount.join("memory").join(pod);
         assert_eq!(read(&memory.join("memory.limit_in_bytes")), (1 << 30).to_string());
+    }
+
+    #[tokio::test]
+    async fn pods_without_cgroups_of_their_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = Arc::new(NodeConfig {
+            cgroups_per_qos: false,
+            ..node(dir.path())
+        });
+        fs::create_dir_all(node.cgroup_mount.join("cpu")).unwrap();
+        PodCgroups::default()
+            .set_up(&node, &burstable("one", "1"))
+            .await
+            .unwrap();
+        assert!(!node.cgroup_mount.join("cpu/pleg").exists());
     }
 
     /// Without write access everything else works.

@@ -18,6 +18,8 @@ use super::signals::{Observation, Observations, Resource, Signal};
 use super::state::PressureState;
 use super::thresholds::Threshold;
 use super::usage;
+use crate::error::with_causes;
+use crate::executor::remove_unmounted_directory;
 use crate::host::resources::{Filesystem, HostResources};
 use crate::images::{DeleteUnused, image_mount_point};
 use crate::manifest::Pod;
@@ -55,6 +57,8 @@ pub(crate) struct EvictionManager {
     host: Arc<dyn HostResources>,
     state: PressureState,
     max_pod_grace: Duration,
+    /// Where the runtime keeps its images, once it has said so.
+    image_path: Option<PathBuf>,
     images: mpsc::Sender<DeleteUnused>,
     evictions: mpsc::Sender<Eviction>,
 }
@@ -82,6 +86,7 @@ impl EvictionManager {
             host,
             state: PressureState::new(config.thresholds, config.pressure_transition_period),
             max_pod_grace: config.max_pod_grace_period,
+            image_path: None,
             images,
             evictions,
         }
@@ -136,21 +141,22 @@ impl EvictionManager {
         self.evict_one(&threshold, &figures.observations).await
     }
 
-    async fn observe(&self) -> Figures {
-        let image_path = match image_mount_point(&self.client).await {
-            Ok(path) => path,
-            Err(error) => {
+    async fn observe(&mut self) -> Figures {
+        // Where images are does not change while a runtime runs, and it may be slow under pressure.
+        if self.image_path.is_none() {
+            self.image_path = image_mount_point(&self.client).await.unwrap_or_else(|error| {
                 debug!(%error, "the image filesystem is not known");
                 None
-            }
-        };
+            });
+        }
+        let image_path = self.image_path.clone();
         let (host, pods) = (Arc::clone(&self.host), self.context.executor.node().pods.clone());
         let read = move || read_figures(&*host, &pods, image_path.as_deref());
         tokio::task::spawn_blocking(read).await.unwrap_or_default()
     }
 
     /// Removes dead containers and unused images, where that helps. Returns whether no threshold is met any more.
-    async fn reclaim(&self, threshold: &Threshold, before: &Figures) -> bool {
+    async fn reclaim(&mut self, threshold: &Threshold, before: &Figures) -> bool {
         // With an image filesystem of its own, images do not help the other one.
         if before.has_image_fs && !threshold.signal.is_image_fs() {
             return false;
@@ -208,6 +214,15 @@ impl EvictionManager {
         pods
     }
 
+    /// Whether any container of a pod runs.
+    fn runs(&self, uid: &PodUid) -> bool {
+        let entry = self.context.pleg.cache().get(uid);
+        entry.is_some_and(|entry| {
+            let mut containers = entry.status.containers.iter();
+            containers.any(|container| container.state == ContainerState::Running)
+        })
+    }
+
     async fn evict_one(&self, threshold: &Threshold, observations: &Observations) -> Option<PodUid> {
         let resource = threshold.signal.resource();
         let mut pods = self.usage(resource).await;
@@ -248,14 +263,16 @@ impl EvictionManager {
     }
 
     async fn usage(&self, resource: Resource) -> Vec<PodUsage> {
-        let pods: Vec<_> = self
+        // A pod of which nothing runs frees nothing.
+        let active = self
             .active_pods()
             .into_iter()
-            .map(|report| {
-                let entry = self.context.pleg.cache().get(&report.pod.id.uid);
-                (report.pod, entry)
-            })
-            .collect();
+            .filter(|report| self.runs(&report.pod.id.uid));
+        let with_entry = |report: Report| {
+            let entry = self.context.pleg.cache().get(&report.pod.id.uid);
+            (report.pod, entry)
+        };
+        let pods: Vec<_> = active.map(with_entry).collect();
         let node = Arc::clone(self.context.executor.node());
         let read = move || {
             let of = |(pod, entry): (Arc<Pod>, Option<pleg::PodEntry>)| {
@@ -268,25 +285,25 @@ impl EvictionManager {
         tokio::task::spawn_blocking(read).await.unwrap_or_default()
     }
 
-    /// Waits until nothing of an evicted pod runs, but not for long.
+    /// Waits until nothing of an evicted pod runs, but not for long, and removes its volumes: it is not started again.
     async fn wait_for_cleanup(&self, uid: &PodUid) {
-        let cache = self.context.pleg.cache();
         let is_over = |reports: &crate::PodReports| {
             let failed = reports
                 .get(uid)
                 .is_none_or(|report| report.status.phase == Phase::Failed);
-            let entry = cache.get(uid);
-            let runs = entry.is_some_and(|entry| {
-                let mut containers = entry.status.containers.iter();
-                containers.any(|container| container.state == ContainerState::Running)
-            });
-            failed && !runs
+            failed && !self.runs(uid)
         };
         if timeout(POD_CLEANUP, self.context.reports.wait_for(is_over))
             .await
             .is_err()
         {
             warn!(%uid, "the evicted pod still runs; going on");
+            return;
+        }
+        let volumes = self.context.executor.node().pod_directory(uid).join("volumes");
+        let removed = tokio::task::spawn_blocking(move || remove_unmounted_directory(&volumes)).await;
+        if let Ok(Err(error)) = removed {
+            warn!(%uid, "the volumes of the evicted pod stay: {}", with_causes(&error));
         }
     }
 }

@@ -111,6 +111,10 @@ pub(crate) struct ImageCollector {
     policy: ImageGcPolicy,
     records: ImageRecords,
     requests: mpsc::Receiver<DeleteUnused>,
+    /// The last failure, until the next success.
+    failed: Option<String>,
+    /// It was logged.
+    logged: bool,
 }
 
 impl ImageCollector {
@@ -129,6 +133,8 @@ impl ImageCollector {
             policy,
             records: ImageRecords::default(),
             requests,
+            failed: None,
+            logged: false,
         };
         (collector, sender)
     }
@@ -156,10 +162,27 @@ impl ImageCollector {
     }
 
     async fn check(&mut self) {
-        if let Err(error) = self.collect().await {
-            self.metrics.image_gc_failure();
-            warn!(reason = "ImageGCFailed", "{}", with_causes(&error));
+        match self.collect().await {
+            Ok(()) => {
+                self.failed = None;
+                self.logged = false;
+            }
+            Err(error) => self.log_failure(with_causes(&error)),
         }
+    }
+
+    /// As in a kubelet, the first failure in a row does not count. The same failure is logged once.
+    fn log_failure(&mut self, error: String) {
+        self.metrics.image_gc_failure();
+        match &self.failed {
+            None => debug!("image collection failed once: {error}"),
+            Some(before) if *before == error && self.logged => {}
+            Some(_) => {
+                warn!(reason = "ImageGCFailed", "{error}");
+                self.logged = true;
+            }
+        }
+        self.failed = Some(error);
     }
 
     /// Removes images if their filesystem is too full.

@@ -155,8 +155,11 @@ async fn critical_pods_are_never_evicted() {
 async fn disk_pressure_removes_images_first() {
     let machine = Machine::start().await;
     let node = machine.node().await;
-    let uid = node.want(&[pod("a", "serve")]).await.remove(0);
+    let volume = "volumes: [{name: tmp, emptyDir: {}}], containers: [{name: app, image: img, command: [serve]}]";
+    let uid = node.want(&[spec("a", volume)]).await.remove(0);
     node.until_ready(&uid).await;
+    let volumes = machine.dir.path().join(format!("pods/{uid}/volumes"));
+    assert!(volumes.exists());
     for n in 0..9 {
         machine.sim.world().pull_image(&format!("unused{n}")).unwrap();
     }
@@ -180,6 +183,9 @@ async fn disk_pressure_removes_images_first() {
         message.starts_with("The node was low on resource: ephemeral-storage. "),
         "{message}"
     );
+    // What it wrote is what was needed.
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert!(!machine.runs(&uid) && !volumes.exists());
     node.stop().await;
     machine.check();
 }

@@ -56,7 +56,7 @@ async fn unused_images_go_when_their_disk_is_full() {
 
     // More than all of it: everything unused goes, and that is not enough.
     machine.figures().image_disk = Some(IMAGE / 2);
-    tokio::time::sleep(A_WHILE).await;
+    tokio::time::sleep(A_WHILE * u32::try_from(images).unwrap()).await;
     let left = names(&machine);
     assert!(
         left.contains(&full("img")) && !left.contains(&full("three")),
@@ -101,11 +101,12 @@ async fn nothing_goes_while_the_runtime_does_not_answer() {
     faults
         .fail(Rpc::ListContainers, "UNAVAILABLE".parse().unwrap(), 1.0)
         .unwrap();
+    let before = names(&machine);
     tokio::time::sleep(A_WHILE).await;
-    assert!(names(&machine).contains(&full("one")));
+    assert_eq!(names(&machine), before);
     faults.clear();
     tokio::time::sleep(A_WHILE).await;
-    assert!(!names(&machine).contains(&full("one")));
+    assert!(names(&machine).len() < before.len());
     node.stop().await;
     machine.check();
 }

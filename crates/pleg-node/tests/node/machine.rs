@@ -366,6 +366,7 @@ fn node(directory: &Path) -> NodeConfig {
         logs: directory.join("logs"),
         log_links: directory.join("containers"),
         pods: directory.join("pods"),
+        cgroups_per_qos: true,
         cgroups: Cgroups::Path,
         cgroup_root: "pleg-test".to_owned(),
         cgroup_mount: directory.join("cgroup"),

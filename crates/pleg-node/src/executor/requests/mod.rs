@@ -51,6 +51,8 @@ pub struct NodeConfig {
     pub log_links: PathBuf,
     /// The directory of pod directories: `/var/lib/pleg/pods`.
     pub pods: PathBuf,
+    /// Whether pods get cgroups with limits of their own. Otherwise the runtime creates them, without limits.
+    pub cgroups_per_qos: bool,
     /// How cgroups of pods are named.
     pub cgroups: Cgroups,
     /// The name, at the top of the hierarchy, below which `kubepods` is; `/` for the top itself.

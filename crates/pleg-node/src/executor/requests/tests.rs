@@ -13,6 +13,7 @@ fn node() -> NodeConfig {
         logs: "/var/log/pods".into(),
         log_links: "/var/log/containers".into(),
         pods: "/var/lib/pleg/pods".into(),
+        cgroups_per_qos: true,
         cgroups: Cgroups::Path,
         cgroup_root: "pleg".to_owned(),
         cgroup_mount: "/sys/fs/cgroup".into(),
