@@ -68,6 +68,7 @@ pub(crate) enum Skip {
 fn container_type(role: Role) -> &'static str {
     match role {
         Role::Main => "container",
+        Role::Ephemeral => "ephemeral_container",
         Role::Init | Role::Sidecar => "init_container",
     }
 }

@@ -8,7 +8,7 @@ use pleg::PodRef;
 use super::identity::{NodeName, UID_LENGTH, uid};
 use super::read::{Field, Problem, Problems};
 use super::tree::{MAX_BYTES, Tree};
-use super::{ManifestError, Manifests, Pod, RefusedDocument, names, spec};
+use super::{ManifestError, Manifests, Pod, RefusedDocument, names, parse};
 
 /// Most pods of one text.
 const MAX_PODS: usize = 1024;
@@ -151,7 +151,7 @@ fn read_pod(document: Tree, number: usize, node: &NodeName) -> Result<Pod, Refus
         // Tools that serialise Go structs write an empty status.
         pod.only("status", &Tree::Map(BTreeMap::new()), "set by pleg node; remove it");
         let metadata = pod.need("metadata").and_then(|f| read_metadata(&f, node));
-        let spec = pod.need("spec").and_then(|f| spec::read(&f));
+        let spec = pod.need("spec").and_then(|f| parse::read_spec(&f));
         (metadata, spec)
     });
     let (problems, more_problems) = problems.into_inner();

@@ -21,8 +21,10 @@
 
 mod container;
 mod document;
+mod env;
 mod identity;
 mod names;
+mod parse;
 mod probe;
 mod quantity;
 mod read;
@@ -39,16 +41,20 @@ use std::sync::Arc;
 
 use pleg::PodRef;
 
-pub use container::{Container, EnvValue, EnvVar, PodField, Port, Protocol, PullPolicy, Resources, Role};
+pub use container::{Container, Port, Protocol, PullPolicy, Resources, Role, Stdin, TerminationMessage};
 pub use document::read;
+pub use env::{ContainerResource, EnvFrom, EnvValue, EnvVar, KeyRef, ObjectKind, ObjectRef, PodField, ResourceField};
 pub use identity::{InvalidNodeName, NodeName};
 pub use probe::{Hook, HttpGet, Probe, ProbeHandler, ProbeKind};
 pub use quantity::{Quantity, QuantityError};
 pub use read::Problem;
-pub use security::{ContainerSecurity, PodSecurity, Seccomp};
-pub use spec::{Dns, DnsConfig, PidNamespace, RestartPolicy, Spec};
+pub use security::{ContainerSecurity, FsGroup, PodSecurity, Seccomp};
+pub use spec::{Dns, DnsConfig, HostAlias, Hostname, Overhead, PidNamespace, Priority, RestartPolicy, Spec};
 pub use tree::{MAX_BYTES, SyntaxError, Tree};
-pub use volume::{HostPathKind, Mount, Propagation, Volume};
+pub use volume::{
+    DownwardFile, DownwardValue, EmptyDir, HostPathKind, Medium, Mount, ObjectFile, ProjectedKind, ProjectedVolume,
+    Projection, Propagation, SubPath, Volume,
+};
 
 /// A desired pod. Never changes: other content is another pod, with another UID.
 #[derive(Debug, Clone, PartialEq)]

@@ -140,10 +140,10 @@ fn every_supported_field_is_read() {
     assert_eq!(spec.termination_grace, Duration::from_secs(5));
     assert_eq!(spec.active_deadline, Some(Duration::from_hours(1)));
     assert_eq!(
-        (spec.host_network, spec.processes, spec.node_critical),
+        (spec.host_network, spec.processes, spec.priority.is_node_critical()),
         (true, PidNamespace::Host, true)
     );
-    assert_eq!(spec.hostname.as_deref(), Some("shop-1"));
+    assert_eq!(spec.hostname.name.as_deref(), Some("shop-1"));
     let dns = DnsConfig {
         servers: vec!["10.0.0.53".parse().unwrap(), "fd00::53".parse().unwrap()],
         searches: vec!["shop.example.com".into(), "example.com.".into()],
@@ -151,7 +151,7 @@ fn every_supported_field_is_read() {
     };
     assert_eq!(spec.dns, Dns::Own(dns));
     assert_eq!(spec.security.supplemental_groups, [7, 8]);
-    assert_eq!(spec.volumes["scratch"], Volume::EmptyDir);
+    assert_eq!(spec.volumes["scratch"], Volume::EmptyDir(EmptyDir::default()));
     let certs = Volume::HostPath {
         path: "/etc/ssl/certs".into(),
         kind: HostPathKind::DirectoryOrCreate,

@@ -89,8 +89,9 @@ impl NodeConfig {
     /// The path of a volume on the host.
     pub fn volume_path(&self, pod: &Pod, name: &str) -> Option<PathBuf> {
         Some(match pod.spec.volumes.get(name)? {
-            Volume::EmptyDir => self.empty_dir(pod, name),
+            Volume::EmptyDir(_) => self.empty_dir(pod, name),
             Volume::HostPath { path, .. } => PathBuf::from(path),
+            Volume::Projected(_) | Volume::PersistentVolumeClaim { .. } => return None,
         })
     }
 
@@ -229,7 +230,8 @@ impl NodeConfig {
         let config = match dns {
             Dns::Host => return None,
             Dns::Own(own) => own.clone(),
-            Dns::HostAnd(more) => merged(&self.dns, more),
+            // No cluster DNS is known here.
+            Dns::HostAnd(more) | Dns::ClusterAnd(more) => merged(&self.dns, more),
         };
         Some(v1::DnsConfig {
             servers: config.servers.iter().map(ToString::to_string).collect(),
@@ -258,7 +260,7 @@ fn merged(host: &DnsConfig, pod: &DnsConfig) -> DnsConfig {
 
 /// The host name of a pod.
 fn hostname(pod: &Pod) -> String {
-    if let Some(name) = &pod.spec.hostname {
+    if let Some(name) = &pod.spec.hostname.name {
         return name.clone();
     }
     // The limit of Linux. The cut may leave an end that is not valid in DNS.
