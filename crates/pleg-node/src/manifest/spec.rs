@@ -117,10 +117,6 @@ pub struct Overhead {
 
 /// What a pod runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "they are switches of the API, each independent of the others"
-)]
 pub struct Spec {
     /// Run first, one after another.
     pub init_containers: Vec<Container>,
