@@ -158,13 +158,14 @@ fn conflicts_of(name: &str, chosen: &DesiredPod, candidates: &[&DesiredPod]) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manifest::{NodeName, read};
+    use crate::manifest::NodeName;
+    use crate::sources::static_pods::{ConfigSource, read};
 
     fn pod(name: &str, image: &str) -> Arc<Pod> {
         let text = format!(
             "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, spec: {{containers: [{{name: c, image: '{image}'}}]}}}}"
         );
-        let mut found = read(text.as_bytes(), &NodeName::new("n").unwrap()).unwrap();
+        let mut found = read(text.as_bytes(), &NodeName::new("n").unwrap(), ConfigSource::File).unwrap();
         found.pods.remove(0)
     }
 

@@ -43,14 +43,14 @@ impl Serialize for Report {
             kind: &'a str,
             metadata: Metadata<'a>,
             #[serde(skip_serializing_if = "Option::is_none")]
-            spec: Option<&'a crate::manifest::Tree>,
+            spec: Option<&'a k8s_openapi::api::core::v1::PodSpec>,
             status: &'a ApiPodStatus,
         }
         let shape = Shape {
             api_version: "v1",
             kind: "Pod",
             metadata: Metadata::of(self),
-            spec: self.pod.document.get("spec"),
+            spec: self.pod.object.spec.as_ref(),
             status: &self.status,
         };
         shape.serialize(serializer)

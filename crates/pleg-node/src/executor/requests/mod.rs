@@ -110,11 +110,7 @@ impl NodeConfig {
         let spec = &pod.spec;
         let mut labels: HashMap<String, String> = pod.labels.clone().into_iter().collect();
         labels.extend(self.labels(pod));
-        let mut annotations: HashMap<String, String> = pod.annotations.clone().into_iter().collect();
-        annotations.extend([
-            ("kubernetes.io/config.hash".to_owned(), pod.id.uid.to_string()),
-            ("kubernetes.io/config.source".to_owned(), "file".to_owned()),
-        ]);
+        let annotations: HashMap<String, String> = pod.annotations.clone().into_iter().collect();
         v1::PodSandboxConfig {
             metadata: Some(v1::PodSandboxMetadata {
                 name: pod.id.name.to_string(),
