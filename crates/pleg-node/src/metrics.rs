@@ -81,6 +81,7 @@ fn kill_label(reason: KillReason) -> &'static str {
         KillReason::SandboxUnusable => "sandbox",
         KillReason::Duplicate => "double",
         KillReason::StateUnknown => "unknown",
+        KillReason::ImageChanged => "image",
         KillReason::PodFinished => "finished",
         KillReason::PodTerminating => "end",
     }

@@ -19,3 +19,4 @@ mod outages;
 mod phases;
 mod probes;
 mod restart;
+mod updates;
