@@ -637,11 +637,7 @@ async fn the_image_of_sandboxes_is_never_collected(context: &Context) -> Result<
         Ok(())
     })
     .await?;
-    let images = context
-        .runtime
-        .client()
-        .call(v1::ListImagesRequest::default())
-        .await?;
+    let images = context.runtime.client().call(v1::ListImagesRequest::default()).await?;
     ensure!(!images.images.is_empty(), "the image is gone");
     node.write(
         "p.yaml",

@@ -387,7 +387,10 @@ async fn the_removal_of_a_dead_container_is_found_soon() {
     fake.world().containers.remove("ends");
     sleep(ms(6000)).await;
     let events = rig.drain();
-    assert!(events.iter().any(|event| event.contains("ContainerRemoved")), "{events:?}");
+    assert!(
+        events.iter().any(|event| event.contains("ContainerRemoved")),
+        "{events:?}"
+    );
     assert_eq!(lists(&fake), before, "no list was needed");
     // One that stays is asked for a few times, and not without end.
     sleep(Duration::from_mins(5)).await;

@@ -11,7 +11,8 @@ use pleg_cri::v1::ContainerState;
 use pleg_cri::{Client, Deadlines, Rpc};
 use pleg_node::executor::requests::{Cgroups, NodeConfig};
 use pleg_node::host::resources::{Amount, Filesystem, HostResources};
-use pleg_node::manifest::{DnsConfig, NodeName, Pod, read};
+use pleg_node::manifest::{DnsConfig, NodeName, Pod};
+use pleg_node::sources::static_pods::{ConfigSource, read};
 use pleg_node::sources::{DesiredPod, Origin, Snapshot};
 use pleg_node::status::{ApiContainerState, Phase};
 use pleg_node::{HEARTBEAT, NodeLoop, PodReports, Store};
@@ -39,7 +40,7 @@ const SOURCE: &str = "test";
 
 /// The pods of these documents.
 pub(crate) fn read_pods(text: &str) -> Vec<Arc<Pod>> {
-    let found = read(text.as_bytes(), &NodeName::new("n").unwrap());
+    let found = read(text.as_bytes(), &NodeName::new("n").unwrap(), ConfigSource::File);
     found.map(|found| found.pods).unwrap_or_default()
 }
 

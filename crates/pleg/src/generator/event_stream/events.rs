@@ -215,8 +215,14 @@ fn has_stopped(records: &Records, uid: &PodUid) -> bool {
 fn exited_of(records: &Records, uid: &PodUid) -> Vec<Arc<str>> {
     let Some(key) = records.key(uid) else { return Vec::new() };
     let view = records.listed(key);
-    let exited = view.containers.iter().filter(|(_, state)| *state == ContainerState::Exited);
-    exited.map(|(container, _)| container.id.shared()).take(MOST_EXITED).collect()
+    let exited = view
+        .containers
+        .iter()
+        .filter(|(_, state)| *state == ContainerState::Exited);
+    exited
+        .map(|(container, _)| container.id.shared())
+        .take(MOST_EXITED)
+        .collect()
 }
 
 #[cfg(test)]
