@@ -159,8 +159,12 @@ fn a_node_restarts_what_crashed_without_waiting_for_a_poll() {
     let first = node.sim.truth().containers[0].id.clone();
     let process = node.sim.world().pid(&first).unwrap();
     kill(process);
-    wait_for("its restart", || node.sim.world().processes() == 1 && node.sim.truth().containers.len() == 2);
-    let died = events(&daemon).into_iter().find(|event| event["type"] == "ContainerDied");
+    wait_for("its restart", || {
+        node.sim.world().processes() == 1 && node.sim.truth().containers.len() == 2
+    });
+    let died = events(&daemon)
+        .into_iter()
+        .find(|event| event["type"] == "ContainerDied");
     assert_eq!(died.map(|event| event["source"].clone()), Some("kernel".into()));
     let truth = node.sim.truth().containers;
     let (ended, next) = truth.iter().partition::<Vec<_>, _>(|container| container.id == first);
