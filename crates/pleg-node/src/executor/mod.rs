@@ -8,11 +8,11 @@
 //! |---|---|
 //! | `sandbox`, `container`, `images`, `hooks` | the calls of each action |
 //! | [`requests`] | CRI requests from a manifest: pure |
-//! | [`volumes`], `cleanup`, `cgroups` | directories of a pod, created and removed: blocking |
+//! | [`volumes`], `cleanup` | directories of a pod, created and removed: blocking |
 //! | `logs`, `log_files` | rotation of container logs: a task, and its files |
+//! | `log_links` | links to container logs: blocking |
 //! | `error` | why an action failed, with the reason of Kubernetes |
 
-pub(crate) mod cgroups;
 pub(crate) mod logs;
 pub mod requests;
 pub mod volumes;
@@ -23,6 +23,7 @@ mod error;
 mod hooks;
 mod images;
 mod log_files;
+pub(crate) mod log_links;
 mod sandbox;
 
 use std::net::IpAddr;
@@ -35,13 +36,30 @@ use pleg_cri::{Client, Subject, Unary, v1};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use self::container::StartRequest;
+use self::cleanup::CleanupError;
+use self::container::{StartRequest, StopRequest};
 use self::requests::NodeConfig;
+use crate::cgroups::PodCgroups;
 use crate::host;
 use crate::manifest::Pod;
 use crate::reconcile::action::Action;
 
+pub(crate) use self::cleanup::remove_unmounted_directory;
 pub(crate) use self::error::{ActionError, ExecError};
+
+/// What actions need to know of their pod at the moment.
+#[derive(Debug, Clone)]
+pub(crate) struct ActionContext {
+    /// The number of its newest sandbox.
+    pub(crate) sandbox_attempt: u32,
+    /// Its addresses.
+    pub(crate) ips: Box<[IpAddr]>,
+    /// Cancelled once the pod has failed or terminates: nothing is created or started, and no start waits for an image or a hook. Also if the
+    /// container that is being started has exited, so that its hook is of no use.
+    pub(crate) no_starts: CancellationToken,
+    /// Cancelled when the pod gets a shorter grace period: the next decision kills its containers with that.
+    pub(crate) cut_kills: CancellationToken,
+}
 
 /// How an action went.
 #[derive(Debug)]
@@ -49,6 +67,8 @@ pub(crate) struct ActionOutcome {
     pub(crate) action: Action,
     /// The action created a container, or found it created, even if it failed afterwards.
     pub(crate) created: bool,
+    /// The pre-stop hook of a container has run, even if the action failed afterwards.
+    pub(crate) pre_stopped: bool,
     pub(crate) result: Result<(), ActionError>,
 }
 
@@ -58,6 +78,7 @@ impl ActionOutcome {
         Self {
             action,
             created: false,
+            pre_stopped: false,
             result: Err(ActionError::Cancelled),
         }
     }
@@ -74,6 +95,7 @@ pub(crate) struct RuntimeExecutor {
     pleg: Pleg,
     node: Arc<NodeConfig>,
     pulls: Arc<Semaphore>,
+    cgroups: PodCgroups,
 }
 
 impl RuntimeExecutor {
@@ -83,20 +105,20 @@ impl RuntimeExecutor {
             pleg,
             node,
             pulls: Arc::new(Semaphore::new(images::CONCURRENT_PULLS)),
+            cgroups: PodCgroups::default(),
         }
     }
 
-    /// Carries out an action. `ips` are the pod's, `sandbox_attempt` is the number of its newest sandbox. Once `cancel` says that the pod
-    /// terminates, a start waits neither for an image nor for a hook; calls that change something are never cut off.
-    pub(crate) async fn execute(
-        &self,
-        pod: &Pod,
-        action: Action,
-        sandbox_attempt: u32,
-        ips: &[IpAddr],
-        cancel: &CancellationToken,
-    ) -> ActionOutcome {
-        let mut was_created = false;
+    /// Carries out an action.
+    pub(crate) async fn execute(&self, pod: &Pod, action: Action, context: &ActionContext) -> ActionOutcome {
+        let (mut created, mut pre_stopped) = (false, false);
+        let stop_request = |id, name, grace| StopRequest {
+            pod,
+            id,
+            name,
+            grace,
+            context,
+        };
         let result = match &action {
             Action::RunSandbox { attempt, replaces } => self.run_sandbox(pod, *attempt, replaces).await,
             Action::StopSandbox(id) => self.stop_sandbox(pod, id).await,
@@ -106,7 +128,7 @@ impl RuntimeExecutor {
                 name,
                 attempt,
                 sandbox,
-                created,
+                created: existing,
             } => match pod.spec.container(name) {
                 Some(container) => {
                     let start = StartRequest {
@@ -114,19 +136,32 @@ impl RuntimeExecutor {
                         container,
                         attempt: *attempt,
                         sandbox,
-                        sandbox_attempt,
-                        ips,
-                        cancel,
+                        context,
                     };
-                    self.start(&start, created.as_ref(), &mut was_created).await
+                    self.start(&start, existing.as_ref(), &mut created).await
                 }
                 None => Ok(()),
             },
-            Action::Kill { id, name, grace, .. } => self.kill(pod, id, name, ips, *grace).await,
+            Action::PreStop { id, name, grace } => {
+                let hooked = self.pre_stop(&stop_request(id, name, *grace)).await;
+                pre_stopped = hooked.is_ok();
+                hooked
+            }
+            Action::Kill {
+                id,
+                name,
+                grace,
+                pre_stop,
+                ..
+            } => {
+                let stop = stop_request(id, name, *grace);
+                self.kill(&stop, *pre_stop, &mut pre_stopped).await
+            }
         };
         ActionOutcome {
             action,
-            created: was_created,
+            created,
+            pre_stopped,
             result,
         }
     }
@@ -147,7 +182,33 @@ impl RuntimeExecutor {
 
     /// Removes the directories and the cgroup of a terminated pod.
     pub(crate) async fn clean_up(&self, pod: &Pod) -> Result<(), ActionError> {
-        self.blocking(pod, cleanup::remove).await
+        self.cgroups.release(&pod.id.uid);
+        match self.blocking(pod, cleanup::remove).await {
+            Err(ActionError::Interrupted(error)) => return Err(CleanupError::Interrupted(error).into()),
+            removed => removed?,
+        }
+        Ok(self.cgroups.remove_slices(&self.node, &pod.id.uid).await?)
+    }
+
+    /// Removes an exited container, and then its log.
+    pub(crate) async fn remove_dead(
+        &self,
+        pod: &Pod,
+        id: &ContainerId,
+        name: &str,
+        attempt: u32,
+    ) -> Result<(), ActionError> {
+        self.remove_container(pod, id, name, attempt).await
+    }
+
+    /// The configuration of the node.
+    pub(crate) fn node(&self) -> &Arc<NodeConfig> {
+        &self.node
+    }
+
+    /// The cgroups of pods.
+    pub(crate) fn cgroups(&self) -> &PodCgroups {
+        &self.cgroups
     }
 
     /// The address of a pod that has these IPs. With `hostNetwork` that is the host's, which may have changed since we started.

@@ -23,15 +23,16 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleg::{PodEntry, PodRef, PodUid, SandboxState};
+use pleg::{PodRef, PodUid};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
 use self::context::NodeContext;
-use self::worker::{PodWorker, PodWorkerHandle, WorkerExit};
+use self::worker::{PodWorker, PodWorkerHandle, WorkerExit, may_use_ports};
+use crate::eviction::manager::Eviction;
 use crate::manifest::Pod;
-use crate::reconcile::backoff::doubling;
+use crate::reconcile::backoff::{doubling, later};
 use crate::reconcile::decide::Goal;
 use crate::reconcile::history::PodHistory;
 use crate::sources::DesiredPod;
@@ -151,17 +152,47 @@ impl PodWorkers {
         }
     }
 
-    /// Terminates a pod, if it has a worker.
+    /// Terminates a pod, if it has a worker, with the grace period of its manifest.
     pub(crate) fn terminate(&mut self, uid: &PodUid) {
+        if let Some(worker) = self.workers.get(uid) {
+            self.terminate_within(uid, worker.handle.pod.spec.termination_grace);
+        }
+    }
+
+    /// Terminates a pod, if it has a worker, within a grace period from now. A pod that is terminating can get a shorter one, and never a
+    /// longer one.
+    pub(crate) fn terminate_within(&self, uid: &PodUid, grace: Duration) {
         let Some(worker) = self.workers.get(uid) else { return };
-        let (since, grace) = (self.context.clock.now(), worker.handle.pod.spec.termination_grace);
+        let since = self.context.clock.now();
         worker.handle.goal.send_if_modified(|goal| {
-            let runs = *goal == Goal::Run;
-            if runs {
+            let is_shorter = match *goal {
+                Goal::Run => true,
+                Goal::Terminate {
+                    since: before,
+                    grace: old,
+                } => later(since, grace) < later(before, old),
+            };
+            if is_shorter {
                 *goal = Goal::Terminate { since, grace };
             }
-            runs
+            is_shorter
         });
+    }
+
+    /// Evicts a pod, if it has a worker.
+    pub(crate) fn evict(&self, eviction: Eviction) {
+        if let Some(worker) = self.workers.get(&eviction.uid) {
+            *worker.handle.eviction.lock() = Some(eviction);
+            worker.handle.wake.notify_one();
+        }
+    }
+
+    /// Whether anything is known about a pod: it has a worker, or existed before this run.
+    pub(crate) fn knows(&self, uid: &PodUid) -> bool {
+        self.workers.contains_key(uid)
+            || self.stored_pods.contains_key(uid)
+            || self.preexisting.iter().any(|pod| pod.uid == *uid)
+            || self.waiting.values().any(|desired| desired.pod.id.uid == *uid)
     }
 
     fn spawn(&mut self, pod: Arc<Pod>, goal: Goal) {
@@ -174,19 +205,11 @@ impl PodWorkers {
 
     fn spawn_after(&mut self, delay: Duration, pod: Arc<Pod>, goal: Goal, history: PodHistory, panics: u32) {
         let uid = pod.id.uid.clone();
-        let is_ready = |entry: &PodEntry| {
-            let mut sandboxes = entry.status.sandboxes.iter();
-            sandboxes.any(|sandbox| sandbox.state == SandboxState::Ready)
-        };
-        if self
-            .context
-            .pleg
-            .cache()
-            .get(&uid)
-            .is_some_and(|entry| is_ready(&entry))
-        {
+        let entry = self.context.pleg.cache().get(&uid);
+        if entry.is_some_and(|entry| may_use_ports(&entry.status)) {
             // A running pod already uses its ports: it gets them before others can claim them.
             self.context.host_ports.adopt(&pod);
+            self.context.executor.cgroups().count(&pod);
         }
         let (worker, handle) = PodWorker::new(pod, goal, history, self.context.clone());
         let shutdown = self.shutdown.clone();

@@ -15,7 +15,7 @@ use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
-use pleg::{PodEntry, PodStatus, Token, WaitError};
+use pleg::{ContainerState, PodEntry, PodStatus, SandboxState, Token, WaitError};
 use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -23,19 +23,24 @@ use tracing::warn;
 
 use super::context::NodeContext;
 use crate::error::with_causes;
+use crate::eviction::manager::Eviction;
 use crate::executor::ActionOutcome;
 use crate::manifest::Pod;
 use crate::metrics::Operation;
 use crate::probes::PodProber;
 use crate::reconcile::action::{Action, InFlight};
+use crate::reconcile::backoff::later;
 use crate::reconcile::decide::{Decision, DecisionInput, Goal, Stage, decide};
 use crate::reconcile::history::{PodFailure, PodHistory};
+use crate::reconcile::start_time::start_time;
 use crate::status::{ApiPodStatus, Stale};
 
 /// Longest time between two decisions.
 const RESYNC: Duration = Duration::from_mins(1);
 /// When a pod that was not admitted is tried again.
 const ADMISSION_RETRY: Duration = Duration::from_secs(1);
+/// Kills in flight are cut off only if that saves more than this.
+const SHORTER_BY: Duration = Duration::from_secs(1);
 /// At shutdown, how long calls in flight may take.
 pub(crate) const DRAIN: Duration = Duration::from_secs(5);
 
@@ -48,6 +53,8 @@ pub(crate) struct PodWorkerHandle {
     pub(crate) wake: Arc<Notify>,
     /// The history of the pod, for the next worker if this one panics.
     pub(crate) history: Arc<Mutex<PodHistory>>,
+    /// Set to evict the pod; the worker takes it.
+    pub(crate) eviction: Arc<Mutex<Option<Eviction>>>,
 }
 
 /// The worker of one pod.
@@ -59,13 +66,20 @@ pub(crate) struct PodWorker {
     history: PodHistory,
     /// The history as it was last saved.
     saved: Arc<Mutex<PodHistory>>,
+    eviction: Arc<Mutex<Option<Eviction>>>,
     in_flight: InFlight,
     /// Number of actions on the sandbox that are in flight.
     sandbox_actions: usize,
     /// By id: objects that could not be stopped or removed, how often in a row, and when that is retried.
     retries: BTreeMap<String, (u32, Instant)>,
-    /// Cancelled when the pod terminates: no start waits for an image or a hook any more.
-    terminating: CancellationToken,
+    /// Cancelled when the pod has failed or terminates: nothing is started, and no start waits for an image or a hook any more.
+    no_starts: CancellationToken,
+    /// By name: attempts that are being started, and what ends their post-start hooks.
+    starting: BTreeMap<String, (u32, CancellationToken)>,
+    /// Cancelled, and replaced, when kills in flight take longer than the pod may.
+    cut_kills: CancellationToken,
+    /// When the grace periods of kills in flight are over.
+    kills_end: Option<Instant>,
     start_slot: Option<StartSlot>,
     prober: PodProber,
     /// The last status, and the decision that was made on it.
@@ -93,11 +107,13 @@ impl PodWorker {
         let (sender, goal) = watch::channel(goal);
         let wake = Arc::new(Notify::new());
         let saved = Arc::new(Mutex::new(history.clone()));
+        let eviction = Arc::new(Mutex::new(None));
         let handle = PodWorkerHandle {
             pod: Arc::clone(&pod),
             goal: sender,
             wake: Arc::clone(&wake),
             history: Arc::clone(&saved),
+            eviction: Arc::clone(&eviction),
         };
         let prober = PodProber::new(
             context.executor.clone(),
@@ -112,11 +128,15 @@ impl PodWorker {
             goal,
             wake,
             saved,
+            eviction,
             history,
             in_flight: InFlight::default(),
             sandbox_actions: 0,
             retries: BTreeMap::new(),
-            terminating: CancellationToken::new(),
+            no_starts: CancellationToken::new(),
+            starting: BTreeMap::new(),
+            cut_kills: CancellationToken::new(),
+            kills_end: None,
             start_slot: None,
             last: None,
             quarantined: None,
@@ -150,9 +170,7 @@ impl PodWorker {
                     if changed.is_err() {
                         break WorkerExit::ShutDown;
                     }
-                    if *self.goal.borrow() != Goal::Run {
-                        self.terminating.cancel();
-                    }
+                    self.on_goal_changed();
                     sync_due = true;
                 }
                 () = self.wake.notified() => sync_due = true,
@@ -189,12 +207,26 @@ impl PodWorker {
         debug_assert!(entry.observed >= token, "acted on a status that is not fresh");
         let status = &entry.status;
         self.observe(status);
+        self.end_hooks_of_exited(status);
         let goal = *self.goal.borrow_and_update();
+        // Reading it here may be what marks it as seen.
+        self.on_goal_changed();
+        self.take_eviction();
         self.probe(status, goal);
+        if goal == Goal::Run {
+            self.remember_probes(status);
+        }
         let decision = self.decide(status, goal);
+        self.on_stage(&decision.stage);
         let retry_at = self.carry_out(&decision, status, running);
-        if decision.stage == Stage::Finished && decision.actions.is_empty() {
+        // Nothing of it is left that could use them, not even an action that is about to start something.
+        if decision.stage == Stage::Finished
+            && decision.actions.is_empty()
+            && running.is_empty()
+            && !may_use_ports(status)
+        {
             self.context.host_ports.release(&self.pod.id.uid);
+            self.context.executor.cgroups().release(&self.pod.id.uid);
         }
         self.measure(status, goal, running);
         self.save_history();
@@ -213,18 +245,86 @@ impl PodWorker {
         Some(self.next_wake(decide_at.into_iter().chain(retry_at).min()))
     }
 
+    /// The pod terminates, or has less time than it had.
+    fn on_goal_changed(&mut self) {
+        let Goal::Terminate { since, grace } = *self.goal.borrow() else {
+            return;
+        };
+        self.no_starts.cancel();
+        let ends = self.context.clock.instant(later(since, grace)) + SHORTER_BY;
+        if self.kills_end.is_some_and(|kills_end| kills_end > ends) {
+            self.cut_kills.cancel();
+            self.cut_kills = CancellationToken::new();
+            self.kills_end = None;
+        }
+    }
+
+    /// Nothing is started once the pod has finished, and its containers share one grace period from then on.
+    fn on_stage(&mut self, stage: &Stage) {
+        match stage {
+            Stage::Finished => {
+                self.no_starts.cancel();
+                let now = self.context.clock.now();
+                self.history.finishing_since.get_or_insert(now);
+            }
+            Stage::Running => {
+                self.history.finishing_since = None;
+                if self.no_starts.is_cancelled() {
+                    self.no_starts = CancellationToken::new();
+                }
+            }
+            Stage::Terminating | Stage::Terminated => {}
+        }
+    }
+
+    /// A container that has exited needs no post-start hook any more, however long that would take.
+    fn end_hooks_of_exited(&self, status: &PodStatus) {
+        for container in &status.containers {
+            let starting = self.starting.get(&*container.name);
+            if let Some((attempt, cancel)) = starting
+                && *attempt == container.attempt
+                && container.state == ContainerState::Exited
+            {
+                cancel.cancel();
+            }
+        }
+    }
+
     /// Records a fresh status in the history.
     fn observe(&mut self, status: &PodStatus) {
         let now = self.context.clock.now();
         if self.last.is_none() && !status.sandboxes.is_empty() {
             self.starting_since = None;
         }
-        if self.history.started_at.is_none() {
+        if self.last.is_none() || self.history.started_at.is_none() {
             // A pod that exists already was accepted by an earlier run of `pleg node`.
             let created = status.sandboxes.iter().filter_map(|sandbox| sandbox.created_at);
-            self.history.started_at = Some(created.min().unwrap_or(now).min(now));
+            self.history.started_at = Some(start_time(self.history.started_at, created, now));
         }
         self.history.observe(status, now);
+    }
+
+    /// Fails the pod if it is to be evicted, unless it is over already.
+    fn take_eviction(&mut self) {
+        let Some(eviction) = self.eviction.lock().take() else {
+            return;
+        };
+        let is_over = self
+            .last
+            .as_ref()
+            .is_some_and(|(_, decision)| decision.stage != Stage::Running);
+        if self.history.failed.is_none() && !is_over {
+            self.history.failed = Some(eviction.why);
+            self.history.eviction_grace = Some(eviction.grace);
+        }
+    }
+
+    /// Whether the pod may get a sandbox: not under pressure if it never had one, nor while another pod has one of its host ports.
+    fn admit(&self, status: &PodStatus) -> Result<(), PodFailure> {
+        if status.sandboxes.is_empty() {
+            self.context.reports.pressure().admit(&self.pod)?;
+        }
+        self.context.host_ports.claim(&self.pod)
     }
 
     fn decide(&mut self, status: &PodStatus, goal: Goal) -> Decision {
@@ -255,7 +355,7 @@ impl PodWorker {
                 continue;
             }
             if matches!(action, Action::RunSandbox { .. })
-                && let Err(conflict) = self.context.host_ports.claim(&self.pod)
+                && let Err(conflict) = self.admit(status)
             {
                 not_admitted = Some(conflict);
                 continue;
@@ -263,7 +363,7 @@ impl PodWorker {
             self.start_action(action.clone(), status, running);
         }
         if let Some(failure) = not_admitted.as_ref().filter(|_| not_admitted != self.not_admitted) {
-            warn!(reason = failure.reason, "{}", failure.message);
+            warn!(pod = %self.pod.id, reason = failure.reason, "{}", failure.message);
         }
         self.not_admitted = not_admitted;
         retry_at
@@ -305,6 +405,7 @@ impl PodWorker {
             // It stays in the store, so that another run of `pleg node` retries too.
             warn!(
                 pod = %self.pod.id,
+                reason = error.reason(),
                 "cannot remove the directories of the pod; retrying every minute: {}",
                 with_causes(&error)
             );
@@ -322,6 +423,14 @@ impl Drop for PodWorker {
     fn drop(&mut self) {
         self.context.host_ports.release(&self.pod.id.uid);
     }
+}
+
+/// Whether something of a pod may use its host ports.
+pub(super) fn may_use_ports(status: &PodStatus) -> bool {
+    let may_run = |state| matches!(state, ContainerState::Running | ContainerState::Unknown);
+    let mut sandboxes = status.sandboxes.iter();
+    sandboxes.any(|sandbox| sandbox.state == SandboxState::Ready)
+        || status.containers.iter().any(|container| may_run(container.state))
 }
 
 /// How a worker exited.

@@ -1,19 +1,26 @@
 //! One probe of one container, within its timeout.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::timeout;
 use tonic::client::Grpc;
 use tonic_prost::ProstCodec;
+use tracing::warn;
 
 use super::ProbedContainer;
 use crate::executor::{ExecError, RuntimeExecutor};
 use crate::manifest::{HttpGet, Probe, ProbeHandler};
 use crate::net::NetError;
-use crate::net::http_get::{self, authority, connect, host_or_pod_ip};
+use crate::net::http_get::{authority, connect, host_or_pod_ip};
+use crate::net::redirect::get_following;
 
-/// Why a probe failed.
+/// Most probed paths for which a redirect to another host is logged.
+const MAX_LOGGED: usize = 1024;
+
+/// Why a probe failed, or was not run.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProbeError {
     /// The container does not answer in time.
@@ -45,7 +52,14 @@ pub(super) enum ProbeError {
     NotServing(i32),
 }
 
-/// Runs a probe. No answer within its timeout is a failure.
+impl ProbeError {
+    /// The runtime could not run the command, or does not answer. That says nothing about the container.
+    pub(super) fn is_unknown(&self) -> bool {
+        matches!(self, Self::Exec(ExecError::Call(_)))
+    }
+}
+
+/// Runs a probe. No answer of the container within its timeout is a failure.
 pub(super) async fn run_probe(
     executor: &RuntimeExecutor,
     container: &ProbedContainer,
@@ -66,6 +80,10 @@ pub(super) async fn run_probe(
             ProbeHandler::Grpc { port, service } => grpc(service, *port, ip()).await,
         }
     };
+    if matches!(probe.handler, ProbeHandler::Exec(_)) {
+        // The runtime ends the command at its timeout and says so. If it says nothing, nothing is known.
+        return running.await;
+    }
     match timeout(probe.timeout, running).await {
         Ok(answer) => answer,
         Err(_) => Err(ProbeError::Timeout(probe.timeout)),
@@ -73,11 +91,28 @@ pub(super) async fn run_probe(
 }
 
 async fn http(get: &HttpGet, ip: Option<IpAddr>) -> Result<(), ProbeError> {
-    let status = http_get::get(get, ip).await?.as_u16();
+    let answer = get_following(get, ip).await?;
+    if let Some(elsewhere) = answer.elsewhere {
+        warn_once(get, &elsewhere);
+    }
+    let status = answer.status.as_u16();
     if (200..400).contains(&status) {
         return Ok(());
     }
     Err(ProbeError::HttpStatus(status))
+}
+
+/// Logs once per probed path that it redirects to another host. The probe succeeds.
+fn warn_once(get: &HttpGet, elsewhere: &str) {
+    static LOGGED: Mutex<BTreeSet<(u16, String)>> = Mutex::new(BTreeSet::new());
+    let mut logged = LOGGED.lock();
+    if logged.len() < MAX_LOGGED && logged.insert((get.port, get.path.clone())) {
+        warn!(
+            port = get.port,
+            path = get.path,
+            "probe terminated redirects: the container redirects to {elsewhere}"
+        );
+    }
 }
 
 /// `grpc.health.v1.HealthCheckRequest`.

@@ -10,6 +10,7 @@ use pleg::PodUid;
 use serde::{Serialize, Serializer};
 use tokio::sync::watch;
 
+use crate::eviction::admission::NodePressure;
 use crate::manifest::Pod;
 use crate::reconcile::backoff::later;
 use crate::reconcile::decide::{Goal, Stage};
@@ -142,6 +143,7 @@ pub struct PodReports {
     published: Arc<RwLock<Published>>,
     /// Grows with each change.
     version: watch::Sender<u64>,
+    pressure: NodePressure,
 }
 
 impl Default for PodReports {
@@ -149,6 +151,7 @@ impl Default for PodReports {
         Self {
             published: Arc::default(),
             version: watch::Sender::new(0),
+            pressure: NodePressure::default(),
         }
     }
 }
@@ -174,6 +177,11 @@ impl PodReports {
     /// Manifest problems that an operator has to fix.
     pub fn problems(&self) -> Vec<SourceProblem> {
         self.published.read().problems.clone()
+    }
+
+    /// The conditions of the node about its resources.
+    pub fn pressure(&self) -> &NodePressure {
+        &self.pressure
     }
 
     /// Waits until the reports are as asked for. Cancel-safe.

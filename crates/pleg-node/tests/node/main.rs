@@ -9,10 +9,16 @@
 )]
 
 mod chaos;
+mod eviction;
 mod faults;
+mod images;
+mod leftovers;
 mod life;
 mod logs;
 mod machine;
 mod matrix;
+mod order;
+mod outages;
+mod phases;
 mod probes;
 mod restart;
