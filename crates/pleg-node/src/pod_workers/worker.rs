@@ -33,7 +33,7 @@ use crate::reconcile::backoff::later;
 use crate::reconcile::decide::{Decision, DecisionInput, Goal, Stage, decide};
 use crate::reconcile::history::{PodFailure, PodHistory};
 use crate::reconcile::start_time::start_time;
-use crate::status::{ApiPodStatus, Stale};
+use crate::status::Stale;
 
 /// Longest time between two decisions.
 const RESYNC: Duration = Duration::from_mins(1);
@@ -98,7 +98,7 @@ pub(crate) struct PodWorker {
     starting_since: Option<Instant>,
     /// What the actions in flight are part of, and since when.
     operation: Option<(Operation, Instant)>,
-    last_published: Option<Arc<ApiPodStatus>>,
+    last_published: Option<Arc<k8s_openapi::api::core::v1::PodStatus>>,
 }
 
 /// A permit to start a pod, and when it is given up.

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use pleg_cri::duration::seconds;
 
 use super::StatusInput;
-use super::types::{ApiContainerState, ApiContainerStatus};
+use super::model::{ApiContainerState, ApiContainerStatus};
 use crate::manifest::{Container, ProbeKind, RestartPolicy, Role, Spec};
 use crate::reconcile::backoff::{PULL_FAILED, StartFailure};
 use crate::reconcile::history::Exit;

@@ -5,7 +5,7 @@
 use pleg::ContainerState;
 
 use super::StatusInput;
-use super::types::{ApiContainerState, ApiContainerStatus, Phase};
+use super::model::{ApiContainerState, ApiContainerStatus, Phase};
 use crate::manifest::{RestartPolicy, Role, Spec};
 use crate::reconcile::history::ContainerHistory;
 
@@ -35,7 +35,7 @@ pub(super) fn phases(from: &StatusInput<'_>, init: &[ApiContainerStatus], main: 
     } else {
         by_containers
     };
-    let before = from.before.map(|before| before.phase);
+    let before = from.before.and_then(Phase::of);
     if let Some(before) = before.filter(|before| is_terminal(*before)) {
         return Phases {
             computed: before,

@@ -1,10 +1,10 @@
 //! The published status of each pod, for the HTTP API and other readers.
 
-use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, ObjectMeta};
 use parking_lot::RwLock;
 use pleg::PodUid;
 use serde::{Serialize, Serializer};
@@ -15,8 +15,9 @@ use crate::manifest::Pod;
 use crate::reconcile::backoff::later;
 use crate::reconcile::decide::{Goal, Stage};
 use crate::sources::{RefusedPod, SourceProblem};
+use crate::status::model::{time, whole_second};
 use crate::status::updates::{Queue, StatusUpdates};
-use crate::status::{self, ApiPodStatus, Stale};
+use crate::status::{self, Phase, Stale};
 use crate::store::StoreWriter;
 
 /// The annotation of a pod whose status is stale: when it was last true.
@@ -28,7 +29,7 @@ pub struct Report {
     /// The manifest.
     pub pod: Arc<Pod>,
     /// Its status.
-    pub status: Arc<ApiPodStatus>,
+    pub status: Arc<core::PodStatus>,
     /// Where it is in its life.
     pub stage: Stage,
     /// Its desired state.
@@ -37,73 +38,58 @@ pub struct Report {
     pub stale: Option<Stale>,
 }
 
-impl Serialize for Report {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        #[derive(Serialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Shape<'a> {
-            api_version: &'a str,
-            kind: &'a str,
-            metadata: Metadata<'a>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            spec: Option<&'a k8s_openapi::api::core::v1::PodSpec>,
-            status: &'a ApiPodStatus,
+impl Report {
+    /// Its phase; Pending if it has none.
+    pub fn phase(&self) -> Phase {
+        Phase::of(&self.status).unwrap_or(Phase::Pending)
+    }
+
+    /// Its conditions.
+    pub fn conditions(&self) -> &[core::PodCondition] {
+        self.status.conditions.as_deref().unwrap_or_default()
+    }
+
+    /// The statuses of `containers`.
+    pub fn containers(&self) -> &[core::ContainerStatus] {
+        self.status.container_statuses.as_deref().unwrap_or_default()
+    }
+
+    /// The statuses of `initContainers`.
+    pub fn init_containers(&self) -> &[core::ContainerStatus] {
+        self.status.init_container_statuses.as_deref().unwrap_or_default()
+    }
+
+    /// The pod as the Kubernetes API has it.
+    pub fn object(&self) -> core::Pod {
+        core::Pod {
+            metadata: self.metadata(),
+            spec: self.pod.object.spec.clone(),
+            status: Some((*self.status).clone()),
         }
-        let shape = Shape {
-            api_version: "v1",
-            kind: "Pod",
-            metadata: Metadata::of(self),
-            spec: self.pod.object.spec.as_ref(),
-            status: &self.status,
-        };
-        shape.serialize(serializer)
+    }
+
+    fn metadata(&self) -> ObjectMeta {
+        let mut metadata = self.pod.object.metadata.clone();
+        if metadata.creation_timestamp.is_none() {
+            // When the node accepted it.
+            metadata.creation_timestamp.clone_from(&self.status.start_time);
+        }
+        if let Goal::Terminate { since, grace } = self.goal {
+            // When its grace period ends.
+            metadata.deletion_timestamp = Some(time(later(since, grace)));
+            metadata.deletion_grace_period_seconds = i64::try_from(grace.as_secs()).ok();
+        }
+        if let Some(as_of) = self.stale.as_ref().and_then(|stale| stale.as_of) {
+            let annotations = metadata.annotations.get_or_insert_default();
+            annotations.insert(AS_OF.to_owned(), whole_second(as_of).to_string());
+        }
+        metadata
     }
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Metadata<'a> {
-    name: &'a str,
-    namespace: &'a str,
-    uid: &'a PodUid,
-    /// When the node accepted it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    creation_timestamp: Option<String>,
-    /// When its grace period ends, once it terminates.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    deletion_timestamp: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    deletion_grace_period_seconds: Option<u64>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    labels: &'a BTreeMap<String, String>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    annotations: BTreeMap<&'a str, Cow<'a, str>>,
-}
-
-impl<'a> Metadata<'a> {
-    fn of(report: &'a Report) -> Self {
-        let pod = &*report.pod;
-        let time = |at: Timestamp| Timestamp::from_second(at.as_second()).unwrap_or(at).to_string();
-        let (since, grace) = match report.goal {
-            Goal::Terminate { since, grace } => (Some(since), Some(grace)),
-            Goal::Run => (None, None),
-        };
-        let written = pod.annotations.iter();
-        let mut annotations: BTreeMap<&str, Cow<'_, str>> =
-            written.map(|(key, value)| (key.as_str(), Cow::from(value))).collect();
-        if let Some(as_of) = report.stale.as_ref().and_then(|stale| stale.as_of) {
-            annotations.insert(AS_OF, time(as_of).into());
-        }
-        Self {
-            name: &pod.id.name,
-            namespace: &pod.id.namespace,
-            uid: &pod.id.uid,
-            creation_timestamp: report.status.start_time.map(time),
-            deletion_timestamp: since.zip(grace).map(|(since, grace)| time(later(since, grace))),
-            deletion_grace_period_seconds: grace.map(|grace| grace.as_secs()),
-            labels: &pod.labels,
-            annotations,
-        }
+impl Serialize for Report {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.object().serialize(serializer)
     }
 }
 
@@ -113,21 +99,11 @@ pub struct PodList(pub Vec<Report>);
 
 impl Serialize for PodList {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        #[derive(Serialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Shape<'a> {
-            api_version: &'a str,
-            kind: &'a str,
-            metadata: BTreeMap<&'a str, &'a str>,
-            items: &'a [Report],
-        }
-        let shape = Shape {
-            api_version: "v1",
-            kind: "PodList",
-            metadata: BTreeMap::new(),
-            items: &self.0,
+        let list = k8s_openapi::List {
+            metadata: ListMeta::default(),
+            items: self.0.iter().map(Report::object).collect(),
         };
-        shape.serialize(serializer)
+        list.serialize(serializer)
     }
 }
 

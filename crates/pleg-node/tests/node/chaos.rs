@@ -197,20 +197,17 @@ impl Story {
             }) {
                 return Err(format!("{id} is not the one that is wanted"));
             }
-            if !report.status.container_statuses.iter().all(|container| container.ready) {
-                return Err(format!("{id} is not ready: {:?}", report.status.container_statuses));
+            if !report.containers().iter().all(|container| container.ready) {
+                return Err(format!("{id} is not ready: {:?}", report.containers()));
             }
             let running = self
                 .machine
                 .running()
                 .into_iter()
                 .filter(|container| *container.uid == *id.uid.as_str());
-            let sidecars = report
-                .status
-                .init_container_statuses
-                .iter()
-                .filter(|container| container.started);
-            let should = report.status.container_statuses.len() + sidecars.count();
+            let sidecars = report.init_containers().iter();
+            let sidecars = sidecars.filter(|container| container.started == Some(true));
+            let should = report.containers().len() + sidecars.count();
             let running = running.count();
             if running != should {
                 return Err(format!("{id}: {running} containers run instead of {should}"));

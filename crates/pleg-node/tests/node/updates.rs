@@ -48,9 +48,9 @@ fn uid() -> PodUid {
     UID.into()
 }
 
-fn restarts(node: &Running) -> Option<u32> {
-    let status = node.reports.get(&uid())?.status;
-    let app = &status.container_statuses[0];
+fn restarts(node: &Running) -> Option<i32> {
+    let report = node.reports.get(&uid())?;
+    let app = &report.containers()[0];
     app.ready.then_some(app.restart_count)
 }
 
@@ -87,8 +87,8 @@ async fn labels_change_nothing_that_runs_and_an_image_replaces_its_container() {
     pod["spec"]["containers"][0]["image"] = "v2".into();
     want(&node, &[&pod]).await;
     node.until("the new image", |_| restarts(&node) == Some(1)).await;
-    let status = node.reports.get(&uid()).unwrap().status;
-    assert_eq!(status.container_statuses[0].image, "v2");
+    let report = node.reports.get(&uid()).unwrap();
+    assert_eq!(report.containers()[0].image, "v2");
     assert_eq!((machine.sandboxes().len(), node.kills("image")), (1, 1));
 
     // After a restart of the node, the same image is no change.
@@ -128,7 +128,7 @@ async fn a_second_shorter_delete_counts_and_the_record_waits_for_the_publisher()
     let mut updates = node.reports.publish();
     let mut pod = object(&["ignore-term"]);
     want(&node, &[&pod]).await;
-    let ready = |update: &StatusUpdate| update.report.status.container_statuses.iter().any(|app| app.ready);
+    let ready = |update: &StatusUpdate| update.report.containers().iter().any(|app| app.ready);
     let update = publish_until(&mut updates, ready).await;
     updates.acknowledge(&uid(), update.revision);
 
@@ -146,9 +146,9 @@ async fn a_second_shorter_delete_counts_and_the_record_waits_for_the_publisher()
     want(&node, &[&pod]).await;
     let last = publish_until(&mut updates, |update| update.last).await;
     assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
-    let status = &last.report.status;
-    assert_eq!(status.phase, Phase::Failed);
-    assert_eq!(status.container_statuses[0].state.exit_code(), Some(137));
+    assert_eq!(last.report.phase(), Phase::Failed);
+    let state = last.report.containers()[0].state.clone().unwrap();
+    assert_eq!(state.terminated.unwrap().exit_code, 137);
     assert!(machine.running().is_empty() && machine.sandboxes().is_empty());
 
     // More news of the object start nothing, and a restart before the acknowledgement publishes the same status again.
@@ -159,8 +159,8 @@ async fn a_second_shorter_delete_counts_and_the_record_waits_for_the_publisher()
     let mut updates = node.reports.publish();
     want(&node, &[&pod]).await;
     let again = publish_until(&mut updates, |update| update.last).await;
-    assert_eq!(again.report.status.phase, Phase::Failed);
-    assert_eq!(again.report.status.container_statuses, status.container_statuses);
+    assert_eq!(again.report.phase(), Phase::Failed);
+    assert_eq!(again.report.containers(), last.report.containers());
     updates.acknowledge(&uid(), again.revision);
     want(&node, &[]).await;
     node.until_gone().await;
