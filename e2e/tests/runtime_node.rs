@@ -475,8 +475,12 @@ async fn a_pod_has_a_cgroup_of_its_class(context: &Context) -> Result<()> {
         }
         let id = container(&pod, "app")["containerID"].as_str().unwrap_or_default();
         let id = id.rsplit('/').next().unwrap_or_default();
-        // The container's processes are charged to the pod.
-        let own = cgroup_value(&format!("{cgroup}/{id}"), ["memory.usage_in_bytes", "memory.current"])?;
+        // The container's processes are charged to the pod. CRI-O puts its name before the id.
+        let usage = |name: &str| {
+            let cgroup = format!("{cgroup}/{name}");
+            cgroup_value(&cgroup, ["memory.usage_in_bytes", "memory.current"])
+        };
+        let own = usage(id).or_else(|_| usage(&format!("crio-{id}")))?;
         ensure!(own.parse::<u64>()? > 0, "{name}: {own}");
     }
     let burstable = cgroup_value(&format!("{root}/kubepods/burstable"), ["cpu.shares", "cpu.weight"])?;
@@ -490,7 +494,7 @@ async fn a_pod_has_a_cgroup_of_its_class(context: &Context) -> Result<()> {
 
 /// With a threshold that no machine reaches: every pod is evicted, and says what it used.
 async fn a_pod_is_evicted_under_pressure(context: &Context) -> Result<()> {
-    let node = Node::new(&context.containerd)?;
+    let node = Node::new(&context.runtime)?;
     node.up(&["--eviction-hard", "memory.available<1000Ti"]).await?;
     let requests = "resources: {requests: {memory: 1Mi}}";
     let eats = runs("app", &Program::Eat(20), requests);
@@ -531,7 +535,7 @@ async fn a_pod_is_evicted_under_pressure(context: &Context) -> Result<()> {
 
 /// Every disk is too full for these thresholds, and no container exists: only that sandboxes need the image keeps it.
 async fn the_image_of_sandboxes_is_never_collected(context: &Context) -> Result<()> {
-    let node = Node::new(&context.containerd)?;
+    let node = Node::new(&context.runtime)?;
     node.up(&[
         "--image-gc-high-threshold",
         "1",
@@ -550,11 +554,7 @@ async fn the_image_of_sandboxes_is_never_collected(context: &Context) -> Result<
         Ok(())
     })
     .await?;
-    let images = context
-        .containerd
-        .client()
-        .call(v1::ListImagesRequest::default())
-        .await?;
+    let images = context.runtime.client().call(v1::ListImagesRequest::default()).await?;
     ensure!(!images.images.is_empty(), "the image is gone");
     node.write(
         "p.yaml",
