@@ -6,10 +6,11 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use pleg_cri::list::{POD_NAME_LABEL, POD_NAMESPACE_LABEL, POD_UID_LABEL};
-use pleg_cri::{Client, Unary, v1};
+use pleg_cri::{Client, Config, Deadlines, Unary, v1};
 use rustix::process::Signal;
 
 use crate::image::{self, Program};
@@ -304,8 +305,18 @@ impl Kubelet {
         if let Ok(pid) = self.pause_pid(sandbox_id).await {
             return process::signal(pid, Signal::KILL);
         }
+        // CRI-O takes the time that a call has for the containers' grace, less a second.
+        let deadlines = Deadlines {
+            act: Duration::from_secs(4),
+            ..Deadlines::default()
+        };
+        let config = Config {
+            deadlines,
+            ..Config::default()
+        };
+        let hasty = Client::lazy(self.client.endpoint().clone(), config);
         let pod_sandbox_id = sandbox_id.to_owned();
-        self.call(v1::StopPodSandboxRequest { pod_sandbox_id }).await?;
+        Box::pin(hasty.call(v1::StopPodSandboxRequest { pod_sandbox_id })).await?;
         Ok(())
     }
 

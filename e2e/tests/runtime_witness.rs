@@ -145,6 +145,7 @@ async fn a_stopped_monitor_and_a_dead_process_are_named(context: &Context) -> Re
         .await?;
     node.knows().await?;
     let mut feed = node.pleg.subscribe(Start::Now, Overflow::Gap);
+    let mut story = node.pleg.subscribe(Start::Now, Overflow::Gap);
 
     let monitor = context.runtime.monitor(&sandbox.id, &id)?.pid;
     let frozen = process::Frozen::new(monitor)?;
@@ -163,11 +164,17 @@ async fn a_stopped_monitor_and_a_dead_process_are_named(context: &Context) -> Re
         i64::from(named.pid) == i64::from(monitor) && named.state == 'T',
         "{named:?}"
     );
-    ensure!(
-        cause.text.contains(&format!("process {pid} of container app in pod")),
-        "{}",
-        cause.text
-    );
+    let program = if context.version().is_crio() {
+        "conmon"
+    } else {
+        "containerd-shim"
+    };
+    for words in [
+        format!("process {pid} of container app in pod default/first"),
+        format!("its parent, {program} (process {monitor}), is stopped (T)"),
+    ] {
+        ensure!(cause.text.contains(&words), "no {words:?} in {}", cause.text);
+    }
     ensure!(context.kubelet.status(&id).await?.finished_at == 0, "the runtime knows");
 
     // Others are reported as usual.
@@ -180,6 +187,39 @@ async fn a_stopped_monitor_and_a_dead_process_are_named(context: &Context) -> Re
     next(&mut feed, EventType::ContainerDied, &id).await?;
     node.health("agreement", |report| report.level == Level::Healthy)
         .await?;
+    recovered_once(&mut story).await
+}
+
+/// What was wrong was told once, and once that it is over.
+async fn recovered_once(story: &mut Subscriber) -> Result<()> {
+    let mut told = Vec::new();
+    let tell = async {
+        while told.last() != Some(&EventType::PlegHealthy) {
+            let Some(Item::Event(event)) = story.next().await else {
+                bail!("the feed ended, or has a gap");
+            };
+            if event.kind.is_trouble() || event.kind.is_health() {
+                told.push(event.kind);
+            }
+        }
+        Ok(())
+    };
+    timeout(PATIENCE, tell).await.context("no recovery is told")??;
+    while let Some(Item::Event(event)) = story.try_next() {
+        ensure!(
+            !event.kind.is_trouble() && !event.kind.is_health(),
+            "after the recovery: {event:?}"
+        );
+    }
+    told.sort_unstable();
+    let mut once = [
+        EventType::TroubleStarted,
+        EventType::PlegDegraded,
+        EventType::TroubleEnded,
+        EventType::PlegHealthy,
+    ];
+    once.sort_unstable();
+    ensure!(told == once, "{told:?}");
     Ok(())
 }
 

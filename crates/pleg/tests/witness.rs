@@ -193,6 +193,7 @@ async fn a_stopped_pod_is_seen_to_go() {
     kernel.exit("c0", 137);
     fake.world().exit("c0", 137);
     fake.world().sandboxes.get_mut("s-p0").unwrap().state = SandboxState::NotReady;
+    kernel.removed("s-p0");
     sleep(ms(700)).await;
     fake.world().remove_pod("p0");
     sleep(Duration::from_secs(1)).await;
@@ -344,6 +345,56 @@ async fn what_cannot_be_watched_is_polled() {
         sleep(Duration::from_mins(5)).await;
         assert!(period(&rig) > 59.0);
     }
+}
+
+/// Each process that exits makes room for one that was refused; those whose container has ended meanwhile take none.
+#[tokio::test(start_paused = true)]
+async fn what_a_limit_refused_is_tried_again_when_there_is_room() {
+    let (fake, kernel, rig) = node(5).await;
+    kernel.state().refuses = Some(WatchError::Limit("half of the open files are in use (RLIMIT_NOFILE)"));
+    for id in ["gone", "first", "second"] {
+        fake.world().add_pod(&format!("pod-{id}"), &[id]);
+        kernel.made(id, None);
+        sleep(Duration::from_secs(5)).await;
+    }
+    fake.world().exit("gone", 0);
+    sleep(Duration::from_secs(5)).await;
+    kernel.state().refuses = None;
+    sleep(Duration::from_mins(5)).await;
+    assert!(!kernel.state().watched.contains_key("first"), "no room yet");
+    for (exits, watched) in [("c0", "first"), ("c1", "second")] {
+        fake.world().exit(exits, 0);
+        kernel.exit(exits, 0);
+        sleep(Duration::from_secs(5)).await;
+        assert!(kernel.state().watched.contains_key(watched), "{watched}");
+    }
+    assert!(rig.pleg.health().report().mode.witness.complete);
+}
+
+/// The kernel shows nothing when a container is removed that has exited before: it is asked for again, by its id.
+#[tokio::test(start_paused = true)]
+async fn the_removal_of_a_dead_container_is_found_soon() {
+    let (fake, kernel, mut rig) = node(5).await;
+    fake.world().add_pod("two", &["stays", "ends"]);
+    kernel.made("stays", Some("two"));
+    kernel.made("ends", Some("two"));
+    sleep(Duration::from_mins(10)).await;
+    assert!(period(&rig) > 59.0);
+    fake.world().exit("ends", 0);
+    kernel.exit("ends", 0);
+    sleep(ms(3000)).await;
+    let before = lists(&fake);
+    fake.world().containers.remove("ends");
+    sleep(ms(6000)).await;
+    let events = rig.drain();
+    assert!(
+        events.iter().any(|event| event.contains("ContainerRemoved")),
+        "{events:?}"
+    );
+    assert_eq!(lists(&fake), before, "no list was needed");
+    // One that stays is asked for a few times, and not without end.
+    sleep(Duration::from_mins(5)).await;
+    assert_eq!(rig.pleg.health().report().mode.missed_changes, 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -43,7 +43,8 @@ pub(super) fn command(version: Version, home: &Home) -> Result<Command> {
     command
         .arg("--config")
         .arg(home.dir().join(CONFIG))
-        .args(["--config-dir", ""]);
+        .args(["--config-dir", "", "--registries-conf"])
+        .arg(home.dir().join(REGISTRIES));
     own_settings(&mut command, home)?;
     Ok(command)
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use pleg::{CriRuntime, Generator, Metrics};
+use pleg::{CriRuntime, Generator, Metrics, WitnessMode};
 use pleg_cri::{Client, Deadlines, v1};
 use pleg_node::executor::requests::{Cgroups, NodeConfig};
 use pleg_node::manifest::{NodeName, Quantity};
@@ -20,7 +20,7 @@ use pleg_node::{DEFAULT_HARD, EvictionConfig, ImageGcPolicy, LogLimits, NodeLoop
 use tokio_util::sync::CancellationToken;
 
 use crate::about::{Settings, Setup};
-use crate::args::Global;
+use crate::args::{Global, WitnessArg};
 use crate::http::{routes, server};
 use crate::listen::ListenArgs;
 use crate::text::{count, parse_duration_or_zero};
@@ -119,6 +119,10 @@ pub(crate) struct NodeArgs {
     /// Allow pods of another owner on the same runtime; they are not touched
     #[arg(long)]
     share_runtime: bool,
+    /// Watch the processes and cgroups of containers in the kernel, where they can be seen (auto), or not at all (off). Crashed
+    /// containers are then restarted as soon as the runtime reports their exit, on every runtime
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    witness: WitnessArg,
     #[command(flatten)]
     listen: ListenArgs,
 }
@@ -241,6 +245,7 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
     let settings = Settings::from([
         ("listen", path.display().to_string()),
         ("listen-tcp", args.listen.tcp_text()),
+        ("witness", WitnessMode::from(args.witness).to_string()),
     ]);
     let setup = Setup::new(client.clone(), settings);
     let router = routes::router(generator.handle(), setup, Some(node_loop.reports()), shutdown.clone());
@@ -290,6 +295,7 @@ fn generator(args: &NodeArgs, client: &Client, metrics: Metrics) -> Generator<Cr
     // On a runtime of our own there is no kubelet that would miss the events that we consume.
     config.evented.exclusive_subscriber = !args.share_runtime;
     config.heartbeat = Some(pleg_node::HEARTBEAT);
+    config.witness = args.witness.into();
     Generator::new(CriRuntime::new(client.clone()), config, metrics)
 }
 

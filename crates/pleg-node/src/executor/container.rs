@@ -100,7 +100,7 @@ impl RuntimeExecutor {
         let request = v1::CreateContainerRequest {
             pod_sandbox_id: start.sandbox.to_string(),
             config: Some(config),
-            sandbox_config: Some(self.sandbox_config(pod, start.context.source, start.context.sandbox_attempt)),
+            sandbox_config: Some(self.node.sandbox_config(pod, start.context.sandbox_attempt)),
         };
         let about = Subject {
             container: Some(container.name.as_str().into()),

@@ -46,7 +46,6 @@ use crate::reconcile::action::Action;
 
 pub(crate) use self::cleanup::remove_unmounted_directory;
 pub(crate) use self::error::{ActionError, ExecError};
-pub(crate) use self::sandbox::ConfigSource;
 
 /// What actions need to know of their pod at the moment.
 #[derive(Debug, Clone)]
@@ -55,8 +54,6 @@ pub(crate) struct ActionContext {
     pub(crate) sandbox_attempt: u32,
     /// Its addresses.
     pub(crate) ips: Box<[IpAddr]>,
-    /// Where its manifest comes from.
-    pub(crate) source: ConfigSource,
     /// Cancelled once the pod has failed or terminates: nothing is created or started, and no start waits for an image or a hook. Also if the
     /// container that is being started has exited, so that its hook is of no use.
     pub(crate) no_starts: CancellationToken,
@@ -123,7 +120,7 @@ impl RuntimeExecutor {
             context,
         };
         let result = match &action {
-            Action::RunSandbox { attempt, replaces } => self.run_sandbox(pod, context.source, *attempt, replaces).await,
+            Action::RunSandbox { attempt, replaces } => self.run_sandbox(pod, *attempt, replaces).await,
             Action::StopSandbox(id) => self.stop_sandbox(pod, id).await,
             Action::RemoveSandbox(id) | Action::RemoveOldSandbox(id) => self.remove_sandbox(pod, id).await,
             Action::RemoveContainer { id, name, attempt } => self.remove_container(pod, id, name, *attempt).await,

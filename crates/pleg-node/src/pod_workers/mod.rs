@@ -31,7 +31,6 @@ use tracing::error;
 use self::context::NodeContext;
 use self::worker::{PodWorker, PodWorkerHandle, WorkerExit, may_use_ports};
 use crate::eviction::manager::Eviction;
-use crate::executor::ConfigSource;
 use crate::manifest::Pod;
 use crate::reconcile::backoff::{doubling, later};
 use crate::reconcile::decide::Goal;
@@ -118,8 +117,7 @@ impl PodWorkers {
             self.waiting.insert(name, desired);
         } else {
             self.save_manifest(&desired);
-            let source = ConfigSource::of(&desired.origin.to_string());
-            self.spawn(desired.pod, source, Goal::Run);
+            self.spawn(desired.pod, Goal::Run);
         }
     }
 
@@ -197,23 +195,23 @@ impl PodWorkers {
             || self.waiting.values().any(|desired| desired.pod.id.uid == *uid)
     }
 
-    fn spawn(&mut self, pod: Arc<Pod>, source: ConfigSource, goal: Goal) {
+    fn spawn(&mut self, pod: Arc<Pod>, goal: Goal) {
         let uid = &pod.id.uid;
         let history = self.histories.remove(uid).unwrap_or_default();
         self.stored_pods.remove(uid);
         self.preexisting.retain(|other| other.uid != *uid);
-        let (worker, handle) = PodWorker::new(pod, source, goal, history, self.context.clone());
-        self.spawn_after(Duration::ZERO, worker, handle, 0);
+        self.spawn_after(Duration::ZERO, pod, goal, history, 0);
     }
 
-    fn spawn_after(&mut self, delay: Duration, worker: PodWorker, handle: PodWorkerHandle, panics: u32) {
-        let uid = handle.pod.id.uid.clone();
+    fn spawn_after(&mut self, delay: Duration, pod: Arc<Pod>, goal: Goal, history: PodHistory, panics: u32) {
+        let uid = pod.id.uid.clone();
         let entry = self.context.pleg.cache().get(&uid);
         if entry.is_some_and(|entry| may_use_ports(&entry.status)) {
             // A running pod already uses its ports: it gets them before others can claim them.
-            self.context.host_ports.adopt(&handle.pod);
-            self.context.executor.cgroups().count(&handle.pod);
+            self.context.host_ports.adopt(&pod);
+            self.context.executor.cgroups().count(&pod);
         }
+        let (worker, handle) = PodWorker::new(pod, goal, history, self.context.clone());
         let shutdown = self.shutdown.clone();
         let task = self.running.spawn(async move {
             if !delay.is_zero() {
@@ -273,8 +271,7 @@ impl PodWorkers {
         );
         self.context.metrics.worker_panic();
         let (goal, history) = (*handle.goal.borrow(), handle.history.lock().clone());
-        let (worker, handle) = PodWorker::new(handle.pod, handle.source, goal, history, self.context.clone());
-        self.spawn_after(delay, worker, handle, panics.saturating_add(1));
+        self.spawn_after(delay, handle.pod, goal, history, panics.saturating_add(1));
     }
 
     /// Stops all workers; pods keep running.

@@ -24,7 +24,7 @@ use tracing::warn;
 use super::context::NodeContext;
 use crate::error::with_causes;
 use crate::eviction::manager::Eviction;
-use crate::executor::{ActionOutcome, ConfigSource};
+use crate::executor::ActionOutcome;
 use crate::manifest::Pod;
 use crate::metrics::Operation;
 use crate::probes::PodProber;
@@ -48,8 +48,6 @@ pub(crate) const DRAIN: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct PodWorkerHandle {
     pub(crate) pod: Arc<Pod>,
-    /// Where its manifest comes from.
-    pub(crate) source: ConfigSource,
     pub(crate) goal: watch::Sender<Goal>,
     /// Something about the pod may have changed.
     pub(crate) wake: Arc<Notify>,
@@ -62,7 +60,6 @@ pub(crate) struct PodWorkerHandle {
 /// The worker of one pod.
 pub(crate) struct PodWorker {
     pod: Arc<Pod>,
-    source: ConfigSource,
     context: NodeContext,
     goal: watch::Receiver<Goal>,
     wake: Arc<Notify>,
@@ -106,20 +103,13 @@ type Done = (ActionOutcome, Option<StartSlot>);
 type Running = FuturesUnordered<BoxFuture<'static, Done>>;
 
 impl PodWorker {
-    pub(crate) fn new(
-        pod: Arc<Pod>,
-        source: ConfigSource,
-        goal: Goal,
-        history: PodHistory,
-        context: NodeContext,
-    ) -> (Self, PodWorkerHandle) {
+    pub(crate) fn new(pod: Arc<Pod>, goal: Goal, history: PodHistory, context: NodeContext) -> (Self, PodWorkerHandle) {
         let (sender, goal) = watch::channel(goal);
         let wake = Arc::new(Notify::new());
         let saved = Arc::new(Mutex::new(history.clone()));
         let eviction = Arc::new(Mutex::new(None));
         let handle = PodWorkerHandle {
             pod: Arc::clone(&pod),
-            source,
             goal: sender,
             wake: Arc::clone(&wake),
             history: Arc::clone(&saved),
@@ -134,7 +124,6 @@ impl PodWorker {
         let worker = Self {
             prober,
             pod,
-            source,
             context,
             goal,
             wake,

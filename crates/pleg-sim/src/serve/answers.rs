@@ -31,6 +31,14 @@ pub(super) fn conditions(readiness: Readiness) -> Vec<v1::RuntimeCondition> {
     ]
 }
 
+/// The verbose status of a container, as far as clients read it. Only a running container with a process has a pid.
+pub(super) fn container_info(pid: Option<u32>) -> String {
+    match pid {
+        Some(pid) => format!(r#"{{"pid":{pid},"runtimeType":"pleg-sim"}}"#),
+        None => r#"{"runtimeType":"pleg-sim"}"#.to_owned(),
+    }
+}
+
 /// The verbose status of a sandbox as containerd reports it, as far as clients read it. No machine can have a process with this pid.
 pub(super) fn sandbox_info(id: &str, process: &str) -> String {
     let pid = id

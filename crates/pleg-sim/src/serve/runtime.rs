@@ -11,7 +11,7 @@ use pleg_cri::{Rpc, v1};
 use tokio::time::timeout;
 use tonic::{Code, Request, Response, Status};
 
-use super::answers::{conditions, exec, sandbox_info, unimplemented};
+use super::answers::{conditions, container_info, exec, sandbox_info, unimplemented};
 use super::logs;
 use crate::sim::Simulation;
 use crate::world::{Stopping, WorldError};
@@ -38,7 +38,7 @@ pub(super) fn status(error: &WorldError) -> Status {
     let code = match error {
         WorldError::NotFound { .. } | WorldError::NoPod(_) | WorldError::NoContainer { .. } => Code::NotFound,
         WorldError::Invalid(_) => Code::InvalidArgument,
-        WorldError::Refused(_) => Code::Unknown,
+        WorldError::Refused(_) | WorldError::Process(_) => Code::Unknown,
         WorldError::Full(..) => Code::ResourceExhausted,
     };
     Status::new(code, error.to_string())
@@ -311,14 +311,14 @@ impl RuntimeService for Runtime {
     ) -> Result<Response<v1::ContainerStatusResponse>, Status> {
         let v1::ContainerStatusRequest { container_id, verbose } = request.into_inner();
         let container_id = self.container(container_id);
-        let found = self
-            .shared
-            .world()
-            .container_status(&container_id)
-            .map_err(|e| status(&e))?;
+        let (found, pid) = {
+            let world = self.shared.world();
+            let found = world.container_status(&container_id).map_err(|e| status(&e))?;
+            (found, world.pid(&container_id))
+        };
         let mut info = HashMap::new();
         if verbose {
-            info.insert("info".to_owned(), r#"{"runtimeType":"pleg-sim"}"#.to_owned());
+            info.insert("info".to_owned(), container_info(pid));
         }
         ok(v1::ContainerStatusResponse {
             status: Some(found),

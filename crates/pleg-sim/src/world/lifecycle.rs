@@ -103,6 +103,9 @@ impl World {
             told: std::cell::OnceCell::new(),
             size: 0,
         };
+        if let Some(processes) = &mut self.processes {
+            processes.add_sandbox(&sandbox.pod, &id)?;
+        }
         sandbox.encode(&mut self.shuffle);
         sandbox.size = sandbox.encoded.bytes();
         self.bytes += sandbox.size;
@@ -142,6 +145,9 @@ impl World {
         };
         sandbox.ready = false;
         sandbox.encode(&mut self.shuffle);
+        if let Some(processes) = &self.processes {
+            processes.remove_cgroup(&sandbox.pod, Some(id));
+        }
         self.emit(Event::ContainerStoppedEvent, id, id);
     }
 
@@ -235,6 +241,7 @@ impl World {
             mounts: config.mounts,
             resources: config.linux.and_then(|linux| linux.resources),
             script,
+            process: None,
             due: None,
             quirk: None,
             encoded: super::encode::Variants::default(),
@@ -273,6 +280,10 @@ impl World {
         if container.script.start_fails {
             return Err(self.fail_start(id, "exec: no such file or directory"));
         }
+        if let Err(error) = self.start_process(id) {
+            return Err(self.fail_start(id, &error.to_string()));
+        }
+        let container = self.containers.get_mut(id).ok_or_else(|| not_found("container", id))?;
         container.state = State::ContainerRunning;
         container.started_at = now;
         container.encode(&mut self.shuffle);
@@ -308,7 +319,7 @@ impl World {
         };
         match container.script.on_term {
             _ if grace.is_zero() => self.kill_container(id),
-            Some(code) => self.finish(id, Ending::Exit(code)),
+            Some(code) => self.finish_now(id, Ending::Exit(code)),
             None => return Stopping::KillAfter(grace),
         };
         Stopping::Done
@@ -316,11 +327,22 @@ impl World {
 
     /// SIGKILL.
     pub fn kill_container(&mut self, id: &str) -> bool {
-        self.finish(id, Ending::Exit(137))
+        self.finish_now(id, Ending::Exit(137))
     }
 
-    /// A running container ends. False if there is none such.
+    /// A running container ends by itself. False if there is none such, or if it is ending.
     pub fn finish(&mut self, id: &str, ending: Ending) -> bool {
+        self.end_process(id, ending)
+            .unwrap_or_else(|| self.finish_now(id, ending))
+    }
+
+    /// A running container has ended, and its process with it. False if there is none such.
+    pub(super) fn finish_now(&mut self, id: &str, ending: Ending) -> bool {
+        self.finish_leaving(id, ending, false)
+    }
+
+    /// A running container has ended, by what the runtime says; its process may be left.
+    pub(super) fn finish_leaving(&mut self, id: &str, ending: Ending, leave_process: bool) -> bool {
         let now = self.stamp();
         let Some(container) = self.containers.get(id).filter(|container| container.running()) else {
             return false;
@@ -341,6 +363,9 @@ impl World {
         }
         let sandbox = Arc::clone(&container.sandbox);
         let name = container.metadata.name.clone();
+        if !leave_process {
+            self.kill_process(id);
+        }
         self.emit(Event::ContainerStoppedEvent, id, &sandbox);
         self.crash_loop(&pod, &name);
         true
@@ -349,6 +374,8 @@ impl World {
     /// `RemoveContainer`: kills it if need be.
     pub fn remove_container(&mut self, id: &str) {
         self.kill_container(id);
+        // One that was left over, too.
+        self.kill_process(id);
         let Some(container) = self.containers.remove(id) else {
             return;
         };
@@ -450,6 +477,9 @@ impl World {
         let name = format!("{}/{}", pod.namespace, pod.name);
         if self.names.get(&name) == Some(key) {
             self.names.remove(&name);
+        }
+        if let Some(processes) = &self.processes {
+            processes.remove_cgroup(key, None);
         }
         if let Some(pod) = self.pods.remove(key) {
             self.cancel_restarts(pod.own.as_ref());

@@ -10,6 +10,7 @@
 //! | `churn` | spontaneous changes at a rate per second |
 //! | `schedule` | exits and restarts to come, and when |
 //! | [`script`] | what a container does by itself |
+//! | `process` | the processes of containers, if they have any |
 //! | `encode` | list items kept encoded |
 //! | `list` | list answers |
 //! | `events` | the event stream: subscribers and delivery |
@@ -33,6 +34,7 @@ mod network;
 mod object;
 mod odd;
 mod own;
+mod process;
 mod queue;
 mod schedule;
 pub mod script;
@@ -45,6 +47,7 @@ mod truth;
 mod usage;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use fastrand::Rng;
 use rustc_hash::FxHashMap;
@@ -63,6 +66,7 @@ pub(crate) use usage::IMAGE_ROOT;
 
 use crate::clock::Clock;
 use crate::config::SimConfig;
+use crate::processes::Processes;
 use events::Events;
 use images::Images;
 use object::{Container, Sandbox};
@@ -108,6 +112,9 @@ pub enum WorldError {
     /// The request is valid, but not in the current state.
     #[error("{0}")]
     Refused(String),
+    /// The process of a container cannot be started.
+    #[error("no process for the container: {0}")]
+    Process(String),
     /// A limit of the simulator.
     #[error("the simulator holds at most {1} {0}")]
     Full(&'static str, usize),
@@ -188,6 +195,10 @@ pub struct World {
     template: own::Template,
     /// Bytes of all encoded objects.
     bytes: usize,
+    /// The processes of containers; none if the configuration wants none.
+    processes: Option<Processes>,
+    /// How long after the death of a process its container ends.
+    exit_lag: Duration,
 }
 
 impl World {
@@ -214,6 +225,8 @@ impl World {
             extra: odd::Extra::default(),
             template: own::Template::new(config),
             bytes: 0,
+            processes: config.processes.then(Processes::start).transpose()?,
+            exit_lag: config.exit_lag,
         };
         for image in template::IMAGES {
             world.images.add(image);
@@ -263,6 +276,7 @@ impl World {
                     }
                     self.finish(&id, ending);
                 }
+                Due::Exited { id, ending } => _ = self.finish_now(&id, ending),
                 Due::Write { id } => self.write_log(&id),
                 Due::Restart { pod, container } => self.restart_due(&pod, &container),
             }

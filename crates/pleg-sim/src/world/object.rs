@@ -9,6 +9,7 @@ use pleg_cri::v1;
 
 use super::encode::Variants;
 use super::odd::Quirk;
+use super::process::Process;
 use super::schedule::DueKey;
 use super::script::Script;
 use super::table::Identified;
@@ -68,6 +69,8 @@ pub(crate) struct Container {
     pub(crate) mounts: Vec<v1::Mount>,
     pub(crate) resources: Option<v1::LinuxContainerResources>,
     pub(crate) script: Script,
+    /// Its process, while it runs, if containers have any.
+    pub(crate) process: Option<Process>,
     /// Its entry in the schedule, while it is to end by itself.
     pub(crate) due: Option<DueKey>,
     pub(crate) quirk: Option<Quirk>,

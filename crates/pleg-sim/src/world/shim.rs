@@ -49,7 +49,7 @@ impl World {
             if let Some(Shim::Hangs(ended)) = shim {
                 count += 1;
                 for (id, ending) in ended {
-                    self.finish(&id, ending);
+                    self.finish_now(&id, ending);
                 }
             }
         }

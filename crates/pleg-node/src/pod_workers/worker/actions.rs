@@ -52,7 +52,6 @@ impl PodWorker {
         let context = ActionContext {
             sandbox_attempt: newest.map_or(0, |sandbox| sandbox.attempt),
             ips: newest.map(|sandbox| sandbox.ips.clone()).unwrap_or_default(),
-            source: self.source,
             no_starts,
             cut_kills: self.cut_kills.clone(),
         };
