@@ -482,8 +482,12 @@ async fn a_pod_has_a_cgroup_of_its_class(context: &Context) -> Result<()> {
         }
         let id = container(&pod, "app")["containerID"].as_str().unwrap_or_default();
         let id = id.rsplit('/').next().unwrap_or_default();
-        // The container's processes are charged to the pod.
-        let own = cgroup_value(&format!("{cgroup}/{id}"), ["memory.usage_in_bytes", "memory.current"])?;
+        // The container's processes are charged to the pod. CRI-O puts its name before the id.
+        let usage = |name: &str| {
+            let cgroup = format!("{cgroup}/{name}");
+            cgroup_value(&cgroup, ["memory.usage_in_bytes", "memory.current"])
+        };
+        let own = usage(id).or_else(|_| usage(&format!("crio-{id}")))?;
         ensure!(own.parse::<u64>()? > 0, "{name}: {own}");
     }
     let burstable = cgroup_value(&format!("{root}/kubepods/burstable"), ["cpu.shares", "cpu.weight"])?;

@@ -17,7 +17,7 @@
 //! | `pod_workers` | the registry of pod workers, and the worker of each pod | a table, and a task per pod |
 //! | [`reconcile`] | what to do next about a pod: actions, restarts, back-off, history | pure |
 //! | [`executor`] | carries out actions through CRI and on disk; rotates logs | calls, and one task |
-//! | `cgroups` | cgroups of pods by QoS class, with the limits of whole pods | pure, and calls |
+//! | `cgroups` | cgroups of pods by class, with the limits of whole pods | pure, and calls |
 //! | `images` | removes unused images when their filesystem is full | one task, and a pure choice |
 //! | `eviction` | pressure on memory, disk and process ids: conditions, reclaim, eviction of pods | one task, and pure parts |
 //! | [`probes`] | liveness, readiness and startup probes | a table, and a task per container |

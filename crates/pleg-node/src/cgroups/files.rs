@@ -1,6 +1,7 @@
 //! The files of cgroups, in versions 1 and 2: limits are written, usage is read. Blocking.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -41,7 +42,7 @@ fn write_v2(mount: &Path, wanted: &[Wanted]) -> Result<Missing, CgroupError> {
     let available = fs::read_to_string(mount.join("cgroup.controllers")).unwrap_or_default();
     let has = |name: &str| available.split_whitespace().any(|other| other == name);
     for cgroup in wanted {
-        let mut writer = Writer::new(&cgroup.levels);
+        let writer = Writer::new(&cgroup.levels);
         let mut directory = mount.to_owned();
         for level in &cgroup.levels {
             for controller in CONTROLLERS.into_iter().filter(|name| has(name)) {
@@ -53,13 +54,13 @@ fn write_v2(mount: &Path, wanted: &[Wanted]) -> Result<Missing, CgroupError> {
         }
         let limits = &cgroup.limits;
         if has("cpu") {
-            writer.write(&directory.join("cpu.weight"), weight(limits.cpu_shares))?;
+            writer.write(&directory.join("cpu.weight"), &weight(limits.cpu_shares))?;
             if let Some(quota) = limits.cpu_quota {
-                writer.write(&directory.join("cpu.max"), format!("{quota} {PERIOD}"))?;
+                writer.write(&directory.join("cpu.max"), &format!("{quota} {PERIOD}"))?;
             }
         }
         if let (Some(memory), true) = (limits.memory, has("memory")) {
-            writer.write(&directory.join("memory.max"), memory)?;
+            writer.write(&directory.join("memory.max"), &memory)?;
         }
     }
     Ok(Missing(NEEDED.into_iter().filter(|name| !has(name)).collect()))
@@ -69,7 +70,7 @@ fn write_v2(mount: &Path, wanted: &[Wanted]) -> Result<Missing, CgroupError> {
 fn write_v1(mount: &Path, wanted: &[Wanted]) -> Result<Missing, CgroupError> {
     let missing: BTreeSet<&str> = NEEDED.into_iter().filter(|name| !mount.join(name).is_dir()).collect();
     for cgroup in wanted {
-        let mut writer = Writer::new(&cgroup.levels);
+        let writer = Writer::new(&cgroup.levels);
         let limits = &cgroup.limits;
         for hierarchy in NEEDED.into_iter().filter(|name| !missing.contains(name)) {
             let mut directory = mount.join(hierarchy);
@@ -78,13 +79,13 @@ fn write_v1(mount: &Path, wanted: &[Wanted]) -> Result<Missing, CgroupError> {
                 writer.create(&directory)?;
             }
             if hierarchy == "cpu" {
-                writer.write(&directory.join("cpu.shares"), limits.cpu_shares)?;
+                writer.write(&directory.join("cpu.shares"), &limits.cpu_shares)?;
                 if let Some(quota) = limits.cpu_quota {
-                    writer.write(&directory.join("cpu.cfs_period_us"), PERIOD)?;
-                    writer.write(&directory.join("cpu.cfs_quota_us"), quota)?;
+                    writer.write(&directory.join("cpu.cfs_period_us"), &PERIOD)?;
+                    writer.write(&directory.join("cpu.cfs_quota_us"), &quota)?;
                 }
             } else if let Some(memory) = limits.memory {
-                writer.write(&directory.join("memory.limit_in_bytes"), memory)?;
+                writer.write(&directory.join("memory.limit_in_bytes"), &memory)?;
             }
         }
     }
@@ -103,15 +104,15 @@ impl Writer {
         }
     }
 
-    fn create(&mut self, directory: &Path) -> Result<(), CgroupError> {
+    fn create(&self, directory: &Path) -> Result<(), CgroupError> {
         match fs::create_dir(directory) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(self.error(directory, error)),
             _ => Ok(()),
         }
     }
 
-    fn write(&mut self, file: &Path, value: impl ToString) -> Result<(), CgroupError> {
-        fs::write(file, value.to_string()).map_err(|error| self.error(file, error))
+    fn write(&self, file: &Path, value: &dyn fmt::Display) -> Result<(), CgroupError> {
+        fs::write(file, format!("{value}")).map_err(|error| self.error(file, error))
     }
 
     fn error(&self, path: &Path, source: io::Error) -> CgroupError {

@@ -42,7 +42,7 @@ pub(crate) fn of(pod: &Pod) -> CgroupLimits {
     }
     let declared = |limit: fn(&Container) -> Option<Quantity>| {
         let has = |container: &Container| limit(container).is_some_and(|limit| limit.milli() > 0);
-        spec.all_containers().all(has)
+        spec.init_containers.iter().chain(&spec.containers).all(has)
     };
     let cpu_limit = |container: &Container| container.resources.cpu_limit;
     let memory_limit = |container: &Container| container.resources.memory_limit;

@@ -164,9 +164,10 @@ impl EvictionManager {
         self.remove_dead_containers().await;
         let (answer, freed) = oneshot::channel();
         if self.images.send(answer).await.is_ok() {
-            match timeout(RECLAIM, freed).await {
-                Ok(Ok(bytes)) => info!(bytes, "removed unused images because of disk pressure"),
-                _ => warn!("unused images could not be removed in time"),
+            if let Ok(Ok(bytes)) = timeout(RECLAIM, freed).await {
+                info!(bytes, "removed unused images because of disk pressure");
+            } else {
+                warn!("unused images could not be removed in time");
             }
         }
         let after = self.observe().await;

@@ -1,5 +1,7 @@
 //! What an evicted pod says about its eviction, in the kubelet's words. Pure.
 
+use std::fmt::Write as _;
+
 use super::ranking::PodUsage;
 use super::signals::{Observations, Resource};
 use super::thresholds::Threshold;
@@ -42,7 +44,8 @@ pub(crate) fn message(threshold: &Threshold, observations: &Observations, pod: &
             Quantity::decimal(observed.available)
         };
         let quantity = threshold.shown(observed.capacity);
-        text += &format!("Threshold quantity: {quantity}, available: {available}. ");
+        // Writing to a string cannot fail.
+        let _ = write!(text, "Threshold quantity: {quantity}, available: {available}. ");
     }
     for container in &pod.containers {
         let (usage, request) = match resource {
@@ -51,7 +54,8 @@ pub(crate) fn message(threshold: &Threshold, observations: &Observations, pod: &
             Resource::Inodes | Resource::Pids => continue,
         };
         if let Some(usage) = usage.filter(|usage| *usage > request) {
-            text += &format!(
+            let _ = write!(
+                text,
                 "Container {} was using {}, request is {}, has larger consumption of {resource}. ",
                 container.name,
                 binary(usage),

@@ -6,7 +6,7 @@
 //! | disk, inodes | the same, by the disk usage of logs and volumes |
 //! | pids | the lower priority first; then the most processes |
 //!
-//! The QoS class is not compared: a best-effort pod requests nothing, so whatever it uses is over its request, and a guaranteed pod cannot
+//! The class of service is not compared: a best-effort pod requests nothing, so whatever it uses is over its request, and a guaranteed pod cannot
 //! use more than its limit, which is its request. A pod whose usage is not known goes before one whose usage is.
 
 use std::cmp::{Ordering, Reverse};

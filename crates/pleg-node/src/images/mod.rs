@@ -57,7 +57,7 @@ impl Default for ImageGcPolicy {
 
 impl ImageGcPolicy {
     /// How many bytes have to be freed; none below the threshold.
-    fn to_free(&self, disk: &Filesystem) -> Option<u64> {
+    fn bytes_to_free(&self, disk: &Filesystem) -> Option<u64> {
         let available = disk.available.min(disk.capacity);
         let percent = |of: u64, percent: u64| u64::try_from(u128::from(of) * u128::from(percent) / 100).unwrap_or(of);
         let used = 100_u128.saturating_sub(u128::from(available) * 100 / u128::from(disk.capacity.max(1)));
@@ -192,7 +192,7 @@ impl ImageCollector {
             return Ok(());
         }
         let disk = self.image_filesystem().await?;
-        let Some(wanted) = self.policy.to_free(&disk) else {
+        let Some(wanted) = self.policy.bytes_to_free(&disk) else {
             return Ok(());
         };
         info!(
@@ -368,7 +368,7 @@ mod tests {
                 available,
                 ..Filesystem::default()
             };
-            assert_eq!(policy.to_free(&disk), expected, "{available} of {capacity}");
+            assert_eq!(policy.bytes_to_free(&disk), expected, "{available} of {capacity}");
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use pleg::{PodRef, PodUid};
@@ -89,7 +89,7 @@ fn search(node: &NodeConfig) -> Vec<Leftover> {
     let mut found = Vec::new();
     for name in names(&node.pods) {
         if name.ends_with(REMOVING) {
-            remove_all(node.pods.join(&name));
+            remove_all(&node.pods.join(&name));
             continue;
         }
         found.push(Leftover {
@@ -100,15 +100,15 @@ fn search(node: &NodeConfig) -> Vec<Leftover> {
     found
 }
 
-fn remove_all(path: PathBuf) {
-    let removed = crate::executor::remove_unmounted_directory(&path);
+fn remove_all(path: &Path) {
+    let removed = crate::executor::remove_unmounted_directory(path);
     if let Err(error) = removed {
         warn!("{}", crate::error::with_causes(&error));
     }
 }
 
 /// The names of directories in a directory.
-fn names(directory: &std::path::Path) -> Vec<String> {
+fn names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     let names = directories.filter_map(|entry| entry.file_name().into_string().ok());
