@@ -5,11 +5,12 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use pleg::{ContainerState, ContainerStatus, PodStatus, SandboxState, SandboxStatus};
 
-use crate::manifest::{NodeName, Pod, ProbeKind, read};
+use crate::manifest::{NodeName, Pod, ProbeKind};
 use crate::probes::ProbeResults;
 use crate::reconcile::action::InFlight;
 use crate::reconcile::decide::{Decision, DecisionInput, Goal, decide};
 use crate::reconcile::history::PodHistory;
+use crate::sources::static_pods::{ConfigSource, read};
 
 /// A time, in seconds.
 pub(crate) fn at(seconds: i64) -> Timestamp {
@@ -24,7 +25,7 @@ pub(crate) fn pod(spec: &str) -> Arc<Pod> {
 /// A pod with this `spec`.
 pub(crate) fn pod_named(name: &str, spec: &str) -> Arc<Pod> {
     let text = format!("{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, spec: {{{spec}}}}}");
-    let mut found = read(text.as_bytes(), &NodeName::new("n").unwrap()).unwrap();
+    let mut found = read(text.as_bytes(), &NodeName::new("n").unwrap(), ConfigSource::File).unwrap();
     assert!(found.refused.is_empty(), "{}", found.refused[0]);
     found.pods.remove(0)
 }
@@ -186,10 +187,14 @@ pub(crate) fn node(directory: &std::path::Path) -> crate::executor::requests::No
         ips: vec!["192.0.2.1".parse().unwrap()],
         memory: 8 << 30,
         logs: directory.join("logs"),
+        log_links: directory.join("containers"),
         pods: directory.join("pods"),
+        cgroups_per_qos: true,
         cgroups: crate::executor::requests::Cgroups::Path,
         cgroup_root: "pleg".to_owned(),
         cgroup_mount: directory.join("cgroup"),
+        oom_group: false,
+        systemctl: directory.join("systemctl"),
         dns: crate::manifest::DnsConfig::default(),
     }
 }

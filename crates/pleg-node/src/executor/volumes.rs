@@ -22,6 +22,12 @@ pub enum VolumeError {
         #[source]
         source: io::Error,
     },
+    /// Its content comes from an API server.
+    #[error("volume {volume} needs an API server, and this node has none")]
+    NoApiServer {
+        /// The volume.
+        volume: String,
+    },
     /// A host path is not what the manifest says.
     #[error("volume {volume}: {} is not {wanted}", .path.display())]
     WrongKind {
@@ -36,15 +42,15 @@ pub enum VolumeError {
 
 /// Creates the directories of logs and volumes, and checks host paths. What exists already stays.
 pub fn prepare(node: &NodeConfig, pod: &Pod) -> Result<(), VolumeError> {
+    // No other user of this machine may access the pod's directory. It also marks the logs as ours.
+    create_dir(&node.pod_directory(&pod.id.uid), 0o750, "the pod")?;
     let logs = node.log_directory(pod);
     for container in pod.spec.all_containers() {
         create_dir(&logs.join(&container.name), 0o755, "the logs")?;
     }
     for (name, volume) in &pod.spec.volumes {
         match volume {
-            Volume::EmptyDir => {
-                // No other user of this machine may access the pod's directory.
-                create_dir(&node.pod_directory(&pod.id.uid), 0o750, name)?;
+            Volume::EmptyDir(_) => {
                 let path = node.empty_dir(pod, name);
                 create_dir(&path, 0o755, name)?;
                 // Any user of any container of the pod may write there. The umask would take that away from the mode above.
@@ -52,6 +58,9 @@ pub fn prepare(node: &NodeConfig, pod: &Pod) -> Result<(), VolumeError> {
                     .map_err(|e| cannot_create(&path, name, e))?;
             }
             Volume::HostPath { path, kind } => prepare_host_path(name, Path::new(path), *kind)?,
+            Volume::Projected(_) | Volume::PersistentVolumeClaim { .. } => {
+                return Err(VolumeError::NoApiServer { volume: name.clone() });
+            }
         }
     }
     Ok(())

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::machine::{Machine, Running, is_ready, pod, spec};
 use pleg::PodUid;
 use pleg_cri::{Deadlines, Rpc};
+use pleg_node::sources::static_pods::{ConfigSource, read};
 use pleg_sim::Ending;
 
 /// Number of steps of one run.
@@ -187,8 +188,11 @@ impl Story {
             let id = &report.pod.id;
             let n: usize = id.name.trim_start_matches('p').trim_end_matches("-n").parse().unwrap();
             if self.wanted.get(&n).is_none_or(|text| {
-                let found =
-                    pleg_node::manifest::read(text.as_bytes(), &pleg_node::manifest::NodeName::new("n").unwrap());
+                let found = read(
+                    text.as_bytes(),
+                    &pleg_node::manifest::NodeName::new("n").unwrap(),
+                    ConfigSource::File,
+                );
                 found.unwrap().pods[0].id.uid != id.uid
             }) {
                 return Err(format!("{id} is not the one that is wanted"));

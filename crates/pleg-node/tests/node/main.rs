@@ -9,7 +9,10 @@
 )]
 
 mod chaos;
+mod eviction;
 mod faults;
+mod images;
+mod leftovers;
 mod life;
 mod logs;
 mod machine;
@@ -19,3 +22,4 @@ mod outages;
 mod phases;
 mod probes;
 mod restart;
+mod updates;
