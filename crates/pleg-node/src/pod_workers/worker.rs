@@ -94,6 +94,8 @@ pub(crate) struct PodWorker {
     quarantined: Option<Stale>,
     /// Why the pod is not started.
     not_admitted: Option<PodFailure>,
+    /// Whether the start in the history was compared with the clock of this run.
+    start_is_checked: bool,
     /// Since when the pod starts; none once it runs, or if it existed before this run.
     starting_since: Option<Instant>,
     /// What the actions in flight are part of, and since when.
@@ -150,6 +152,7 @@ impl PodWorker {
             last: None,
             quarantined: None,
             not_admitted: None,
+            start_is_checked: false,
             starting_since: Some(Instant::now()),
             operation: None,
             last_published: None,
@@ -319,7 +322,7 @@ impl PodWorker {
         if self.last.is_none() && !status.sandboxes.is_empty() {
             self.starting_since = None;
         }
-        if self.last.is_none() || self.history.started_at.is_none() {
+        if !std::mem::replace(&mut self.start_is_checked, true) {
             // A pod that exists already was accepted by an earlier run of `pleg node`.
             let created = status.sandboxes.iter().filter_map(|sandbox| sandbox.created_at);
             self.history.started_at = Some(start_time(self.history.started_at, created, now));

@@ -179,3 +179,32 @@ async fn a_pod_that_may_not_restart_fails_with_its_sandbox() {
     node.stop().await;
     machine.check();
 }
+
+/// `pleg node` restarts, or is killed, while the containers of a failed pod end: the phase is still withheld.
+#[tokio::test(start_paused = true)]
+async fn a_restart_does_not_show_a_failed_pod_as_failed_too_early() {
+    for gently in [true, false] {
+        let machine = Machine::start().await;
+        let node = machine.node().await;
+        let stubborn = spec(
+            "p",
+            "activeDeadlineSeconds: 10, terminationGracePeriodSeconds: 60, \
+             containers: [{name: app, image: i, command: [ignore-term]}]",
+        );
+        let uid = node.want(std::slice::from_ref(&stubborn)).await.remove(0);
+        node.until_ready(&uid).await;
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        assert!(machine.runs(&uid));
+        if gently {
+            node.stop().await;
+        } else {
+            node.kill().await;
+        }
+        let node = machine.node().await;
+        node.want(&[stubborn]).await;
+        let status = until_over(&machine, &node, &uid, Phase::Failed).await;
+        assert_eq!(status.reason.as_deref(), Some("DeadlineExceeded"));
+        node.stop().await;
+        machine.check();
+    }
+}
