@@ -187,10 +187,14 @@ pub(crate) fn node(directory: &std::path::Path) -> crate::executor::requests::No
         ips: vec!["192.0.2.1".parse().unwrap()],
         memory: 8 << 30,
         logs: directory.join("logs"),
+        log_links: directory.join("containers"),
         pods: directory.join("pods"),
+        cgroups_per_qos: true,
         cgroups: crate::executor::requests::Cgroups::Path,
         cgroup_root: "pleg".to_owned(),
         cgroup_mount: directory.join("cgroup"),
+        oom_group: false,
+        systemctl: directory.join("systemctl"),
         dns: crate::manifest::DnsConfig::default(),
     }
 }

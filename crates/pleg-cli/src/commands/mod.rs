@@ -39,7 +39,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     // These stay until told to stop, so being told is how they end well.
     match cli.command {
         Command::Run(args) => run::run(&global, args, shutdown).await,
-        Command::Node(args) if args.stays() => node::run(&global, args, shutdown).await,
+        Command::Node(args) if args.stays() => Box::pin(node::run(&global, args, shutdown)).await,
         // What it made goes with it.
         Command::Bench(Bench {
             what: Some(BenchWhat::Node(args)),

@@ -6,8 +6,9 @@ use std::io;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
-use super::cgroups;
+use super::log_links;
 use super::requests::{Cgroups, NodeConfig};
+use crate::cgroups::{names, remove as remove_cgroup};
 use crate::manifest::Pod;
 
 /// Why something of a pod was not removed.
@@ -42,35 +43,53 @@ pub(super) fn remove(node: &NodeConfig, pod: &Pod) -> Result<(), CleanupError> {
 }
 
 fn remove_unmounted(node: &NodeConfig, pod: &Pod, mountinfo: &Path) -> Result<(), CleanupError> {
-    for path in [node.pod_directory(&pod.id.uid), node.log_directory(pod)] {
-        if !path.exists() {
-            continue;
-        }
-        // A privileged container can leave mounts behind in a volume. Their content must not be removed.
-        let mounts = fs::read_to_string(mountinfo).map_err(|source| CleanupError::Remove {
-            path: path.clone(),
-            source,
-        })?;
-        let real = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
-        if let Some(mount) = mount_points(&mounts).find(|mount| mount.starts_with(&real)) {
-            return Err(CleanupError::Mounted { path, mount });
-        }
-        match fs::remove_dir_all(&path) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                return Err(CleanupError::Remove { path, source });
-            }
-            _ => {}
-        }
+    let logs = node.log_directory(pod);
+    log_links::remove_of_pod(&node.log_links, pod, &logs).map_err(|source| CleanupError::Remove {
+        path: node.log_links.clone(),
+        source,
+    })?;
+    // The pod's own directory last: while it exists, the logs are known to be ours.
+    for path in [logs, node.pod_directory(&pod.id.uid)] {
+        remove_directory(&path, mountinfo)?;
     }
     // systemd removes slices itself.
     if node.cgroups == Cgroups::Path {
-        let cgroup = node.cgroup(pod);
-        cgroups::remove(&node.cgroup_mount, &cgroup).map_err(|source| CleanupError::Remove {
-            path: node.cgroup_mount.join(cgroup.trim_start_matches('/')),
-            source,
-        })?;
+        // The class of a pod whose manifest is lost is not known.
+        for levels in names::everywhere(&node.cgroup_root, &pod.id.uid) {
+            let cgroup = names::path(&levels);
+            remove_cgroup::remove(&node.cgroup_mount, &cgroup).map_err(|source| CleanupError::Remove {
+                path: node.cgroup_mount.join(cgroup.trim_start_matches('/')),
+                source,
+            })?;
+        }
     }
     Ok(())
+}
+
+/// Removes a directory with all that is in it, unless something is mounted there.
+pub(crate) fn remove_unmounted_directory(path: &Path) -> Result<(), CleanupError> {
+    remove_directory(path, Path::new("/proc/self/mountinfo"))
+}
+
+fn remove_directory(path: &Path, mountinfo: &Path) -> Result<(), CleanupError> {
+    if !path.exists() {
+        return Ok(());
+    }
+    let failed = |source| CleanupError::Remove {
+        path: path.to_owned(),
+        source,
+    };
+    // A privileged container can leave mounts behind in a volume. Their content must not be removed.
+    let mounts = fs::read_to_string(mountinfo).map_err(failed)?;
+    let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    if let Some(mount) = mount_points(&mounts).find(|mount| mount.starts_with(&real)) {
+        let path = path.to_owned();
+        return Err(CleanupError::Mounted { path, mount });
+    }
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
+        _ => Ok(()),
+    }
 }
 
 /// The mount points in a `mountinfo` file.

@@ -9,6 +9,7 @@ use pleg_cri::duration::seconds;
 use super::cleanup::CleanupError;
 use super::requests::RunAsNonRootError;
 use super::volumes::VolumeError;
+use crate::cgroups::CgroupError;
 use crate::net::NetError;
 
 /// Why an action failed. A failed call may still have taken effect, in particular one that timed out.
@@ -32,6 +33,9 @@ pub(crate) enum ActionError {
     /// A directory or volume of the pod cannot be prepared.
     #[error(transparent)]
     Volume(#[from] VolumeError),
+    /// The cgroup of the pod cannot be set up or removed.
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
     /// Something of the pod cannot be removed from the host.
     #[error(transparent)]
     Cleanup(#[from] CleanupError),
@@ -64,6 +68,7 @@ impl ActionError {
             Self::PreStopHook(_) => "PreStopHookError",
             Self::Volume(_) | Self::Interrupted(_) => "FailedMount",
             Self::Cleanup(_) => "FailedCleanup",
+            Self::Cgroup(_) => "FailedCreatePodContainer",
             Self::RemoveLog { .. } => "RemoveContainerError",
         }
     }

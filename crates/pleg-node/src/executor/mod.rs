@@ -8,11 +8,11 @@
 //! |---|---|
 //! | `sandbox`, `container`, `images`, `hooks` | the calls of each action |
 //! | [`requests`] | CRI requests from a manifest: pure |
-//! | [`volumes`], `cleanup`, `cgroups` | directories of a pod, created and removed: blocking |
+//! | [`volumes`], `cleanup` | directories of a pod, created and removed: blocking |
 //! | `logs`, `log_files` | rotation of container logs: a task, and its files |
+//! | `log_links` | links to container logs: blocking |
 //! | `error` | why an action failed, with the reason of Kubernetes |
 
-pub(crate) mod cgroups;
 pub(crate) mod logs;
 pub mod requests;
 pub mod volumes;
@@ -23,6 +23,7 @@ mod error;
 mod hooks;
 mod images;
 mod log_files;
+pub(crate) mod log_links;
 mod sandbox;
 
 use std::net::IpAddr;
@@ -38,10 +39,12 @@ use tokio_util::sync::CancellationToken;
 use self::cleanup::CleanupError;
 use self::container::{StartRequest, StopRequest};
 use self::requests::NodeConfig;
+use crate::cgroups::PodCgroups;
 use crate::host;
 use crate::manifest::Pod;
 use crate::reconcile::action::Action;
 
+pub(crate) use self::cleanup::remove_unmounted_directory;
 pub(crate) use self::error::{ActionError, ExecError};
 
 /// What actions need to know of their pod at the moment.
@@ -92,6 +95,7 @@ pub(crate) struct RuntimeExecutor {
     pleg: Pleg,
     node: Arc<NodeConfig>,
     pulls: Arc<Semaphore>,
+    cgroups: PodCgroups,
 }
 
 impl RuntimeExecutor {
@@ -101,6 +105,7 @@ impl RuntimeExecutor {
             pleg,
             node,
             pulls: Arc::new(Semaphore::new(images::CONCURRENT_PULLS)),
+            cgroups: PodCgroups::default(),
         }
     }
 
@@ -177,10 +182,33 @@ impl RuntimeExecutor {
 
     /// Removes the directories and the cgroup of a terminated pod.
     pub(crate) async fn clean_up(&self, pod: &Pod) -> Result<(), ActionError> {
+        self.cgroups.release(&pod.id.uid);
         match self.blocking(pod, cleanup::remove).await {
-            Err(ActionError::Interrupted(error)) => Err(CleanupError::Interrupted(error).into()),
-            removed => removed,
+            Err(ActionError::Interrupted(error)) => return Err(CleanupError::Interrupted(error).into()),
+            removed => removed?,
         }
+        Ok(self.cgroups.remove_slices(&self.node, &pod.id.uid).await?)
+    }
+
+    /// Removes an exited container, and then its log.
+    pub(crate) async fn remove_dead(
+        &self,
+        pod: &Pod,
+        id: &ContainerId,
+        name: &str,
+        attempt: u32,
+    ) -> Result<(), ActionError> {
+        self.remove_container(pod, id, name, attempt).await
+    }
+
+    /// The configuration of the node.
+    pub(crate) fn node(&self) -> &Arc<NodeConfig> {
+        &self.node
+    }
+
+    /// The cgroups of pods.
+    pub(crate) fn cgroups(&self) -> &PodCgroups {
+        &self.cgroups
     }
 
     /// The address of a pod that has these IPs. With `hostNetwork` that is the host's, which may have changed since we started.

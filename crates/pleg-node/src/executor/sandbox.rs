@@ -8,12 +8,13 @@ use super::{ActionError, RuntimeExecutor, ignore_not_found, subject, volumes};
 use crate::manifest::Pod;
 
 impl RuntimeExecutor {
-    /// Stops the sandboxes that are replaced, prepares the directories of the pod, and creates a sandbox.
+    /// Stops the sandboxes that are replaced, prepares the directories and the cgroup of the pod, and creates a sandbox.
     pub(super) async fn run_sandbox(&self, pod: &Pod, attempt: u32, replaces: &[SandboxId]) -> Result<(), ActionError> {
         for old in replaces {
             self.stop_sandbox(pod, old).await?;
         }
         self.blocking(pod, volumes::prepare).await?;
+        self.cgroups.set_up(&self.node, pod).await?;
         let request = v1::RunPodSandboxRequest {
             config: Some(self.node.sandbox_config(pod, attempt)),
             runtime_handler: String::new(),

@@ -42,6 +42,8 @@ pub enum VolumeError {
 
 /// Creates the directories of logs and volumes, and checks host paths. What exists already stays.
 pub fn prepare(node: &NodeConfig, pod: &Pod) -> Result<(), VolumeError> {
+    // No other user of this machine may access the pod's directory. It also marks the logs as ours.
+    create_dir(&node.pod_directory(&pod.id.uid), 0o750, "the pod")?;
     let logs = node.log_directory(pod);
     for container in pod.spec.all_containers() {
         create_dir(&logs.join(&container.name), 0o755, "the logs")?;
@@ -49,8 +51,6 @@ pub fn prepare(node: &NodeConfig, pod: &Pod) -> Result<(), VolumeError> {
     for (name, volume) in &pod.spec.volumes {
         match volume {
             Volume::EmptyDir(_) => {
-                // No other user of this machine may access the pod's directory.
-                create_dir(&node.pod_directory(&pod.id.uid), 0o750, name)?;
                 let path = node.empty_dir(pod, name);
                 create_dir(&path, 0o755, name)?;
                 // Any user of any container of the pod may write there. The umask would take that away from the mode above.

@@ -39,8 +39,11 @@ pub(crate) async fn connect(host: Option<&str>, port: u16, ip: Option<IpAddr>) -
     connected.map_err(|source| NetError::Connect { host, port, source })
 }
 
-/// Sends a GET request and returns the status of the response. Callers set the timeout.
-pub(crate) async fn get(get: &HttpGet, ip: Option<IpAddr>) -> Result<http::StatusCode, NetError> {
+/// Status and headers of a response.
+pub(crate) type Head = (http::StatusCode, http::HeaderMap);
+
+/// Sends a GET request and returns the head of the response. Callers set the timeout.
+pub(crate) async fn get(get: &HttpGet, ip: Option<IpAddr>) -> Result<Head, NetError> {
     let host = host_or_pod_ip(get.host.as_deref(), ip)?;
     let stream = connect(get.host.as_deref(), get.port, ip).await?;
     if get.tls {
@@ -50,7 +53,7 @@ pub(crate) async fn get(get: &HttpGet, ip: Option<IpAddr>) -> Result<http::Statu
     get_over(stream, get, &host).await
 }
 
-async fn get_over<S>(stream: S, get: &HttpGet, host: &str) -> Result<http::StatusCode, NetError>
+async fn get_over<S>(stream: S, get: &HttpGet, host: &str) -> Result<Head, NetError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -59,7 +62,8 @@ where
     // The body does not matter, and may be endless.
     let response = send.send_request(request(get, host)?).await?;
     drop(connection);
-    Ok(response.status())
+    let (head, _) = response.into_parts();
+    Ok((head.status, head.headers))
 }
 
 fn request(get: &HttpGet, host: &str) -> Result<http::Request<Empty<Bytes>>, http::Error> {

@@ -3,6 +3,7 @@
 //! In: where to connect and what to ask for. Out: an answer or a [`NetError`]. No state: callers set the timeouts.
 
 pub(crate) mod http_get;
+pub(crate) mod redirect;
 pub(crate) mod tls;
 
 use std::io;
@@ -36,6 +37,12 @@ pub(crate) enum NetError {
         #[source]
         source: io::Error,
     },
+    /// A redirect leads to something that is not HTTP.
+    #[error("cannot follow the redirect to {0:?}")]
+    BadRedirect(String),
+    /// There is no end of redirects.
+    #[error("stopped after {0} redirects")]
+    TooManyRedirects(usize),
     /// The request is not one that can be sent.
     #[error("invalid HTTP request")]
     Request(#[from] http::Error),

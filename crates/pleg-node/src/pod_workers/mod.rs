@@ -30,6 +30,7 @@ use tracing::error;
 
 use self::context::NodeContext;
 use self::worker::{PodWorker, PodWorkerHandle, WorkerExit, may_use_ports};
+use crate::eviction::manager::Eviction;
 use crate::manifest::Pod;
 use crate::reconcile::backoff::{doubling, later};
 use crate::reconcile::decide::Goal;
@@ -208,6 +209,22 @@ impl PodWorkers {
         });
     }
 
+    /// Evicts a pod, if it has a worker.
+    pub(crate) fn evict(&self, eviction: Eviction) {
+        if let Some(worker) = self.workers.get(&eviction.uid) {
+            *worker.handle.eviction.lock() = Some(eviction);
+            worker.handle.wake.notify_one();
+        }
+    }
+
+    /// Whether anything is known about a pod: it has a worker, or existed before this run.
+    pub(crate) fn knows(&self, uid: &PodUid) -> bool {
+        self.workers.contains_key(uid)
+            || self.stored_pods.contains_key(uid)
+            || self.preexisting.iter().any(|pod| pod.uid == *uid)
+            || self.waiting.values().any(|desired| desired.pod.id.uid == *uid)
+    }
+
     fn spawn(&mut self, pod: Arc<Pod>, goal: Goal) {
         let uid = &pod.id.uid;
         // Its record is needed again, if it terminated a moment ago.
@@ -215,17 +232,18 @@ impl PodWorkers {
         let history = self.histories.remove(uid).unwrap_or_default();
         self.stored_pods.remove(uid);
         self.preexisting.retain(|other| other.uid != *uid);
-        let (worker, handle) = PodWorker::new(pod, goal, history, self.context.clone());
-        self.spawn_after(Duration::ZERO, worker, handle, 0);
+        self.spawn_after(Duration::ZERO, pod, goal, history, 0);
     }
 
-    fn spawn_after(&mut self, delay: Duration, worker: PodWorker, handle: PodWorkerHandle, panics: u32) {
-        let uid = handle.id.uid.clone();
+    fn spawn_after(&mut self, delay: Duration, pod: Arc<Pod>, goal: Goal, history: PodHistory, panics: u32) {
+        let uid = pod.id.uid.clone();
         let entry = self.context.pleg.cache().get(&uid);
         if entry.is_some_and(|entry| may_use_ports(&entry.status)) {
             // A running pod already uses its ports: it gets them before others can claim them.
-            self.context.host_ports.adopt(&handle.pod.borrow());
+            self.context.host_ports.adopt(&pod);
+            self.context.executor.cgroups().count(&pod);
         }
+        let (worker, handle) = PodWorker::new(pod, goal, history, self.context.clone());
         let shutdown = self.shutdown.clone();
         let task = self.running.spawn(async move {
             if !delay.is_zero() {
@@ -286,8 +304,7 @@ impl PodWorkers {
         self.context.metrics.worker_panic();
         let (goal, history) = (*handle.goal.borrow(), handle.history.lock().clone());
         let pod = Arc::clone(&handle.pod.borrow());
-        let (worker, handle) = PodWorker::new(pod, goal, history, self.context.clone());
-        self.spawn_after(delay, worker, handle, panics.saturating_add(1));
+        self.spawn_after(delay, pod, goal, history, panics.saturating_add(1));
     }
 
     /// Stops all workers; pods keep running.

@@ -67,7 +67,7 @@ impl PodWorkers {
     }
 
     /// Terminates a pod that has no worker: with its grace period and hooks if its manifest is stored, else with the defaults.
-    pub(super) fn terminate_orphan(&mut self, id: PodRef, why: &str) {
+    pub(crate) fn terminate_orphan(&mut self, id: PodRef, why: &str) {
         let stored = self.stored_pods.get(&id.uid).cloned();
         let pod = stored.unwrap_or_else(|| Arc::new(Pod::without_manifest(id)));
         info!(pod = %pod.id, "terminating pod: {why}");

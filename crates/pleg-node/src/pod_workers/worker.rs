@@ -23,6 +23,7 @@ use tracing::{info, warn};
 
 use super::context::NodeContext;
 use crate::error::with_causes;
+use crate::eviction::manager::Eviction;
 use crate::executor::ActionOutcome;
 use crate::manifest::Pod;
 use crate::metrics::Operation;
@@ -55,6 +56,8 @@ pub(crate) struct PodWorkerHandle {
     pub(crate) wake: Arc<Notify>,
     /// The history of the pod, for the next worker if this one panics.
     pub(crate) history: Arc<Mutex<PodHistory>>,
+    /// Set to evict the pod; the worker takes it.
+    pub(crate) eviction: Arc<Mutex<Option<Eviction>>>,
 }
 
 /// The worker of one pod.
@@ -69,6 +72,7 @@ pub(crate) struct PodWorker {
     history: PodHistory,
     /// The history as it was last saved.
     saved: Arc<Mutex<PodHistory>>,
+    eviction: Arc<Mutex<Option<Eviction>>>,
     in_flight: InFlight,
     /// Number of actions on the sandbox that are in flight.
     sandbox_actions: usize,
@@ -110,12 +114,14 @@ impl PodWorker {
         let (desired_sender, desired) = watch::channel(Arc::clone(&pod));
         let wake = Arc::new(Notify::new());
         let saved = Arc::new(Mutex::new(history.clone()));
+        let eviction = Arc::new(Mutex::new(None));
         let handle = PodWorkerHandle {
             id: pod.id.clone(),
             pod: desired_sender,
             goal: sender,
             wake: Arc::clone(&wake),
             history: Arc::clone(&saved),
+            eviction: Arc::clone(&eviction),
         };
         let prober = PodProber::new(
             context.executor.clone(),
@@ -131,6 +137,7 @@ impl PodWorker {
             goal,
             wake,
             saved,
+            eviction,
             history,
             in_flight: InFlight::default(),
             sandbox_actions: 0,
@@ -215,6 +222,7 @@ impl PodWorker {
         let goal = *self.goal.borrow_and_update();
         // Reading it here may be what marks it as seen.
         self.on_goal_changed();
+        self.take_eviction();
         self.probe(status, goal);
         if goal == Goal::Run {
             self.remember_probes(status);
@@ -229,6 +237,7 @@ impl PodWorker {
             && !may_use_ports(status)
         {
             self.context.host_ports.release(&self.pod.id.uid);
+            self.context.executor.cgroups().release(&self.pod.id.uid);
         }
         self.measure(status, goal, running);
         self.save_history();
@@ -318,6 +327,29 @@ impl PodWorker {
         self.history.observe(status, now);
     }
 
+    /// Fails the pod if it is to be evicted, unless it is over already.
+    fn take_eviction(&mut self) {
+        let Some(eviction) = self.eviction.lock().take() else {
+            return;
+        };
+        let is_over = self
+            .last
+            .as_ref()
+            .is_some_and(|(_, decision)| decision.stage != Stage::Running);
+        if self.history.failed.is_none() && !is_over {
+            self.history.failed = Some(eviction.why);
+            self.history.eviction_grace = Some(eviction.grace);
+        }
+    }
+
+    /// Whether the pod may get a sandbox: not under pressure if it never had one, nor while another pod has one of its host ports.
+    fn admit(&self, status: &PodStatus) -> Result<(), PodFailure> {
+        if status.sandboxes.is_empty() {
+            self.context.reports.pressure().admit(&self.pod)?;
+        }
+        self.context.host_ports.claim(&self.pod)
+    }
+
     fn decide(&mut self, status: &PodStatus, goal: Goal) -> Decision {
         self.in_flight.sandbox = self.sandbox_actions > 0;
         let decision = decide(&DecisionInput {
@@ -346,7 +378,7 @@ impl PodWorker {
                 continue;
             }
             if matches!(action, Action::RunSandbox { .. })
-                && let Err(conflict) = self.context.host_ports.claim(&self.pod)
+                && let Err(conflict) = self.admit(status)
             {
                 not_admitted = Some(conflict);
                 continue;
@@ -354,7 +386,7 @@ impl PodWorker {
             self.start_action(action.clone(), status, running);
         }
         if let Some(failure) = not_admitted.as_ref().filter(|_| not_admitted != self.not_admitted) {
-            warn!(reason = failure.reason, "{}", failure.message);
+            warn!(pod = %self.pod.id, reason = failure.reason, "{}", failure.message);
         }
         self.not_admitted = not_admitted;
         retry_at

@@ -1,17 +1,24 @@
 //! One probe of one container, within its timeout.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::timeout;
 use tonic::client::Grpc;
 use tonic_prost::ProstCodec;
+use tracing::warn;
 
 use super::ProbedContainer;
 use crate::executor::{ExecError, RuntimeExecutor};
 use crate::manifest::{HttpGet, Probe, ProbeHandler};
 use crate::net::NetError;
-use crate::net::http_get::{self, authority, connect, host_or_pod_ip};
+use crate::net::http_get::{authority, connect, host_or_pod_ip};
+use crate::net::redirect::get_following;
+
+/// Most probed paths for which a redirect to another host is logged.
+const MAX_LOGGED: usize = 1024;
 
 /// Why a probe failed, or was not run.
 #[derive(Debug, thiserror::Error)]
@@ -84,11 +91,28 @@ pub(super) async fn run_probe(
 }
 
 async fn http(get: &HttpGet, ip: Option<IpAddr>) -> Result<(), ProbeError> {
-    let status = http_get::get(get, ip).await?.as_u16();
+    let answer = get_following(get, ip).await?;
+    if let Some(elsewhere) = answer.elsewhere {
+        warn_once(get, &elsewhere);
+    }
+    let status = answer.status.as_u16();
     if (200..400).contains(&status) {
         return Ok(());
     }
     Err(ProbeError::HttpStatus(status))
+}
+
+/// Logs once per probed path that it redirects to another host. The probe succeeds.
+fn warn_once(get: &HttpGet, elsewhere: &str) {
+    static LOGGED: Mutex<BTreeSet<(u16, String)>> = Mutex::new(BTreeSet::new());
+    let mut logged = LOGGED.lock();
+    if logged.len() < MAX_LOGGED && logged.insert((get.port, get.path.clone())) {
+        warn!(
+            port = get.port,
+            path = get.path,
+            "probe terminated redirects: the container redirects to {elsewhere}"
+        );
+    }
 }
 
 /// `grpc.health.v1.HealthCheckRequest`.

@@ -3,6 +3,7 @@
 //! All of it survives a restart of `pleg node`, so serialised names do not change. None of it says what runs *now*: the cache does.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use pleg::{ContainerId, ContainerState, ContainerStatus, PodStatus, SandboxId};
@@ -29,6 +30,9 @@ pub struct PodHistory {
     /// Since when the containers of a finished or failed pod are being stopped: they share one grace period.
     #[serde(default)]
     pub finishing_since: Option<Timestamp>,
+    /// Set if the pod was evicted: the grace period of its containers, instead of the manifest's.
+    #[serde(default)]
+    pub eviction_grace: Option<Duration>,
 }
 
 /// The history of a container.

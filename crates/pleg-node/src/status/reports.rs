@@ -10,6 +10,7 @@ use pleg::PodUid;
 use serde::{Serialize, Serializer};
 use tokio::sync::watch;
 
+use crate::eviction::admission::NodePressure;
 use crate::manifest::Pod;
 use crate::reconcile::backoff::later;
 use crate::reconcile::decide::{Goal, Stage};
@@ -120,6 +121,7 @@ pub struct PodReports {
     published: Arc<RwLock<Published>>,
     /// Grows with each change.
     version: watch::Sender<u64>,
+    pressure: NodePressure,
 }
 
 impl Default for PodReports {
@@ -127,6 +129,7 @@ impl Default for PodReports {
         Self {
             published: Arc::default(),
             version: watch::Sender::new(0),
+            pressure: NodePressure::default(),
         }
     }
 }
@@ -152,6 +155,11 @@ impl PodReports {
     /// Manifest problems that an operator has to fix.
     pub fn problems(&self) -> Vec<SourceProblem> {
         self.published.read().problems.clone()
+    }
+
+    /// The conditions of the node about its resources.
+    pub fn pressure(&self) -> &NodePressure {
+        &self.pressure
     }
 
     /// Statuses that change, for a publisher: from now on, the record of a terminated pod stays until its last status is acknowledged.

@@ -9,7 +9,10 @@
 )]
 
 mod chaos;
+mod eviction;
 mod faults;
+mod images;
+mod leftovers;
 mod life;
 mod logs;
 mod machine;

@@ -44,9 +44,10 @@ async fn http_probes_succeed_from_200_to_399() {
         // An endless body is not read.
         ("HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\nx", true),
         (
-            "HTTP/1.1 302 Found\r\nLocation: /elsewhere\r\nContent-Length: 0\r\n\r\n",
+            "HTTP/1.1 302 Found\r\nLocation: http://elsewhere.example/\r\nContent-Length: 0\r\n\r\n",
             true,
         ),
+        ("HTTP/1.1 302 Found\r\nContent-Length: 0\r\n\r\n", true),
         ("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", false),
         ("HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n", false),
         ("SSH-2.0-OpenSSH_9.2\r\n", false),

@@ -158,7 +158,7 @@ impl<R: Runtime> Generator<R> {
         }
         let records = &self.records;
         let stopped = self.stream.stopped.due(now, |uid| has_stopped(records, uid));
-        if self.stream.standing.is_announced() && self.stream.period.is_grown() {
+        if self.stream.standing.is_announced() && self.stream.period.is_rare() {
             for uid in stopped {
                 self.stream.hinted.pods.entry(uid).or_default();
             }

@@ -41,10 +41,14 @@ impl Maker {
             ips: Vec::new(),
             memory: pleg_node::host::memory(),
             logs: scratch.join("direct/logs"),
+            log_links: scratch.join("direct/containers"),
             pods: scratch.join("direct/pods"),
+            cgroups_per_qos: true,
             cgroups: Cgroups::Path,
             cgroup_root: NODE.to_owned(),
             cgroup_mount: "/sys/fs/cgroup".into(),
+            oom_group: false,
+            systemctl: "systemctl".into(),
             dns: DnsConfig::default(),
         };
         Ok(Self {
