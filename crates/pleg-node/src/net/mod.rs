@@ -1,11 +1,16 @@
-//! Connections of the node to others: HTTP GET for probes and hooks, TLS for those and for manifests from a URL.
+//! Connections of the node to others: the one HTTP client (`exchange`), GET for probes and hooks, TLS for those and for manifests from a
+//! URL. The command line uses [`exchange`](exchange()) too.
 //!
 //! In: where to connect and what to ask for. Out: an answer or a [`NetError`]. No state: callers set the timeouts.
 
 pub(crate) mod http_get;
 pub(crate) mod tls;
 
+mod exchange;
+
 use std::io;
+
+pub use exchange::{Connection, Exchange, exchange};
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +41,12 @@ pub(crate) enum NetError {
         #[source]
         source: io::Error,
     },
+    /// The server redirects to something that is not an HTTP URL.
+    #[error("the server redirects to {0:?}, which is not an HTTP URL")]
+    Redirect(String),
+    /// The server redirects again and again.
+    #[error("stopped after {0} redirects")]
+    TooManyRedirects(usize),
     /// The request is not one that can be sent.
     #[error("invalid HTTP request")]
     Request(#[from] http::Error),

@@ -1,5 +1,6 @@
 //! One probe of one container, within its timeout.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use super::ProbedContainer;
 use crate::executor::{ExecError, RuntimeExecutor};
 use crate::manifest::{HttpGet, Probe, ProbeHandler};
 use crate::net::NetError;
-use crate::net::http_get::{self, authority, connect, host_or_pod_ip};
+use crate::net::http_get::{self, Answer, authority, connect, host_or_pod_ip};
 
 /// Why a probe failed.
 #[derive(Debug, thiserror::Error)]
@@ -45,25 +46,36 @@ pub(super) enum ProbeError {
     NotServing(i32),
 }
 
+/// A probe succeeded, but with an answer that may not be meant: a redirect to this URL of another host, which was not followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ProbeWarning(String);
+
+impl fmt::Display for ProbeWarning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the container redirects to another host: {:?}", self.0)
+    }
+}
+
 /// Runs a probe. No answer within its timeout is a failure.
 pub(super) async fn run_probe(
     executor: &RuntimeExecutor,
     container: &ProbedContainer,
     probe: &Probe,
-) -> Result<(), ProbeError> {
+) -> Result<Option<ProbeWarning>, ProbeError> {
     let ip = || executor.address(&container.pod, container.ip.as_slice());
     let running = async {
         match &probe.handler {
             ProbeHandler::Exec(command) => {
                 let ProbedContainer { pod, name, id, .. } = container;
-                Ok(executor.exec(pod, name, id, command, probe.timeout).await?)
+                executor.exec(pod, name, id, command, probe.timeout).await?;
+                Ok(None)
             }
             ProbeHandler::Http(get) => http(get, ip()).await,
             ProbeHandler::Tcp { host, port } => {
                 connect(host.as_deref(), *port, ip()).await?;
-                Ok(())
+                Ok(None)
             }
-            ProbeHandler::Grpc { port, service } => grpc(service, *port, ip()).await,
+            ProbeHandler::Grpc { port, service } => grpc(service, *port, ip()).await.map(|()| None),
         }
     };
     match timeout(probe.timeout, running).await {
@@ -72,12 +84,12 @@ pub(super) async fn run_probe(
     }
 }
 
-async fn http(get: &HttpGet, ip: Option<IpAddr>) -> Result<(), ProbeError> {
-    let status = http_get::get(get, ip).await?.as_u16();
-    if (200..400).contains(&status) {
-        return Ok(());
+async fn http(get: &HttpGet, ip: Option<IpAddr>) -> Result<Option<ProbeWarning>, ProbeError> {
+    let Answer { status, elsewhere } = http_get::get(get, ip).await?;
+    if (200..400).contains(&status.as_u16()) {
+        return Ok(elsewhere.map(ProbeWarning));
     }
-    Err(ProbeError::HttpStatus(status))
+    Err(ProbeError::HttpStatus(status.as_u16()))
 }
 
 /// `grpc.health.v1.HealthCheckRequest`.
