@@ -186,5 +186,6 @@ pub(crate) fn node(directory: &std::path::Path) -> crate::executor::requests::No
         cgroup_root: "pleg".to_owned(),
         cgroup_mount: directory.join("cgroup"),
         dns: crate::manifest::DnsConfig::default(),
+        host: crate::executor::requests::HostOptions::default(),
     }
 }

@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use pleg::{CriRuntime, Generator, Metrics};
 use pleg_cri::{Client, Deadlines, v1};
-use pleg_node::executor::requests::{Cgroups, NodeConfig};
+use pleg_node::executor::requests::{Cgroups, HostOptions, NodeConfig, check_pattern};
 use pleg_node::manifest::{NodeName, Quantity};
 use pleg_node::{LogLimits, NodeLoop, Store, host};
 use tokio_util::sync::CancellationToken;
@@ -82,6 +82,18 @@ pub(crate) struct NodeArgs {
     /// Parent cgroup of all pods
     #[arg(long, value_name = "NAME", default_value = "pleg", value_parser = cgroup_root)]
     cgroup_root: String,
+    /// Directory of the seccomp profiles that pods refer to as Localhost
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/pleg/seccomp")]
+    seccomp_dir: PathBuf,
+    /// Kernel parameters that pods may set although they are not safe, such as kernel.msg*
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = sysctl_pattern)]
+    allowed_unsafe_sysctls: Vec<String>,
+    /// Handler of the runtime for a runtimeClassName [default: the handler of the same name]
+    #[arg(long, value_name = "CLASS=HANDLER", value_parser = runtime_class)]
+    runtime_class: Vec<(String, String)>,
+    /// Domain of the cluster, for the full names of pods with a subdomain
+    #[arg(long, value_name = "DOMAIN", default_value = "cluster.local")]
+    cluster_domain: String,
     /// Allow pods of another owner on the same runtime; they are not touched
     #[arg(long)]
     share_runtime: bool,
@@ -222,9 +234,24 @@ async fn node_config(args: &NodeArgs, name: NodeName, client: &Client) -> NodeCo
         cgroup_root: args.cgroup_root.clone(),
         cgroup_mount: "/sys/fs/cgroup".into(),
         dns: host::dns(),
+        host: host_options(args),
         logs: args.log_dir.clone(),
         pods: args.pod_dir.clone(),
         name,
+    }
+}
+
+/// What this machine has and allows.
+fn host_options(args: &NodeArgs) -> HostOptions {
+    HostOptions {
+        cpus: host::cpus(),
+        ephemeral_storage: host::disk_size(&args.pod_dir),
+        selinux: host::has_selinux(),
+        seccomp_profiles: args.seccomp_dir.clone(),
+        allowed_unsafe_sysctls: args.allowed_unsafe_sysctls.clone(),
+        runtime_handlers: args.runtime_class.iter().cloned().collect(),
+        cluster_domain: args.cluster_domain.clone(),
+        ..HostOptions::default()
     }
 }
 
@@ -253,6 +280,21 @@ fn log_size(text: &str) -> Result<u64, String> {
         _ => Err(format!(
             "is less than {LEAST_LOG} bytes: the log would be rotated constantly"
         )),
+    }
+}
+
+/// A kernel parameter of a pod's namespaces.
+fn sysctl_pattern(text: &str) -> Result<String, String> {
+    check_pattern(text).map_err(|error| error.to_string())
+}
+
+/// A runtime class and its handler.
+fn runtime_class(text: &str) -> Result<(String, String), &'static str> {
+    match text.split_once('=') {
+        Some((class, handler)) if !class.is_empty() && !handler.is_empty() => {
+            Ok((class.to_owned(), handler.to_owned()))
+        }
+        _ => Err("expected CLASS=HANDLER, such as gvisor=runsc"),
     }
 }
 

@@ -1,13 +1,11 @@
 //! Removes what a terminated pod leaves on the host: its directories and its cgroup. Blocking.
 
-use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
 use super::cgroups;
-use super::requests::{Cgroups, NodeConfig};
+use super::requests::{Cgroups, NodeConfig, SUB_PATHS};
 use crate::manifest::Pod;
 
 /// Why something of a pod was not removed.
@@ -21,6 +19,15 @@ pub(crate) enum CleanupError {
         /// The mount point in it.
         mount: PathBuf,
     },
+    /// A mount of ours cannot be unmounted.
+    #[error("cannot unmount {}", .mount.display())]
+    Unmount {
+        /// The mount point.
+        mount: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
     /// It cannot be removed.
     #[error("cannot remove {}", .path.display())]
     Remove {
@@ -32,30 +39,38 @@ pub(crate) enum CleanupError {
     },
 }
 
-/// Removes the pod's own directories and its cgroup, with all that is in them; never the target of a symbolic link, or what is mounted
-/// there. What does not exist is skipped.
+/// Removes the pod's own directories and its cgroup, with all that is in them; never the target of a symbolic link, or what somebody else
+/// mounted there. Our own mounts are unmounted first, also those of a run that was killed. What does not exist is skipped.
 pub(super) fn remove(node: &NodeConfig, pod: &Pod) -> Result<(), CleanupError> {
-    remove_unmounted(node, pod, Path::new("/proc/self/mountinfo"))
-}
-
-fn remove_unmounted(node: &NodeConfig, pod: &Pod, mountinfo: &Path) -> Result<(), CleanupError> {
-    for path in [node.pod_directory(&pod.id.uid), node.log_directory(pod)] {
+    let own = node.pod_directory(&pod.id.uid);
+    for path in [own.clone(), node.log_directory(pod)] {
         if !path.exists() {
             continue;
         }
-        // A privileged container can leave mounts behind in a volume. Their content must not be removed.
-        let mounts = fs::read_to_string(mountinfo).map_err(|source| CleanupError::Remove {
+        let real = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
+        let failed = |source| CleanupError::Remove {
             path: path.clone(),
             source,
-        })?;
-        let real = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
-        if let Some(mount) = mount_points(&mounts).find(|mount| mount.starts_with(&real)) {
-            return Err(CleanupError::Mounted { path, mount });
+        };
+        let mut mounts = node.host.mounts.mounted().map_err(failed)?;
+        mounts.retain(|mount| mount.starts_with(&real));
+        // A privileged container can leave mounts behind in a volume. Their content must not be removed.
+        if let Some(mount) = mounts.iter().find(|mount| !is_ours(&real, mount)) {
+            return Err(CleanupError::Mounted {
+                mount: mount.clone(),
+                path,
+            });
+        }
+        // The newest first: one may be on another.
+        for mount in mounts.iter().rev() {
+            let unmounted = node.host.mounts.unmount(mount);
+            unmounted.map_err(|source| CleanupError::Unmount {
+                mount: mount.clone(),
+                source,
+            })?;
         }
         match fs::remove_dir_all(&path) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                return Err(CleanupError::Remove { path, source });
-            }
+            Err(source) if source.kind() != io::ErrorKind::NotFound => return Err(failed(source)),
             _ => {}
         }
     }
@@ -70,26 +85,26 @@ fn remove_unmounted(node: &NodeConfig, pod: &Pod, mountinfo: &Path) -> Result<()
     Ok(())
 }
 
-/// The mount points in a `mountinfo` file.
-fn mount_points(mountinfo: &str) -> impl Iterator<Item = PathBuf> {
-    let points = mountinfo.lines().filter_map(|line| line.split(' ').nth(4));
-    points.map(|point| {
-        // Spaces and other special characters are written as \ooo.
-        let mut bytes = Vec::with_capacity(point.len());
-        let mut rest = point.as_bytes();
-        while let Some((&byte, after)) = rest.split_first() {
-            let code = after.get(..3).filter(|_| byte == b'\\');
-            let code = code.and_then(|code| u8::from_str_radix(std::str::from_utf8(code).ok()?, 8).ok());
-            bytes.push(code.unwrap_or(byte));
-            rest = if code.is_some() { &after[3..] } else { after };
-        }
-        PathBuf::from(OsString::from_vec(bytes))
-    })
+/// Whether we mounted it: a volume in memory, or a part of a volume and what came with it.
+fn is_ours(pod_directory: &Path, mount: &Path) -> bool {
+    let Ok(below) = mount.strip_prefix(pod_directory) else {
+        return false;
+    };
+    let parts: Vec<_> = below.iter().collect();
+    match parts.as_slice() {
+        [volumes, kind, _name] => *volumes == "volumes" && kind.to_string_lossy().starts_with("kubernetes.io~"),
+        [sub_paths, _volume, _container, _index, ..] => *sub_paths == SUB_PATHS,
+        _ => false,
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::executor::host_mounts::testing::{FakeMount, FakeMounts};
+    use crate::executor::objects::Objects;
     use crate::executor::volumes::prepare;
     use crate::testing::{node, pod};
 
@@ -97,29 +112,26 @@ mod tests {
     #[test]
     fn what_is_mounted_in_a_volume_is_not_removed() {
         let dir = tempfile::tempdir().unwrap();
-        let node = node(dir.path());
+        let mut node = node(dir.path());
+        let mounts = Arc::new(FakeMounts::default());
+        node.host.mounts = mounts.clone();
         let pod = pod("volumes: [{name: tmp, emptyDir: {}}], containers: [{name: a, image: i}]");
-        prepare(&node, &pod).unwrap();
+        prepare(&node, &pod, &Objects::default()).unwrap();
         let disk = node.empty_dir(&pod, "tmp").join("my disk");
         fs::create_dir(&disk).unwrap();
         fs::write(disk.join("precious"), "x").unwrap();
-        let mountinfo = dir.path().join("mountinfo");
-        let place = fs::canonicalize(&disk)
-            .unwrap()
-            .display()
-            .to_string()
-            .replace(' ', "\\040");
-        let lines =
-            format!("22 1 8:1 / / rw - ext4 /dev/sda1 rw\n36 22 8:2 / {place} rw shared:1 - ext4 /dev/sdb1 rw\n");
-        fs::write(&mountinfo, lines).unwrap();
-        let error = remove_unmounted(&node, &pod, &mountinfo).unwrap_err().to_string();
+        mounts.0.lock().push(FakeMount {
+            target: fs::canonicalize(&disk).unwrap(),
+            source: "/dev/sdb1".to_owned(),
+        });
+        let error = remove(&node, &pod).unwrap_err().to_string();
         assert!(
             error.starts_with("not removing ") && error.ends_with("my disk is a mount point; unmount it first"),
             "{error}"
         );
         assert!(disk.join("precious").exists());
-        fs::write(&mountinfo, "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n").unwrap();
-        remove_unmounted(&node, &pod, &mountinfo).unwrap();
+        mounts.0.lock().clear();
+        remove(&node, &pod).unwrap();
         assert!(!disk.exists());
     }
 }

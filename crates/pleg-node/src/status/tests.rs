@@ -1,5 +1,7 @@
 //! Statuses, as tables.
 
+mod messages;
+
 use super::*;
 use crate::manifest::ProbeKind;
 use crate::reconcile::backoff::BackOff;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use pleg::{CriRuntime, Endpoint, Generator, Metrics, Pleg, PodUid};
 use pleg_cri::v1::ContainerState;
 use pleg_cri::{Client, Deadlines, Rpc};
-use pleg_node::executor::requests::{Cgroups, NodeConfig};
+use pleg_node::executor::requests::{Cgroups, HostOptions, NodeConfig};
 use pleg_node::manifest::{DnsConfig, NodeName, Pod};
 use pleg_node::sources::static_pods::{ConfigSource, read};
 use pleg_node::sources::{DesiredPod, Origin, Snapshot};
@@ -272,6 +272,7 @@ fn node(directory: &Path) -> NodeConfig {
         cgroup_root: "pleg-test".to_owned(),
         cgroup_mount: directory.join("cgroup"),
         dns: DnsConfig::default(),
+        host: HostOptions::default(),
     }
 }
 

@@ -9,6 +9,7 @@
 )]
 
 mod chaos;
+mod container_files;
 mod faults;
 mod life;
 mod logs;
