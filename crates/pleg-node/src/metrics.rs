@@ -77,6 +77,7 @@ fn container_type(role: Role) -> &'static str {
 fn kill_label(reason: KillReason) -> &'static str {
     match reason {
         KillReason::Probe(kind) => kind.name(),
+        KillReason::PostStartHook => "hook",
         KillReason::SandboxUnusable => "sandbox",
         KillReason::Duplicate => "double",
         KillReason::StateUnknown => "unknown",
@@ -174,8 +175,13 @@ impl NodeMetrics {
         self.kills.with_label_values(&[kill_label(reason)]).inc();
     }
 
-    pub(crate) fn probe(&self, kind: ProbeKind, success: bool) {
-        let result = if success { "successful" } else { "failed" };
+    /// A probe succeeded or failed; none if the runtime could not run it.
+    pub(crate) fn probe(&self, kind: ProbeKind, success: Option<bool>) {
+        let result = match success {
+            Some(true) => "successful",
+            Some(false) => "failed",
+            None => "unknown",
+        };
         self.probes.with_label_values(&[kind.name(), result]).inc();
     }
 

@@ -141,6 +141,12 @@ impl Case {
         self
     }
 
+    /// While this container is being started: its post-start hook may run.
+    pub(crate) fn starting(mut self, name: &str) -> Self {
+        self.in_flight.starts.insert(name.to_owned());
+        self.in_flight(name)
+    }
+
     /// At another time.
     pub(crate) fn at(mut self, now: i64) -> Self {
         self.now = now;

@@ -37,6 +37,9 @@ pub(crate) enum CleanupError {
         #[source]
         source: io::Error,
     },
+    /// The thread that removes it panicked, or we shut down.
+    #[error("removal was interrupted")]
+    Interrupted(#[source] tokio::task::JoinError),
 }
 
 /// Removes the pod's own directories and its cgroup, with all that is in them; never the target of a symbolic link, or what somebody else

@@ -1,28 +1,22 @@
 //! Containers: created, started, killed and removed.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use pleg::{ContainerId, SandboxId};
 use pleg_cri::{Subject, v1};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::error::{ContainerFilesError, call_failed};
 use super::requests::{ContainerInputs, Environment, NodeConfig, check_user, log_path};
 use super::{
-    ActionError, RuntimeExecutor, hosts_file, ignore_not_found, log_files, objects, subject, termination_messages,
-    volumes, whole_seconds,
+    ActionContext, ActionError, RuntimeExecutor, hosts_file, ignore_not_found, log_files, objects, subject,
+    termination_messages, volumes, whole_seconds,
 };
 use crate::error::with_causes;
 use crate::manifest::{Container, Pod};
-
-/// What is left to a container if its pre-stop hook has used up the grace period.
-const MIN_GRACE: Duration = Duration::from_secs(2);
-/// Longest run of a post-start hook: the longest sleep that a manifest can have.
-const MAX_POST_START: Duration = Duration::from_hours(24);
+use crate::reconcile::action::MIN_GRACE;
 
 /// What a container is started with.
 pub(super) struct StartRequest<'a> {
@@ -30,25 +24,36 @@ pub(super) struct StartRequest<'a> {
     pub(super) container: &'a Container,
     pub(super) attempt: u32,
     pub(super) sandbox: &'a SandboxId,
-    pub(super) sandbox_attempt: u32,
-    pub(super) ips: &'a [IpAddr],
-    pub(super) cancel: &'a CancellationToken,
+    pub(super) context: &'a ActionContext,
+}
+
+/// What a container is stopped with.
+pub(super) struct StopRequest<'a> {
+    pub(super) pod: &'a Pod,
+    pub(super) id: &'a ContainerId,
+    pub(super) name: &'a str,
+    pub(super) grace: Duration,
+    pub(super) context: &'a ActionContext,
 }
 
 impl RuntimeExecutor {
-    /// Creates a container unless it exists, starts it, and runs its post-start hook. Sets `was_created` once it exists.
+    /// Creates a container unless it exists, starts it, and runs its post-start hook. Sets `was_created` once it exists. Nothing is
+    /// created or started once the pod has failed or terminates.
     pub(super) async fn start(
         &self,
         start: &StartRequest<'_>,
         existing: Option<&ContainerId>,
         was_created: &mut bool,
     ) -> Result<(), ActionError> {
-        let (pod, container) = (start.pod, start.container);
+        let (pod, container, no_starts) = (start.pod, start.container, &start.context.no_starts);
         let id = match existing {
             Some(id) => id.clone(),
             None => self.create(start).await?,
         };
         *was_created = true;
+        if no_starts.is_cancelled() {
+            return Err(ActionError::Cancelled);
+        }
         let about = Subject::container(pod.id.full_name(), container.name.as_str(), id.shared());
         let request = v1::StartContainerRequest {
             container_id: id.to_string(),
@@ -58,25 +63,21 @@ impl RuntimeExecutor {
         let Some(hook) = &container.post_start else {
             return Ok(());
         };
-        let hooked = tokio::select! {
-            hooked = self.run_hook(&about, &id, hook, self.address(pod, start.ips), MAX_POST_START) => hooked,
+        let ip = self.address(pod, &start.context.ips);
+        tokio::select! {
+            // As in Kubernetes, a container whose post-start hook failed is killed: by the next decision.
+            hooked = self.run_post_start(&about, &id, hook, ip) => Ok(hooked?),
             // It is about to be killed anyway.
-            () = start.cancel.cancelled() => Ok(()),
-        };
-        if let Err(error) = hooked {
-            // As in Kubernetes, a container whose post-start hook failed is killed.
-            self.kill(pod, &id, &container.name, start.ips, pod.spec.termination_grace)
-                .await?;
-            return Err(error.into());
+            () = no_starts.cancelled() => Ok(()),
         }
-        Ok(())
     }
 
     async fn create(&self, start: &StartRequest<'_>) -> Result<ContainerId, ActionError> {
         let (pod, container) = (start.pod, start.container);
         let image = tokio::select! {
+            biased;
+            () = start.context.no_starts.cancelled() => return Err(ActionError::Cancelled),
             image = self.image(pod, container) => image?,
-            () = start.cancel.cancelled() => return Err(ActionError::Cancelled),
         };
         check_user(pod, container, &image)?;
         let inputs = self.container_inputs(start).await?;
@@ -86,7 +87,7 @@ impl RuntimeExecutor {
         let request = v1::CreateContainerRequest {
             pod_sandbox_id: start.sandbox.to_string(),
             config: Some(config),
-            sandbox_config: Some(self.node.sandbox_config(pod, start.sandbox_attempt)),
+            sandbox_config: Some(self.sandbox_config(pod, start.context.source, start.context.sandbox_attempt)),
         };
         let about = Subject {
             container: Some(container.name.as_str().into()),
@@ -94,6 +95,7 @@ impl RuntimeExecutor {
         };
         let created = self.call(&about, request).await;
         let created = created.map_err(call_failed("CreateContainerError"))?;
+        self.remove_old_logs(pod, &container.name, start.attempt).await;
         Ok(created.container_id.into())
     }
 
@@ -102,10 +104,10 @@ impl RuntimeExecutor {
         let (pod, container) = (start.pod, start.container);
         let objects = objects::for_environment(&*self.objects, pod, container).await;
         let objects = objects.map_err(ActionError::EnvironmentObjects)?;
-        let environment = Environment::of(&self.node, pod, container, start.ips, &objects)?;
+        let environment = Environment::of(&self.node, pod, container, &start.context.ips, &objects)?;
         let files = objects::for_volumes(&*self.objects, pod).await;
         let files = files.map_err(ActionError::VolumeObjects)?;
-        let (container, attempt, ips) = (container.clone(), start.attempt, start.ips.to_vec());
+        let (container, attempt, ips) = (container.clone(), start.attempt, start.context.ips.to_vec());
         let prepare = move |node: &NodeConfig, pod: &Pod| {
             volumes::refresh(node, pod, &files)?;
             let mut mounts = volumes::mounts(node, pod, &container, &environment)?;
@@ -120,26 +122,49 @@ impl RuntimeExecutor {
         self.blocking(pod, prepare).await
     }
 
-    /// Runs the pre-stop hook of a container, and stops it within the rest of its grace period.
-    pub(super) async fn kill(
-        &self,
-        pod: &Pod,
-        id: &ContainerId,
-        name: &str,
-        ips: &[IpAddr],
-        grace: Duration,
-    ) -> Result<(), ActionError> {
+    /// Runs the pre-stop hook of a container, which is killed later. Fails only if the runtime is away.
+    pub(super) async fn pre_stop(&self, stop: &StopRequest<'_>) -> Result<(), ActionError> {
+        let StopRequest { pod, id, name, .. } = *stop;
+        let Some(hook) = pod
+            .spec
+            .container(name)
+            .and_then(|container| container.pre_stop.as_ref())
+        else {
+            return Ok(());
+        };
+        let about = Subject::container(pod.id.full_name(), name, id.shared());
+        let ip = self.address(pod, &stop.context.ips);
+        let hooked = tokio::select! {
+            hooked = self.run_pre_stop(&about, id, hook, ip, stop.grace) => hooked,
+            () = stop.context.cut_kills.cancelled() => return Err(ActionError::Cancelled),
+        };
+        match hooked {
+            Err(error) if error.is_outage() => Err(ActionError::PreStopHook(error)),
+            Err(error) => {
+                // The container is stopped all the same.
+                warn!(pod = %pod.id, container = name, error = with_causes(&error), "pre-stop hook failed");
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Stops a container within its grace period, after its pre-stop hook if it is to run. Sets `hooked` once the hook has run.
+    pub(super) async fn kill(&self, stop: &StopRequest<'_>, hook: bool, hooked: &mut bool) -> Result<(), ActionError> {
+        let StopRequest { pod, id, name, .. } = *stop;
         let about = Subject::container(pod.id.full_name(), name, id.shared());
         let began = Instant::now();
-        let container = pod.spec.container(name);
-        let hook = container.and_then(|container| container.pre_stop.as_ref());
-        if let (Some(hook), false) = (hook, grace.is_zero())
-            && let Err(error) = self.run_hook(&about, id, hook, self.address(pod, ips), grace).await
-        {
-            // The container is stopped all the same.
-            warn!(pod = %pod.id, container = name, error = with_causes(&error), "pre-stop hook failed");
+        if hook {
+            match self.pre_stop(stop).await {
+                Ok(()) => *hooked = true,
+                // If the runtime is away, the container cannot be stopped either, and both are tried again.
+                Err(ActionError::PreStopHook(error)) => {
+                    warn!(pod = %pod.id, container = name, error = with_causes(&error), "cannot run the pre-stop hook");
+                }
+                Err(error) => return Err(error),
+            }
         }
-        let left = grace.saturating_sub(began.elapsed()).max(MIN_GRACE.min(grace));
+        let left = stop.grace.saturating_sub(began.elapsed()).max(MIN_GRACE);
         self.pleg.will_stop(id);
         let request = v1::StopContainerRequest {
             container_id: id.to_string(),
@@ -147,7 +172,11 @@ impl RuntimeExecutor {
         };
         // The grace period, and then the deadline of any call that changes something.
         let within = left.saturating_add(self.client.deadlines().act);
-        let stopped = self.call_within(&about, request, within).await;
+        let stopped = tokio::select! {
+            stopped = self.call_within(&about, request, within) => stopped,
+            // A shorter grace period: the next call has it.
+            () = stop.context.cut_kills.cancelled() => return Err(ActionError::Cancelled),
+        };
         ignore_not_found(stopped).map_err(|error| {
             // Its shim may hang: have it probed before others.
             self.pleg.suspect(&pod.id.uid);
@@ -182,5 +211,17 @@ impl RuntimeExecutor {
             container: name.to_owned(),
             source,
         })
+    }
+
+    /// Removes the logs of all attempts but the new one and the one before it. Other attempts may have gone with their sandboxes.
+    async fn remove_old_logs(&self, pod: &Pod, name: &str, newest: u32) {
+        let Some(oldest_kept) = newest.checked_sub(1) else {
+            return;
+        };
+        let path = self.log_directory(pod).join(log_path(name, newest));
+        let removed = tokio::task::spawn_blocking(move || log_files::remove_attempts_before(&path, oldest_kept)).await;
+        if let Err(error) = removed.map_err(std::io::Error::from).flatten() {
+            warn!(pod = %pod.id, container = name, %error, "cannot remove the logs of earlier attempts");
+        }
     }
 }

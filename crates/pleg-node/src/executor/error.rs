@@ -16,7 +16,7 @@ use crate::net::NetError;
 /// Why an action failed. A failed call may still have taken effect, in particular one that timed out.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ActionError {
-    /// The pod terminates, so the action is no longer needed.
+    /// The pod terminates or has failed, so the action is no longer needed; or another one with a shorter grace period replaces it.
     #[error("the pod is terminating")]
     Cancelled,
     /// A CRI call failed.
@@ -28,7 +28,7 @@ pub(crate) enum ActionError {
     /// The container would run as root.
     #[error(transparent)]
     RunAsNonRoot(#[from] RunAsNonRootError),
-    /// The container was killed because its post-start hook failed.
+    /// The post-start hook failed: the container has to be killed.
     #[error(transparent)]
     PostStartHook(#[from] HookError),
     /// The environment of the container cannot be had.
@@ -70,6 +70,9 @@ pub(crate) enum ActionError {
         #[source]
         source: io::Error,
     },
+    /// A pre-stop hook could not be run.
+    #[error("pre-stop hook could not be run")]
+    PreStopHook(#[source] HookError),
     /// A thread for file operations panicked, or we shut down.
     #[error("file operations were interrupted")]
     Interrupted(#[from] tokio::task::JoinError),
@@ -87,7 +90,9 @@ impl ActionError {
             Self::Hostname(_) => "CreatePodSandboxError",
             Self::ContainerFiles(error) => error.reason(),
             Self::Volume(error) => error.reason(),
-            Self::VolumeObjects(_) | Self::Cleanup(_) | Self::Interrupted(_) => "FailedMount",
+            Self::PreStopHook(_) => "PreStopHookError",
+            Self::VolumeObjects(_) | Self::Interrupted(_) => "FailedMount",
+            Self::Cleanup(_) => "FailedCleanup",
             Self::RemoveLog { .. } | Self::RemoveTerminationMessage { .. } => "RemoveContainerError",
         }
     }
@@ -149,7 +154,15 @@ pub(crate) enum ExecError {
         /// The beginning of its output.
         output: String,
     },
-    /// It could not be run.
+    /// It did not exit in time, and the runtime ended it.
+    #[error("`{command}` did not exit within {}", seconds(*.within))]
+    TimedOut {
+        /// The command.
+        command: String,
+        /// Its timeout.
+        within: Duration,
+    },
+    /// It could not be run, or how it ended is not known. That says nothing about the container.
     #[error(transparent)]
     Call(#[from] pleg_cri::Error),
 }
@@ -163,7 +176,57 @@ pub(crate) enum HookError {
     /// Its HTTP request failed.
     #[error(transparent)]
     Http(#[from] NetError),
-    /// Its HTTP request took too long.
+    /// It took too long.
     #[error("no answer within {}", seconds(*.0))]
     Timeout(Duration),
+}
+
+impl HookError {
+    /// The runtime is away or does not answer, so the hook is not at fault. An answer of the runtime, such as that there is no such command,
+    /// is a failure of the hook.
+    pub(super) fn is_outage(&self) -> bool {
+        match self {
+            Self::Exec(ExecError::Call(error)) => error.kind.is_unreachable() || error.kind.is_deadline(),
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What cannot be removed was mounted before: another reason.
+    #[test]
+    fn a_clean_up_that_fails_is_no_failed_mount() {
+        let error = CleanupError::Mounted {
+            path: "/var/lib/pleg/pods/x".into(),
+            mount: "/var/lib/pleg/pods/x/disk".into(),
+        };
+        assert_eq!(ActionError::from(error).reason(), "FailedCleanup");
+    }
+
+    /// An answer of the runtime is about the hook; no answer is not.
+    #[test]
+    fn an_outage_is_not_the_fault_of_a_hook() {
+        let kind = |kind| {
+            let error = pleg_cri::Error {
+                rpc: pleg_cri::Rpc::ExecSync,
+                subject: pleg_cri::Subject::NODE,
+                endpoint: pleg_cri::Endpoint::unix("/run/x.sock"),
+                kind,
+            };
+            HookError::from(ExecError::from(error)).is_outage()
+        };
+        let status = |code| pleg_cri::ErrorKind::Status {
+            code,
+            message: "no".to_owned(),
+        };
+        assert!(kind(pleg_cri::ErrorKind::Deadline(Duration::from_secs(1))));
+        assert!(kind(pleg_cri::ErrorKind::Unreachable("gone".to_owned())));
+        assert!(kind(status("UNAVAILABLE")));
+        assert!(!kind(status("UNKNOWN")), "no such command");
+        assert!(!kind(pleg_cri::ErrorKind::NotFound("no container".to_owned())));
+        assert!(!HookError::Timeout(Duration::from_secs(1)).is_outage());
+    }
 }

@@ -39,6 +39,25 @@ pub(super) fn remove(file: &Path) -> io::Result<()> {
     remove_file(file)
 }
 
+/// Removes the logs of attempts before this one, and their rotated files. `file` is the log of any attempt of the container.
+pub(super) fn remove_attempts_before(file: &Path, attempt: u32) -> io::Result<()> {
+    let entries = match file.parent().map(fs::read_dir) {
+        None => return Ok(()),
+        Some(Err(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Some(entries) => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.split_once(".log"));
+        let number = number.and_then(|(number, _)| number.parse::<u32>().ok());
+        if number.is_some_and(|number| number < attempt) {
+            remove_file(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
 /// The rotated files of a log, oldest first.
 fn rotated_files(file: &Path) -> io::Result<Vec<PathBuf>> {
     let (Some(directory), Some(prefix)) = (file.parent(), with_suffix(file, ".").file_name().map(OsString::from))
@@ -79,6 +98,28 @@ fn remove_file(file: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::testing::at;
+
+    #[test]
+    fn earlier_attempts_go() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in [
+            "0.log",
+            "1.log",
+            "1.log.20261116-110700",
+            "2.log",
+            "10.log",
+            "notes",
+            "x.log",
+        ] {
+            fs::write(dir.path().join(name), "x").unwrap();
+        }
+        remove_attempts_before(&dir.path().join("3.log"), 2).unwrap();
+        let names = fs::read_dir(dir.path()).unwrap();
+        let mut names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["10.log", "2.log", "notes", "x.log"]);
+        remove_attempts_before(&dir.path().join("no/such/3.log"), 2).unwrap();
+    }
 
     #[test]
     fn the_oldest_go() {

@@ -43,7 +43,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use self::cleanup::CleanupError;
-use self::container::StartRequest;
+use self::container::{StartRequest, StopRequest};
 use self::objects::{ApiObjects, NoApiServer};
 use self::requests::{NodeConfig, SysctlError};
 use crate::host;
@@ -52,10 +52,27 @@ use crate::reconcile::action::Action;
 use crate::reconcile::history::PodFailure;
 
 pub(crate) use self::error::{ActionError, ExecError};
+pub(crate) use self::sandbox::ConfigSource;
 pub(crate) use self::termination_messages::ExitedContainer;
 
 /// Deadline of reading a file of a pod.
 const READ_DEADLINE: Duration = Duration::from_secs(5);
+
+/// What actions need to know of their pod at the moment.
+#[derive(Debug, Clone)]
+pub(crate) struct ActionContext {
+    /// The number of its newest sandbox.
+    pub(crate) sandbox_attempt: u32,
+    /// Its addresses.
+    pub(crate) ips: Box<[IpAddr]>,
+    /// Where its manifest comes from.
+    pub(crate) source: ConfigSource,
+    /// Cancelled once the pod has failed or terminates: nothing is created or started, and no start waits for an image or a hook. Also if the
+    /// container that is being started has exited, so that its hook is of no use.
+    pub(crate) no_starts: CancellationToken,
+    /// Cancelled when the pod gets a shorter grace period: the next decision kills its containers with that.
+    pub(crate) cut_kills: CancellationToken,
+}
 
 /// How an action went.
 #[derive(Debug)]
@@ -63,6 +80,8 @@ pub(crate) struct ActionOutcome {
     pub(crate) action: Action,
     /// The action created a container, or found it created, even if it failed afterwards.
     pub(crate) created: bool,
+    /// The pre-stop hook of a container has run, even if the action failed afterwards.
+    pub(crate) pre_stopped: bool,
     pub(crate) result: Result<(), ActionError>,
 }
 
@@ -72,6 +91,7 @@ impl ActionOutcome {
         Self {
             action,
             created: false,
+            pre_stopped: false,
             result: Err(ActionError::Cancelled),
         }
     }
@@ -102,19 +122,18 @@ impl RuntimeExecutor {
         }
     }
 
-    /// Carries out an action. `ips` are the pod's, `sandbox_attempt` is the number of its newest sandbox. Once `cancel` says that the pod
-    /// terminates, a start waits neither for an image nor for a hook; calls that change something are never cut off.
-    pub(crate) async fn execute(
-        &self,
-        pod: &Pod,
-        action: Action,
-        sandbox_attempt: u32,
-        ips: &[IpAddr],
-        cancel: &CancellationToken,
-    ) -> ActionOutcome {
-        let mut was_created = false;
+    /// Carries out an action.
+    pub(crate) async fn execute(&self, pod: &Pod, action: Action, context: &ActionContext) -> ActionOutcome {
+        let (mut created, mut pre_stopped) = (false, false);
+        let stop_request = |id, name, grace| StopRequest {
+            pod,
+            id,
+            name,
+            grace,
+            context,
+        };
         let result = match &action {
-            Action::RunSandbox { attempt, replaces } => self.run_sandbox(pod, *attempt, replaces).await,
+            Action::RunSandbox { attempt, replaces } => self.run_sandbox(pod, context.source, *attempt, replaces).await,
             Action::StopSandbox(id) => self.stop_sandbox(pod, id).await,
             Action::RemoveSandbox(id) | Action::RemoveOldSandbox(id) => self.remove_sandbox(pod, id).await,
             Action::RemoveContainer { id, name, attempt } => self.remove_container(pod, id, name, *attempt).await,
@@ -122,7 +141,7 @@ impl RuntimeExecutor {
                 name,
                 attempt,
                 sandbox,
-                created,
+                created: existing,
             } => match pod.spec.container(name) {
                 Some(container) => {
                     let start = StartRequest {
@@ -130,19 +149,32 @@ impl RuntimeExecutor {
                         container,
                         attempt: *attempt,
                         sandbox,
-                        sandbox_attempt,
-                        ips,
-                        cancel,
+                        context,
                     };
-                    self.start(&start, created.as_ref(), &mut was_created).await
+                    self.start(&start, existing.as_ref(), &mut created).await
                 }
                 None => Ok(()),
             },
-            Action::Kill { id, name, grace, .. } => self.kill(pod, id, name, ips, *grace).await,
+            Action::PreStop { id, name, grace } => {
+                let hooked = self.pre_stop(&stop_request(id, name, *grace)).await;
+                pre_stopped = hooked.is_ok();
+                hooked
+            }
+            Action::Kill {
+                id,
+                name,
+                grace,
+                pre_stop,
+                ..
+            } => {
+                let stop = stop_request(id, name, *grace);
+                self.kill(&stop, *pre_stop, &mut pre_stopped).await
+            }
         };
         ActionOutcome {
             action,
-            created: was_created,
+            created,
+            pre_stopped,
             result,
         }
     }
@@ -187,7 +219,10 @@ impl RuntimeExecutor {
 
     /// Removes the directories and the cgroup of a terminated pod.
     pub(crate) async fn clean_up(&self, pod: &Pod) -> Result<(), ActionError> {
-        self.blocking(pod, cleanup::remove).await
+        match self.blocking(pod, cleanup::remove).await {
+            Err(ActionError::Interrupted(error)) => Err(CleanupError::Interrupted(error).into()),
+            removed => removed,
+        }
     }
 
     /// The address of a pod that has these IPs. With `hostNetwork` that is the host's, which may have changed since we started.

@@ -23,15 +23,16 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleg::{PodEntry, PodRef, PodUid, SandboxState};
+use pleg::{PodRef, PodUid};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
 use self::context::NodeContext;
-use self::worker::{PodWorker, PodWorkerHandle, WorkerExit};
+use self::worker::{PodWorker, PodWorkerHandle, WorkerExit, may_use_ports};
+use crate::executor::ConfigSource;
 use crate::manifest::Pod;
-use crate::reconcile::backoff::doubling;
+use crate::reconcile::backoff::{doubling, later};
 use crate::reconcile::decide::Goal;
 use crate::reconcile::history::PodHistory;
 use crate::sources::DesiredPod;
@@ -116,7 +117,8 @@ impl PodWorkers {
             self.waiting.insert(name, desired);
         } else {
             self.save_manifest(&desired);
-            self.spawn(desired.pod, Goal::Run);
+            let source = ConfigSource::of(&desired.origin.to_string());
+            self.spawn(desired.pod, source, Goal::Run);
         }
     }
 
@@ -151,44 +153,49 @@ impl PodWorkers {
         }
     }
 
-    /// Terminates a pod, if it has a worker.
+    /// Terminates a pod, if it has a worker, with the grace period of its manifest.
     pub(crate) fn terminate(&mut self, uid: &PodUid) {
+        if let Some(worker) = self.workers.get(uid) {
+            self.terminate_within(uid, worker.handle.pod.spec.termination_grace);
+        }
+    }
+
+    /// Terminates a pod, if it has a worker, within a grace period from now. A pod that is terminating can get a shorter one, and never a
+    /// longer one.
+    pub(crate) fn terminate_within(&self, uid: &PodUid, grace: Duration) {
         let Some(worker) = self.workers.get(uid) else { return };
-        let (since, grace) = (self.context.clock.now(), worker.handle.pod.spec.termination_grace);
+        let since = self.context.clock.now();
         worker.handle.goal.send_if_modified(|goal| {
-            let runs = *goal == Goal::Run;
-            if runs {
+            let is_shorter = match *goal {
+                Goal::Run => true,
+                Goal::Terminate {
+                    since: before,
+                    grace: old,
+                } => later(since, grace) < later(before, old),
+            };
+            if is_shorter {
                 *goal = Goal::Terminate { since, grace };
             }
-            runs
+            is_shorter
         });
     }
 
-    fn spawn(&mut self, pod: Arc<Pod>, goal: Goal) {
+    fn spawn(&mut self, pod: Arc<Pod>, source: ConfigSource, goal: Goal) {
         let uid = &pod.id.uid;
         let history = self.histories.remove(uid).unwrap_or_default();
         self.stored_pods.remove(uid);
         self.preexisting.retain(|other| other.uid != *uid);
-        self.spawn_after(Duration::ZERO, pod, goal, history, 0);
+        let (worker, handle) = PodWorker::new(pod, source, goal, history, self.context.clone());
+        self.spawn_after(Duration::ZERO, worker, handle, 0);
     }
 
-    fn spawn_after(&mut self, delay: Duration, pod: Arc<Pod>, goal: Goal, history: PodHistory, panics: u32) {
-        let uid = pod.id.uid.clone();
-        let is_ready = |entry: &PodEntry| {
-            let mut sandboxes = entry.status.sandboxes.iter();
-            sandboxes.any(|sandbox| sandbox.state == SandboxState::Ready)
-        };
-        if self
-            .context
-            .pleg
-            .cache()
-            .get(&uid)
-            .is_some_and(|entry| is_ready(&entry))
-        {
+    fn spawn_after(&mut self, delay: Duration, worker: PodWorker, handle: PodWorkerHandle, panics: u32) {
+        let uid = handle.pod.id.uid.clone();
+        let entry = self.context.pleg.cache().get(&uid);
+        if entry.is_some_and(|entry| may_use_ports(&entry.status)) {
             // A running pod already uses its ports: it gets them before others can claim them.
-            self.context.host_ports.adopt(&pod);
+            self.context.host_ports.adopt(&handle.pod);
         }
-        let (worker, handle) = PodWorker::new(pod, goal, history, self.context.clone());
         let shutdown = self.shutdown.clone();
         let task = self.running.spawn(async move {
             if !delay.is_zero() {
@@ -248,7 +255,8 @@ impl PodWorkers {
         );
         self.context.metrics.worker_panic();
         let (goal, history) = (*handle.goal.borrow(), handle.history.lock().clone());
-        self.spawn_after(delay, handle.pod, goal, history, panics.saturating_add(1));
+        let (worker, handle) = PodWorker::new(handle.pod, handle.source, goal, history, self.context.clone());
+        self.spawn_after(delay, worker, handle, panics.saturating_add(1));
     }
 
     /// Stops all workers; pods keep running.

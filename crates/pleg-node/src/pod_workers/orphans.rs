@@ -9,6 +9,7 @@ use pleg::{PodRef, PodUid};
 use tracing::info;
 
 use super::PodWorkers;
+use crate::executor::ConfigSource;
 use crate::manifest::Pod;
 use crate::reconcile::decide::Goal;
 use crate::reconcile::history::PodHistory;
@@ -76,6 +77,7 @@ impl PodWorkers {
             since: self.context.clock.now(),
             grace: pod.spec.termination_grace,
         };
-        self.spawn(pod, goal);
+        // It gets no other sandbox, so its source no longer matters.
+        self.spawn(pod, ConfigSource::File, goal);
     }
 }

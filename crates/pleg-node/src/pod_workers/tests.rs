@@ -1,4 +1,4 @@
-//! Workers that panic, on a simulated runtime.
+//! Workers that panic, and pods that are terminated twice, on a simulated runtime.
 
 use pleg::{CriRuntime, Endpoint, Generator, Metrics};
 use pleg_cri::Client;
@@ -112,4 +112,42 @@ async fn a_panicked_worker_is_restarted() {
     machine.panic(&uid).await;
     machine.until(|reports| reports.pods().is_empty()).await;
     assert_eq!(machine.sim.truth().sandboxes.len(), 0);
+}
+
+/// A pod is deleted again, with less time: its kill in flight is cut off. More time is not given.
+#[tokio::test(start_paused = true)]
+async fn a_second_shorter_delete_shortens_the_grace_period() {
+    let hook = "lifecycle: {preStop: {sleep: {seconds: 500}}}";
+    for container in ["command: [ignore-term]", hook] {
+        let mut machine = Machine::start().await;
+        let pod = pod(&format!(
+            "terminationGracePeriodSeconds: 600, containers: [{{name: app, image: img, {container}}}]"
+        ));
+        let uid = pod.id.uid.clone();
+        let desired = DesiredPod {
+            origin: "test".into(),
+            pod,
+        };
+        machine.workers.start_pod(desired, true);
+        machine.until(|reports| restarts(reports, &uid) == Some(0)).await;
+        let began = tokio::time::Instant::now();
+        machine.workers.terminate(&uid);
+        let ends_later = |machine: &Machine| {
+            let report = machine.reports.get(&uid).unwrap();
+            matches!(report.goal, Goal::Terminate { grace, .. } if grace > Duration::from_mins(1))
+        };
+        machine
+            .until(|reports| reports.get(&uid).is_some_and(|pod| pod.goal != Goal::Run))
+            .await;
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        machine.workers.terminate_within(&uid, Duration::from_mins(15));
+        machine.workers.wake(None);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(ends_later(&machine) && !machine.sim.truth().sandboxes.is_empty());
+        machine.workers.terminate_within(&uid, Duration::from_secs(5));
+        machine.until(|reports| reports.pods().is_empty()).await;
+        let took = began.elapsed();
+        assert!((26..=28).contains(&took.as_secs()), "{container}: {took:?}");
+        assert_eq!(machine.sim.truth().sandboxes.len(), 0);
+    }
 }

@@ -17,7 +17,7 @@ use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
-use pleg::{PodEntry, PodStatus, Token, WaitError};
+use pleg::{ContainerState, PodEntry, PodStatus, SandboxState, Token, WaitError};
 use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -25,19 +25,23 @@ use tracing::warn;
 
 use super::context::NodeContext;
 use crate::error::with_causes;
-use crate::executor::ActionOutcome;
+use crate::executor::{ActionOutcome, ConfigSource};
 use crate::manifest::Pod;
 use crate::metrics::Operation;
 use crate::probes::PodProber;
 use crate::reconcile::action::{Action, InFlight};
+use crate::reconcile::backoff::later;
 use crate::reconcile::decide::{Decision, DecisionInput, Goal, Stage, decide};
 use crate::reconcile::history::{PodFailure, PodHistory};
+use crate::reconcile::start_time::start_time;
 use crate::status::{ApiPodStatus, Stale};
 
 /// Longest time between two decisions.
 const RESYNC: Duration = Duration::from_mins(1);
 /// When a pod that was not admitted is tried again.
 const ADMISSION_RETRY: Duration = Duration::from_secs(1);
+/// Kills in flight are cut off only if that saves more than this.
+const SHORTER_BY: Duration = Duration::from_secs(1);
 /// At shutdown, how long calls in flight may take.
 pub(crate) const DRAIN: Duration = Duration::from_secs(5);
 
@@ -45,6 +49,8 @@ pub(crate) const DRAIN: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct PodWorkerHandle {
     pub(crate) pod: Arc<Pod>,
+    /// Where its manifest comes from.
+    pub(crate) source: ConfigSource,
     pub(crate) goal: watch::Sender<Goal>,
     /// Something about the pod may have changed.
     pub(crate) wake: Arc<Notify>,
@@ -55,6 +61,7 @@ pub(crate) struct PodWorkerHandle {
 /// The worker of one pod.
 pub(crate) struct PodWorker {
     pod: Arc<Pod>,
+    source: ConfigSource,
     context: NodeContext,
     goal: watch::Receiver<Goal>,
     wake: Arc<Notify>,
@@ -66,8 +73,14 @@ pub(crate) struct PodWorker {
     sandbox_actions: usize,
     /// By id: objects that could not be stopped or removed, how often in a row, and when that is retried.
     retries: BTreeMap<String, (u32, Instant)>,
-    /// Cancelled when the pod terminates: no start waits for an image or a hook any more.
-    terminating: CancellationToken,
+    /// Cancelled when the pod has failed or terminates: nothing is started, and no start waits for an image or a hook any more.
+    no_starts: CancellationToken,
+    /// By name: attempts that are being started, and what ends their post-start hooks.
+    starting: BTreeMap<String, (u32, CancellationToken)>,
+    /// Cancelled, and replaced, when kills in flight take longer than the pod may.
+    cut_kills: CancellationToken,
+    /// When the grace periods of kills in flight are over.
+    kills_end: Option<Instant>,
     start_slot: Option<StartSlot>,
     prober: PodProber,
     /// The last status, and the decision that was made on it.
@@ -91,12 +104,19 @@ type Done = (ActionOutcome, Option<StartSlot>);
 type Running = FuturesUnordered<BoxFuture<'static, Done>>;
 
 impl PodWorker {
-    pub(crate) fn new(pod: Arc<Pod>, goal: Goal, history: PodHistory, context: NodeContext) -> (Self, PodWorkerHandle) {
+    pub(crate) fn new(
+        pod: Arc<Pod>,
+        source: ConfigSource,
+        goal: Goal,
+        history: PodHistory,
+        context: NodeContext,
+    ) -> (Self, PodWorkerHandle) {
         let (sender, goal) = watch::channel(goal);
         let wake = Arc::new(Notify::new());
         let saved = Arc::new(Mutex::new(history.clone()));
         let handle = PodWorkerHandle {
             pod: Arc::clone(&pod),
+            source,
             goal: sender,
             wake: Arc::clone(&wake),
             history: Arc::clone(&saved),
@@ -110,6 +130,7 @@ impl PodWorker {
         let worker = Self {
             prober,
             pod,
+            source,
             context,
             goal,
             wake,
@@ -118,7 +139,10 @@ impl PodWorker {
             in_flight: InFlight::default(),
             sandbox_actions: 0,
             retries: BTreeMap::new(),
-            terminating: CancellationToken::new(),
+            no_starts: CancellationToken::new(),
+            starting: BTreeMap::new(),
+            cut_kills: CancellationToken::new(),
+            kills_end: None,
             start_slot: None,
             last: None,
             quarantined: None,
@@ -152,9 +176,7 @@ impl PodWorker {
                     if changed.is_err() {
                         break WorkerExit::ShutDown;
                     }
-                    if *self.goal.borrow() != Goal::Run {
-                        self.terminating.cancel();
-                    }
+                    self.on_goal_changed();
                     sync_due = true;
                 }
                 () = self.wake.notified() => sync_due = true,
@@ -195,11 +217,23 @@ impl PodWorker {
         let status = &entry.status;
         self.observe(status);
         self.admit(status);
+        self.end_hooks_of_exited(status);
         let goal = *self.goal.borrow_and_update();
+        // Reading it here may be what marks it as seen.
+        self.on_goal_changed();
         self.probe(status, goal);
+        if goal == Goal::Run {
+            self.remember_probes(status);
+        }
         let decision = self.decide(status, goal);
+        self.on_stage(&decision.stage);
         let retry_at = self.carry_out(&decision, status, running);
-        if decision.stage == Stage::Finished && decision.actions.is_empty() {
+        // Nothing of it is left that could use them, not even an action that is about to start something.
+        if decision.stage == Stage::Finished
+            && decision.actions.is_empty()
+            && running.is_empty()
+            && !may_use_ports(status)
+        {
             self.context.host_ports.release(&self.pod.id.uid);
         }
         self.measure(status, goal, running);
@@ -219,16 +253,61 @@ impl PodWorker {
         Some(self.next_wake(decide_at.into_iter().chain(retry_at).min()))
     }
 
+    /// The pod terminates, or has less time than it had.
+    fn on_goal_changed(&mut self) {
+        let Goal::Terminate { since, grace } = *self.goal.borrow() else {
+            return;
+        };
+        self.no_starts.cancel();
+        let ends = self.context.clock.instant(later(since, grace)) + SHORTER_BY;
+        if self.kills_end.is_some_and(|kills_end| kills_end > ends) {
+            self.cut_kills.cancel();
+            self.cut_kills = CancellationToken::new();
+            self.kills_end = None;
+        }
+    }
+
+    /// Nothing is started once the pod has finished, and its containers share one grace period from then on.
+    fn on_stage(&mut self, stage: &Stage) {
+        match stage {
+            Stage::Finished => {
+                self.no_starts.cancel();
+                let now = self.context.clock.now();
+                self.history.finishing_since.get_or_insert(now);
+            }
+            Stage::Running => {
+                self.history.finishing_since = None;
+                if self.no_starts.is_cancelled() {
+                    self.no_starts = CancellationToken::new();
+                }
+            }
+            Stage::Terminating | Stage::Terminated => {}
+        }
+    }
+
+    /// A container that has exited needs no post-start hook any more, however long that would take.
+    fn end_hooks_of_exited(&self, status: &PodStatus) {
+        for container in &status.containers {
+            let starting = self.starting.get(&*container.name);
+            if let Some((attempt, cancel)) = starting
+                && *attempt == container.attempt
+                && container.state == ContainerState::Exited
+            {
+                cancel.cancel();
+            }
+        }
+    }
+
     /// Records a fresh status in the history.
     fn observe(&mut self, status: &PodStatus) {
         let now = self.context.clock.now();
         if self.last.is_none() && !status.sandboxes.is_empty() {
             self.starting_since = None;
         }
-        if self.history.started_at.is_none() {
+        if self.last.is_none() || self.history.started_at.is_none() {
             // A pod that exists already was accepted by an earlier run of `pleg node`.
             let created = status.sandboxes.iter().filter_map(|sandbox| sandbox.created_at);
-            self.history.started_at = Some(created.min().unwrap_or(now).min(now));
+            self.history.started_at = Some(start_time(self.history.started_at, created, now));
         }
         self.history.observe(status, now);
     }
@@ -311,6 +390,7 @@ impl PodWorker {
             // It stays in the store, so that another run of `pleg node` retries too.
             warn!(
                 pod = %self.pod.id,
+                reason = error.reason(),
                 "cannot remove the directories of the pod; retrying every minute: {}",
                 with_causes(&error)
             );
@@ -328,6 +408,14 @@ impl Drop for PodWorker {
     fn drop(&mut self) {
         self.context.host_ports.release(&self.pod.id.uid);
     }
+}
+
+/// Whether something of a pod may use its host ports.
+pub(super) fn may_use_ports(status: &PodStatus) -> bool {
+    let may_run = |state| matches!(state, ContainerState::Running | ContainerState::Unknown);
+    let mut sandboxes = status.sandboxes.iter();
+    sandboxes.any(|sandbox| sandbox.state == SandboxState::Ready)
+        || status.containers.iter().any(|container| may_run(container.state))
 }
 
 /// How a worker exited.

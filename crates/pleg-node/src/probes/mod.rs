@@ -3,6 +3,9 @@
 //! In: the running containers of a pod, from its worker. Out: settled results in one table for the node, and a wake-up of the worker when a
 //! result changes. A result settles after as many equal answers in a row as its threshold says. Each `PodProber` owns its tasks.
 //!
+//! A probe succeeds, fails, or is not known: the runtime could not run its command. What is not known changes nothing. What an earlier run of
+//! `pleg node` knew of a container is where a new one begins.
+//!
 //! One task for each running container with probes: first the startup probe until it succeeds, then liveness and readiness in parallel.
 //!
 //! | probe | before it settles | when it fails |
@@ -29,6 +32,7 @@ use crate::error::with_causes;
 use crate::executor::RuntimeExecutor;
 use crate::manifest::{Container, Pod, Probe, ProbeKind};
 use crate::metrics::NodeMetrics;
+use crate::reconcile::history::ProbeMemory;
 
 /// The last settled result of each probe of each container.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -64,6 +68,8 @@ pub(crate) struct ProbedContainer {
     pub(crate) ip: Option<IpAddr>,
     /// When it started, by tokio's clock.
     pub(crate) since: Instant,
+    /// What its probes have said in an earlier run.
+    pub(crate) remembered: Option<ProbeMemory>,
 }
 
 /// The probes of one pod. Dropping it stops them.
@@ -112,6 +118,17 @@ impl PodProber {
             if !has_probes || self.tasks.contains_key(&probed.id) {
                 continue;
             }
+            if let Some(remembered) = &probed.remembered {
+                let mut results = self.results.lock();
+                for (kind, success) in [
+                    (ProbeKind::Startup, remembered.started),
+                    (ProbeKind::Readiness, remembered.ready),
+                ] {
+                    if success && container.probe(kind).is_some() {
+                        results.set(&probed.id, kind, true);
+                    }
+                }
+            }
             let prober = ContainerProber {
                 container: container.clone(),
                 executor: self.executor.clone(),
@@ -144,7 +161,8 @@ struct ContainerProber {
 
 impl ContainerProber {
     async fn run(self) {
-        if self.container.startup.is_some() && !self.probe_until_final(ProbeKind::Startup).await {
+        let has_started = self.results.lock().get(&self.probed.id, ProbeKind::Startup) == Some(true);
+        if self.container.startup.is_some() && !has_started && !self.probe_until_final(ProbeKind::Startup).await {
             return;
         }
         tokio::join!(
@@ -161,11 +179,24 @@ impl ContainerProber {
         tokio::time::sleep_until(self.probed.since + probe.initial_delay).await;
         // How often in a row the last answer came.
         let (mut in_a_row, mut last) = (0_u32, None);
+        let mut was_unknown = false;
         loop {
             let began = Instant::now();
             let answer = run_probe(&self.executor, &self.probed, probe).await;
+            if let Err(error) = answer.as_ref()
+                && error.is_unknown()
+            {
+                self.metrics.probe(kind, None);
+                if !std::mem::replace(&mut was_unknown, true) {
+                    let (pod, container) = (&self.probed.pod.id, &self.probed.name);
+                    warn!(%pod, container, "{} probe could not be run: {}", kind.name(), with_causes(error));
+                }
+                tokio::time::sleep_until(began + probe.period).await;
+                continue;
+            }
+            was_unknown = false;
             let success = answer.is_ok();
-            self.metrics.probe(kind, success);
+            self.metrics.probe(kind, Some(success));
             in_a_row = if last == Some(success) {
                 in_a_row.saturating_add(1)
             } else {

@@ -14,7 +14,7 @@ use crate::manifest::{HttpGet, Probe, ProbeHandler};
 use crate::net::NetError;
 use crate::net::http_get::{self, Answer, authority, connect, host_or_pod_ip};
 
-/// Why a probe failed.
+/// Why a probe failed, or was not run.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProbeError {
     /// The container does not answer in time.
@@ -56,7 +56,14 @@ impl fmt::Display for ProbeWarning {
     }
 }
 
-/// Runs a probe. No answer within its timeout is a failure.
+impl ProbeError {
+    /// The runtime could not run the command, or does not answer. That says nothing about the container.
+    pub(super) fn is_unknown(&self) -> bool {
+        matches!(self, Self::Exec(ExecError::Call(_)))
+    }
+}
+
+/// Runs a probe. No answer of the container within its timeout is a failure.
 pub(super) async fn run_probe(
     executor: &RuntimeExecutor,
     container: &ProbedContainer,
@@ -78,6 +85,10 @@ pub(super) async fn run_probe(
             ProbeHandler::Grpc { port, service } => grpc(service, *port, ip()).await.map(|()| None),
         }
     };
+    if matches!(probe.handler, ProbeHandler::Exec(_)) {
+        // The runtime ends the command at its timeout and says so. If it says nothing, nothing is known.
+        return running.await;
+    }
     match timeout(probe.timeout, running).await {
         Ok(answer) => answer,
         Err(_) => Err(ProbeError::Timeout(probe.timeout)),

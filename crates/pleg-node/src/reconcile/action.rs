@@ -8,6 +8,9 @@ use pleg::{ContainerId, SandboxId};
 
 use crate::manifest::ProbeKind;
 
+/// Shortest time between SIGTERM and SIGKILL, also if there is no grace period or nothing is left of it.
+pub(crate) const MIN_GRACE: Duration = Duration::from_secs(2);
+
 /// Something to do through the runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
@@ -44,14 +47,25 @@ pub enum Action {
         /// Set if it is already created and only has to be started.
         created: Option<ContainerId>,
     },
+    /// Run the pre-stop hook of a sidecar that is killed later, when it is its turn.
+    PreStop {
+        /// The container.
+        id: ContainerId,
+        /// Its name.
+        name: String,
+        /// What is left of the grace period.
+        grace: Duration,
+    },
     /// Stop a container: run its pre-stop hook, then stop it within its grace period.
     Kill {
         /// The container.
         id: ContainerId,
         /// Its name.
         name: String,
-        /// Its grace period.
+        /// What is left of its grace period. It has at least [`MIN_GRACE`] between SIGTERM and SIGKILL.
         grace: Duration,
+        /// Whether its pre-stop hook is run first.
+        pre_stop: bool,
         /// Why it is killed.
         reason: KillReason,
     },
@@ -61,7 +75,7 @@ impl Action {
     /// The container that no other action may touch meanwhile. None for actions on the sandbox, or on an exited container.
     pub fn container(&self) -> Option<&str> {
         match self {
-            Self::Start { name, .. } | Self::Kill { name, .. } => Some(name),
+            Self::Start { name, .. } | Self::PreStop { name, .. } | Self::Kill { name, .. } => Some(name),
             _ => None,
         }
     }
@@ -69,7 +83,7 @@ impl Action {
     /// The id of the object that the action stops or removes, if it does.
     pub(crate) fn stopped_object(&self) -> Option<&str> {
         match self {
-            Self::Kill { id, .. } | Self::RemoveContainer { id, .. } => Some(id.as_str()),
+            Self::PreStop { id, .. } | Self::Kill { id, .. } | Self::RemoveContainer { id, .. } => Some(id.as_str()),
             Self::StopSandbox(id) | Self::RemoveSandbox(id) | Self::RemoveOldSandbox(id) => Some(id.as_str()),
             Self::RunSandbox { .. } | Self::Start { .. } => None,
         }
@@ -81,6 +95,8 @@ impl Action {
 pub enum KillReason {
     /// It failed its startup or liveness probe.
     Probe(ProbeKind),
+    /// Its post-start hook failed.
+    PostStartHook,
     /// Its sandbox is no longer usable.
     SandboxUnusable,
     /// A newer container has its name.
@@ -97,6 +113,7 @@ impl fmt::Display for KillReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Probe(kind) => write!(f, "its {} probe failed", kind.name()),
+            Self::PostStartHook => f.write_str("its post-start hook failed"),
             Self::SandboxUnusable => f.write_str("its sandbox is no longer usable"),
             Self::Duplicate => f.write_str("a newer container has its name"),
             Self::StateUnknown => f.write_str("the runtime does not know whether it runs"),
@@ -110,7 +127,7 @@ impl KillReason {
     /// The next attempt replaces the container, even if its exit code is 0. For the other reasons the exit is final.
     pub fn is_replacement(self) -> bool {
         match self {
-            Self::Probe(_) | Self::SandboxUnusable | Self::StateUnknown | Self::Duplicate => true,
+            Self::Probe(_) | Self::PostStartHook | Self::SandboxUnusable | Self::StateUnknown | Self::Duplicate => true,
             Self::PodFinished | Self::PodTerminating => false,
         }
     }
@@ -123,6 +140,8 @@ pub struct InFlight {
     pub sandbox: bool,
     /// Containers that are being started or killed.
     pub containers: BTreeSet<String>,
+    /// Those that are being started: their post-start hooks may still run.
+    pub starts: BTreeSet<String>,
     /// Exited containers that are being removed.
     pub removals: BTreeSet<ContainerId>,
     /// Replaced sandboxes that are being removed.

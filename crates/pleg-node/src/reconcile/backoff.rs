@@ -19,6 +19,10 @@ use super::history::shorten;
 pub const INITIAL_BACK_OFF: Duration = Duration::from_secs(10);
 /// The longest delay between two starts of a container.
 pub const MAX_BACK_OFF: Duration = Duration::from_mins(5);
+/// The reason of an image pull that failed.
+pub(crate) const PULL_FAILED: &str = "ErrImagePull";
+/// How long a failed image pull is shown as `ErrImagePull`, before it is shown as `ImagePullBackOff`.
+const PULL_ERROR_SHOWN: Duration = Duration::from_secs(5);
 /// A container that ran for this long since its last start begins again without a delay.
 pub const BACK_OFF_RESET: Duration = Duration::from_mins(10);
 
@@ -80,6 +84,12 @@ impl StartFailure {
         }
     }
 
+    /// Until when the failure of an image pull is shown as such. Later it is shown as back-off.
+    pub(crate) fn changes_at(&self, now: Timestamp) -> Option<Timestamp> {
+        let until = later(self.at, PULL_ERROR_SHOWN);
+        (self.reason == PULL_FAILED && until > now && self.at <= now).then_some(until)
+    }
+
     /// When the start is retried. Image pulls wait as long as the kubelet's; other failures are retried sooner, because the runtime may
     /// accept a moment later what it refused.
     pub fn until(&self, now: Timestamp) -> Timestamp {
@@ -88,7 +98,7 @@ impl StartFailure {
             return now;
         }
         let (initial, max) = match self.reason.as_str() {
-            "ErrImagePull" | "ImagePullBackOff" | "ErrImageNeverPull" | "InvalidImageName" => {
+            PULL_FAILED | "ImagePullBackOff" | "ErrImageNeverPull" | "InvalidImageName" => {
                 (INITIAL_BACK_OFF, MAX_BACK_OFF)
             }
             _ => (Duration::from_secs(1), Duration::from_mins(1)),

@@ -10,11 +10,13 @@
 //! | no usable sandbox | kill what runs, stop the old sandbox, create a new one; unless nothing would be started in it |
 //! | init containers left | start the next one; sidecars in order, each once those before it have started |
 //! | a container is not running | start it if the restart policy says so, after its back-off |
-//! | a container failed its liveness or startup probe | kill it |
+//! | main containers are to be started | one after the other: each waits for the post-start hook of the one before |
+//! | a container failed its liveness or startup probe, or its post-start hook | kill it |
 //! | two containers of one name, or one in an old sandbox | kill the older one |
 //! | exited attempts beyond the last two, sandboxes before the last two | remove them |
 //! | all containers exited and none is restarted, or past the deadline | kill sidecars, stop the sandbox: finished |
-//! | no longer desired | kill containers, then sidecars in reverse order; remove the sandboxes |
+//! | the sandbox was lost before all containers began, and the policy is `Never` | failed |
+//! | no longer desired | run all pre-stop hooks, kill containers, then sidecars in reverse order; remove the sandboxes |
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -107,6 +109,7 @@ pub fn decide(input: &DecisionInput<'_>) -> Decision {
             history: input.history,
         },
         decision: Decision::default(),
+        starts_held: false,
     };
     match input.goal {
         _ if input.in_flight.sandbox => decider.decision.stage = decider.stage_while_sandbox_in_flight(),
@@ -121,13 +124,15 @@ pub(super) struct Decider<'a> {
     pub(super) input: DecisionInput<'a>,
     pub(super) observed: ObservedPod<'a>,
     pub(super) decision: Decision,
+    /// A main container is being started: those after it wait.
+    pub(super) starts_held: bool,
 }
 
 impl Decider<'_> {
     fn run(&mut self) {
         self.kill_duplicates();
         self.remove_exited();
-        if self.input.history.failed.is_some() || self.is_finished() || self.is_past_deadline() {
+        if self.is_over() {
             return self.finish();
         }
         let Some(sandbox) = self.observed.usable_sandbox() else {
@@ -142,8 +147,37 @@ impl Decider<'_> {
         if self.initialise(&sandbox.id) {
             for container in &self.input.pod.spec.containers {
                 self.keep_running(container, &sandbox.id);
+                self.starts_held |= self.is_starting(&container.name);
             }
         }
+    }
+
+    /// Whether a container is being started, or about to be.
+    fn is_starting(&self, name: &str) -> bool {
+        let mut decided = self.decision.actions.iter();
+        self.input.in_flight.starts.contains(name)
+            || decided.any(|action| matches!(action, Action::Start { name: other, .. } if other == name))
+    }
+
+    /// Whether none of its containers is started any more. Says so if the pod has failed as a whole just now.
+    fn is_over(&mut self) -> bool {
+        if self.input.history.failed.is_some() {
+            return true;
+        }
+        if !self.is_finished() {
+            return self.is_past_deadline();
+        }
+        if !self.init_failed()
+            && self.lost_its_sandbox()
+            && self.input.pod.spec.containers.iter().any(|c| self.never_began(c))
+        {
+            self.decision.failed = Some(PodFailure {
+                reason: "SandboxLost".to_owned(),
+                message: "The sandbox was lost before all containers had started, and restartPolicy is Never"
+                    .to_owned(),
+            });
+        }
+        true
     }
 
     fn stage_while_sandbox_in_flight(&self) -> Stage {
@@ -184,6 +218,7 @@ impl Decider<'_> {
             id: id.clone(),
             name: name.to_owned(),
             grace,
+            pre_stop: self.has_pre_stop(id, name),
             reason,
         });
     }
@@ -261,24 +296,31 @@ impl Decider<'_> {
         if spec.containers.iter().all(is_final) {
             return true;
         }
-        if spec.restart_policy != RestartPolicy::Never {
-            return false;
-        }
+        self.init_failed() || self.lost_its_sandbox()
+    }
+
+    /// With policy `Never`, an init container that fails is not restarted.
+    fn init_failed(&self) -> bool {
+        let spec = &self.input.pod.spec;
         let failed = |container: &Container| {
             let observed = self.observed.container(&container.name);
             container.role == Role::Init
                 && matches!(observed, ObservedContainer::Exited { exit, .. } if exit.exit_code != 0)
         };
-        spec.init_containers.iter().any(failed) || self.lost_its_sandbox()
+        spec.restart_policy == RestartPolicy::Never && spec.init_containers.iter().any(failed)
     }
 
     /// With policy `Never`, a sandbox is not replaced once a container was started in it. Creating one does not count.
     fn lost_its_sandbox(&self) -> bool {
-        let was_started = |container: &Container| {
-            let observed = self.observed.container(&container.name);
-            !matches!(observed, ObservedContainer::Absent | ObservedContainer::Created(_))
-        };
-        self.observed.usable_sandbox().is_none() && self.input.pod.spec.all_containers().any(was_started)
+        let spec = &self.input.pod.spec;
+        spec.restart_policy == RestartPolicy::Never
+            && self.observed.usable_sandbox().is_none()
+            && spec.all_containers().any(|container| !self.never_began(container))
+    }
+
+    fn never_began(&self, container: &Container) -> bool {
+        let observed = self.observed.container(&container.name);
+        matches!(observed, ObservedContainer::Absent | ObservedContainer::Created(_))
     }
 
     fn replace_sandbox(&mut self) {

@@ -26,6 +26,9 @@ pub struct PodHistory {
     pub sandbox_failure: Option<StartFailure>,
     /// Set once the pod has failed as a whole: none of its containers is started again.
     pub failed: Option<PodFailure>,
+    /// Since when the containers of a finished or failed pod are being stopped: they share one grace period.
+    #[serde(default)]
+    pub finishing_since: Option<Timestamp>,
 }
 
 /// The history of a container.
@@ -46,6 +49,26 @@ pub struct ContainerHistory {
     /// The last attempt that was created, and its sandbox. The runtime has timestamps of both, but its clock may be set in between.
     #[serde(default)]
     pub made_in: Option<(u32, Box<str>)>,
+    /// The last attempt whose post-start hook failed: it has to be killed, and is never ready.
+    #[serde(default)]
+    pub failed_hook: Option<u32>,
+    /// The id of the last container whose pre-stop hook has run: it is not run again.
+    #[serde(default)]
+    pub pre_stopped: Option<Box<str>>,
+    /// What the probes of the last running container have said.
+    #[serde(default)]
+    pub probed: Option<ProbeMemory>,
+}
+
+/// What the probes of a container have said, for the next run of `pleg node`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProbeMemory {
+    /// The container.
+    pub id: Box<str>,
+    /// Its startup probe has succeeded.
+    pub started: bool,
+    /// Its last readiness probe succeeded.
+    pub ready: bool,
 }
 
 /// How an attempt of a container exited.
@@ -235,6 +258,27 @@ impl ContainerHistory {
     /// An attempt is about to be killed so that the next one replaces it.
     pub fn record_replacement(&mut self, attempt: u32) {
         self.replaced = self.replaced.max(Some(attempt));
+    }
+
+    /// The post-start hook of an attempt failed: the attempt is to be killed and replaced.
+    pub fn record_failed_hook(&mut self, attempt: u32) {
+        self.failed_hook = self.failed_hook.max(Some(attempt));
+        self.record_replacement(attempt);
+    }
+
+    /// The pre-stop hook of a container has run.
+    pub fn record_pre_stop(&mut self, id: &ContainerId) {
+        self.pre_stopped = Some(id.as_str().into());
+    }
+
+    /// Whether the post-start hook of this attempt failed.
+    pub(crate) fn hook_failed(&self, attempt: u32) -> bool {
+        self.failed_hook == Some(attempt)
+    }
+
+    /// What the probes of this container have said in an earlier run.
+    pub(crate) fn probed(&self, id: &ContainerId) -> Option<&ProbeMemory> {
+        self.probed.as_ref().filter(|probed| *probed.id == *id.as_str())
     }
 
     /// An attempt is about to be created or started in this sandbox.

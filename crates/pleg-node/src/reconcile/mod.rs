@@ -12,6 +12,7 @@
 //! | in which order a pod terminates | `terminate` |
 //! | what state a container is in | `observed` |
 //! | what happened before, and survives a restart of `pleg node` | [`history`] |
+//! | when it was accepted, whatever the clocks say | `start_time` |
 //! | what can be done at all | [`action`] |
 
 pub mod action;
@@ -20,6 +21,7 @@ pub mod decide;
 pub mod history;
 pub(crate) mod observed;
 pub(crate) mod restart;
+pub(crate) mod start_time;
 
 mod init_containers;
 mod terminate;

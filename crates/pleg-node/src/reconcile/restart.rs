@@ -27,6 +27,11 @@ impl Decider<'_> {
         let name = &container.name;
         match self.observed.container(name) {
             ObservedContainer::Running(running) => {
+                let history = self.input.history.container(name);
+                if history.is_some_and(|history| history.hook_failed(running.attempt)) {
+                    self.kill(&running.id, name, KillReason::PostStartHook);
+                    return false;
+                }
                 for kind in [ProbeKind::Startup, ProbeKind::Liveness] {
                     if container.probe(kind).is_some() && self.input.probes.get(&running.id, kind) == Some(false) {
                         self.kill(&running.id, name, KillReason::Probe(kind));
@@ -61,13 +66,17 @@ impl Decider<'_> {
         }
     }
 
-    /// Starts a container, unless its last start failed a moment ago.
+    /// Starts a container, unless its last start failed a moment ago, or one before it is being started.
     pub(super) fn start(&mut self, name: &str, sandbox: &SandboxId, created: Option<ContainerId>) {
+        if self.starts_held {
+            return;
+        }
         let history = self.input.history.container(name);
         if let Some(failure) = history.and_then(|history| history.failure.as_ref()) {
             let until = failure.until(self.input.now);
             if until > self.input.now {
-                return self.wait_until(until);
+                // Its status may have to change before.
+                return self.wait_until(failure.changes_at(self.input.now).unwrap_or(until));
             }
         }
         let attempt = match &created {

@@ -1,24 +1,26 @@
 //! How a pod terminates: because it has finished, or because it is no longer desired.
+//!
+//! All its containers share one grace period. Pre-stop hooks begin at once, also those of sidecars. Main and init containers are stopped at
+//! once; sidecars after the main containers, the last one first. When the grace period is over, nothing waits for its turn any more.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
-use pleg::{ContainerState, ContainerStatus, SandboxState};
+use pleg::{ContainerId, ContainerState, ContainerStatus, SandboxState};
 
 use super::action::{Action, KillReason};
+use super::backoff::later;
 use super::decide::{Decider, Stage};
 use crate::manifest::Role;
-
-/// Shortest grace period of a container, even if others have used up the time of the pod.
-const MIN_GRACE: Duration = Duration::from_secs(2);
 
 impl<'a> Decider<'a> {
     /// The pod has finished: kills its sidecars, then stops its sandbox. Exited containers stay, so that their exits can be read.
     pub(super) fn finish(&mut self) {
         self.decision.stage = Stage::Finished;
         self.decision.backing_off.clear();
+        let since = self.input.history.finishing_since.unwrap_or(self.input.now);
         let grace = self.input.pod.spec.termination_grace;
-        if !self.kill_next(grace, KillReason::PodFinished) {
+        if !self.stop_containers(since, grace, KillReason::PodFinished) {
             return;
         }
         for sandbox in &self.input.status.sandboxes {
@@ -31,11 +33,7 @@ impl<'a> Decider<'a> {
     /// The pod is no longer desired: kills its containers, then removes its sandboxes.
     pub(super) fn terminate(&mut self, since: Timestamp, grace: Duration) {
         self.decision.stage = Stage::Terminating;
-        let used = Duration::try_from(self.input.now.duration_since(since)).unwrap_or_default();
-        // A grace period of zero is respected.
-        let min = MIN_GRACE.min(grace);
-        let left = grace.saturating_sub(used).max(min);
-        if !self.kill_next(left, KillReason::PodTerminating) {
+        if !self.stop_containers(since, grace, KillReason::PodTerminating) {
             return;
         }
         for sandbox in &self.input.status.sandboxes {
@@ -47,37 +45,62 @@ impl<'a> Decider<'a> {
         }
     }
 
-    /// Kills the main and init containers; once those have exited, the sidecars, last one first. Returns whether none is left.
-    fn kill_next(&mut self, grace: Duration, reason: KillReason) -> bool {
-        let next = self.next_to_kill();
-        let none = next.is_empty() && self.input.in_flight.containers.is_empty();
-        for container in next {
-            self.act(Action::Kill {
-                id: container.id.clone(),
-                name: container.name.to_string(),
-                grace,
-                reason,
-            });
+    /// Stops all containers, each in its turn, within a grace period that began at `since`. Returns whether none is left.
+    fn stop_containers(&mut self, since: Timestamp, grace: Duration, reason: KillReason) -> bool {
+        let used = Duration::try_from(self.input.now.duration_since(since)).unwrap_or_default();
+        let left = grace.saturating_sub(used);
+        let running = self.running();
+        for container in &running {
+            let (id, name) = (container.id.clone(), container.name.to_string());
+            let pre_stop = !left.is_zero() && self.has_pre_stop(&id, &name);
+            if left.is_zero() || self.is_its_turn(&name, &running) {
+                self.act(Action::Kill {
+                    id,
+                    name,
+                    grace: left,
+                    pre_stop,
+                    reason,
+                });
+                continue;
+            }
+            if pre_stop {
+                self.act(Action::PreStop { id, name, grace: left });
+            }
+            self.wait_until(later(since, grace));
         }
-        none
+        running.is_empty() && self.input.in_flight.containers.is_empty()
     }
 
-    fn next_to_kill(&self) -> Vec<&'a ContainerStatus> {
-        let spec = &self.input.pod.spec;
-        let is_sidecar = |container: &&ContainerStatus| {
-            let found = spec.container(&container.name);
-            found.is_some_and(|found| found.role == Role::Sidecar)
-        };
+    /// Containers that run, or may run.
+    fn running(&self) -> Vec<&'a ContainerStatus> {
         let may_run = |state| matches!(state, ContainerState::Running | ContainerState::Unknown);
         let all = self.input.status.containers.iter();
-        let running = all.filter(|container| may_run(container.state));
-        let (sidecars, rest): (Vec<_>, Vec<_>) = running.partition(is_sidecar);
-        if !rest.is_empty() {
-            return rest;
+        all.filter(|container| may_run(container.state)).collect()
+    }
+
+    /// A sidecar waits for the main containers, and for the sidecars after it.
+    fn is_its_turn(&self, name: &str, running: &[&ContainerStatus]) -> bool {
+        let spec = &self.input.pod.spec;
+        let Some(own) = spec.init_containers.iter().position(|other| other.name == *name) else {
+            return true;
+        };
+        if spec.init_containers[own].role != Role::Sidecar {
+            return true;
         }
-        let place = |name: &str| spec.init_containers.iter().position(|other| other.name == name);
-        let last = sidecars.iter().map(|container| place(&container.name)).max();
-        let is_last = |container: &&ContainerStatus| Some(place(&container.name)) == last;
-        sidecars.into_iter().filter(is_last).collect()
+        let later_sidecars = spec.init_containers[own + 1..].iter();
+        let later_sidecars = later_sidecars.filter(|other| other.role == Role::Sidecar);
+        let mut before = spec.containers.iter().chain(later_sidecars);
+        !before.any(|other| {
+            let runs = running.iter().any(|container| *container.name == *other.name);
+            runs || self.input.in_flight.starts.contains(&other.name)
+        })
+    }
+
+    /// Whether a container has a pre-stop hook that has not run yet.
+    pub(super) fn has_pre_stop(&self, id: &ContainerId, name: &str) -> bool {
+        let history = self.input.history.container(name);
+        let ran = history.and_then(|history| history.pre_stopped.as_deref()) == Some(id.as_str());
+        let container = self.input.pod.spec.container(name);
+        !ran && container.is_some_and(|container| container.pre_stop.is_some())
     }
 }

@@ -5,8 +5,8 @@ use pleg_cri::duration::seconds;
 
 use super::StatusInput;
 use super::types::{ApiContainerState, ApiContainerStatus};
-use crate::manifest::{Container, ProbeKind, RestartPolicy, Role};
-use crate::reconcile::backoff::StartFailure;
+use crate::manifest::{Container, ProbeKind, RestartPolicy, Role, Spec};
+use crate::reconcile::backoff::{PULL_FAILED, StartFailure};
 use crate::reconcile::history::Exit;
 use crate::reconcile::observed::{ObservedContainer, ObservedPod};
 use crate::reconcile::restart::should_restart;
@@ -104,7 +104,7 @@ fn waiting_for_start(
         && container.role == Role::Main
         && state.and_then(ApiContainerState::exit_code) == Some(0);
     let replaced = || is_replaced.then(|| waiting("ContainerCreating", String::new()));
-    why_waiting(from, &container.name).or_else(replaced)
+    why_waiting(from, container).or_else(replaced)
 }
 
 /// The reason of an absent container, if nothing else is known.
@@ -126,7 +126,8 @@ fn waiting(reason: &str, message: String) -> ApiContainerState {
 }
 
 /// Why a container that is about to be started has not been, if that is known.
-fn why_waiting(from: &StatusInput<'_>, name: &str) -> Option<ApiContainerState> {
+fn why_waiting(from: &StatusInput<'_>, container: &Container) -> Option<ApiContainerState> {
+    let name = container.name.as_str();
     // Nothing of a failed pod is started.
     if from.history.failed.is_some() {
         return None;
@@ -145,17 +146,50 @@ fn why_waiting(from: &StatusInput<'_>, name: &str) -> Option<ApiContainerState> 
         return Some(waiting("CrashLoopBackOff", message));
     }
     let failure = history.and_then(|history| history.failure.as_ref())?;
-    Some(failed(failure, from.now))
+    Some(failed(failure, &container.image, from.now))
 }
 
-/// A failed start. While an image pull is in back-off, the reason is `ImagePullBackOff`.
-fn failed(failure: &StartFailure, now: Timestamp) -> ApiContainerState {
-    let until = failure.until(now);
-    if failure.reason == "ErrImagePull" && failure.count > 1 && until > now {
-        let message = format!("{}; next attempt at {}", failure.message, whole(until));
+/// A failed start. An image pull that fails is shown as `ErrImagePull` at first, and until it is tried again as `ImagePullBackOff`.
+fn failed(failure: &StartFailure, image: &str, now: Timestamp) -> ApiContainerState {
+    let StartFailure { reason, message, .. } = failure;
+    if reason == PULL_FAILED && failure.changes_at(now).is_none() {
+        let message = format!("Back-off pulling image \"{image}\": {reason}: {message}");
         return waiting("ImagePullBackOff", message);
     }
-    waiting(&failure.reason, failure.message.clone())
+    waiting(reason, message.clone())
+}
+
+/// Nothing of the pod runs any more: containers whose end is not known are shown as terminated, as in the kubelet. Those that were not their
+/// turn yet, because initialisation was not complete, still wait.
+pub(super) fn locate_all(spec: &Spec, init: &mut [ApiContainerStatus], main: &mut [ApiContainerStatus]) {
+    let began = |status: &ApiContainerStatus| {
+        status.last_state.is_some() || !matches!(status.state, ApiContainerState::Waiting { .. })
+    };
+    let is_initialised = match (spec.init_containers.last(), init.last()) {
+        (Some(container), Some(status)) => {
+            let exits = [Some(&status.state), status.last_state.as_ref()].into_iter().flatten();
+            let mut exits = exits.filter_map(ApiContainerState::exit_code);
+            main.iter().any(began) || (container.role == Role::Init && exits.any(|code| code == 0))
+        }
+        _ => true,
+    };
+    // The first init container has always had its turn.
+    let turns = init.iter().rposition(began).unwrap_or(0) + 1;
+    let missing = init.iter_mut().take(turns);
+    for status in missing.chain(main.iter_mut().filter(|_| is_initialised)) {
+        if !matches!(status.state, ApiContainerState::Terminated { .. }) {
+            status.state = ApiContainerState::Terminated {
+                exit_code: 137,
+                reason: "ContainerStatusUnknown".to_owned(),
+                message: "The container could not be located when the pod was terminated".to_owned(),
+                started_at: None,
+                finished_at: None,
+                container_id: None,
+            };
+            status.ready = false;
+            status.started = false;
+        }
+    }
 }
 
 fn whole(at: Timestamp) -> Timestamp {
@@ -203,8 +237,10 @@ fn is_started(from: &StatusInput<'_>, container: &Container, now: &ObservedConta
     let ObservedContainer::Running(running) = now else {
         return false;
     };
-    if container.post_start.is_some() && from.in_flight.contains(&container.name) {
-        // Its post-start hook runs.
+    let history = from.history.container(&container.name);
+    let hook_failed = history.is_some_and(|history| history.hook_failed(running.attempt));
+    if hook_failed || (container.post_start.is_some() && from.in_flight.contains(&container.name)) {
+        // Its post-start hook runs, or it is about to be killed because of its hook.
         return false;
     }
     container.startup.is_none() || from.probes.get(&running.id, ProbeKind::Startup) == Some(true)

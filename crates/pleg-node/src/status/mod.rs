@@ -126,9 +126,13 @@ pub fn compute(from: &StatusInput<'_>) -> ApiPodStatus {
         history: from.history,
     };
     let spec = &from.pod.spec;
-    let all = containers::statuses(from, &observed);
-    let (init, main) = all.split_at(spec.init_containers.len());
-    let phase = phase::phase(spec, init, main, from.history.failed.is_some());
+    let mut all = containers::statuses(from, &observed);
+    let (init, main) = all.split_at_mut(spec.init_containers.len());
+    let phases = phase::phases(from, init, main);
+    let is_over = phase::is_terminal(phases.shown);
+    if is_over {
+        containers::locate_all(spec, init, main);
+    }
     // With hostNetwork, the addresses of the pod are those of the host.
     let ips: &[IpAddr] = if spec.host_network && observed.usable_sandbox().is_some() {
         &from.node.ips
@@ -136,10 +140,11 @@ pub fn compute(from: &StatusInput<'_>) -> ApiPodStatus {
         &from.status.ips
     };
     let addresses = |ips: &[IpAddr]| ips.iter().map(|&ip| Address { ip }).collect();
-    let failed = from.history.failed.as_ref().or(from.not_admitted);
+    // The reason of a phase that is withheld is withheld too.
+    let failed = from.history.failed.as_ref().filter(|_| is_over).or(from.not_admitted);
     ApiPodStatus {
-        phase,
-        conditions: conditions::conditions(from, &observed, phase, init, main),
+        phase: phases.shown,
+        conditions: conditions::conditions(from, &observed, phases.computed, init, main),
         // A failure is final, so it is shown even if it is stale.
         reason: failed
             .map(|failed| failed.reason.clone())

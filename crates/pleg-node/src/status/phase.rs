@@ -1,21 +1,76 @@
 //! The phase of a pod.
+//!
+//! `Succeeded` and `Failed` are final, and mean that nothing of the pod runs: they are withheld while a container may run.
 
+use pleg::ContainerState;
+
+use super::StatusInput;
 use super::types::{ApiContainerState, ApiContainerStatus, Phase};
 use crate::manifest::{RestartPolicy, Role, Spec};
 
-/// The phase, by the kubelet's rules.
-pub(super) fn phase(spec: &Spec, init: &[ApiContainerStatus], main: &[ApiContainerStatus], failed: bool) -> Phase {
-    if failed {
-        return Phase::Failed;
+/// The phase that the containers are in, and the one that is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Phases {
+    /// By the kubelet's rules. Conditions follow it: a pod that has failed is not ready, even if its phase is withheld.
+    pub(super) computed: Phase,
+    /// A terminal phase waits until nothing runs, and never goes back.
+    pub(super) shown: Phase,
+}
+
+/// The phases of a pod.
+pub(super) fn phases(from: &StatusInput<'_>, init: &[ApiContainerStatus], main: &[ApiContainerStatus]) -> Phases {
+    let spec = &from.pod.spec;
+    let by_containers = phase(spec, init, main);
+    let computed = if from.history.failed.is_some() {
+        Phase::Failed
+    } else {
+        by_containers
+    };
+    let before = from.before.map(|before| before.phase);
+    if let Some(before) = before.filter(|before| is_terminal(*before)) {
+        return Phases {
+            computed: before,
+            shown: before,
+        };
     }
+    if !is_terminal(computed) || !may_run(from) {
+        return Phases {
+            computed,
+            shown: computed,
+        };
+    }
+    let not_terminal = Some(by_containers).filter(|phase| !is_terminal(*phase));
+    Phases {
+        computed,
+        shown: before.or(not_terminal).unwrap_or(Phase::Running),
+    }
+}
+
+/// Whether a phase is final.
+pub(super) fn is_terminal(phase: Phase) -> bool {
+    matches!(phase, Phase::Succeeded | Phase::Failed)
+}
+
+/// Whether a container of the pod runs, or may: the runtime does not know, or it is being started or killed.
+fn may_run(from: &StatusInput<'_>) -> bool {
+    let runs = |state| matches!(state, ContainerState::Running | ContainerState::Unknown);
+    !from.in_flight.is_empty() || from.status.containers.iter().any(|container| runs(container.state))
+}
+
+/// The phase, by the kubelet's rules.
+fn phase(spec: &Spec, init: &[ApiContainerStatus], main: &[ApiContainerStatus]) -> Phase {
     let (mut pending_init, mut pending_sidecars, mut failed_init) = (0, 0, 0);
+    let (mut running, mut waiting, mut stopped, mut succeeded) = (0, 0, 0, 0);
     for (container, status) in spec.init_containers.iter().zip(init) {
         let ended = status
             .state
             .exit_code()
             .or(status.last_state.as_ref().and_then(ApiContainerState::exit_code));
         match (container.role, &status.state, ended) {
-            (Role::Sidecar, ApiContainerState::Running { .. }, _) if status.started => {}
+            (Role::Sidecar, ApiContainerState::Running { .. }, _) => {
+                running += 1;
+                pending_sidecars += usize::from(!status.started);
+            }
             // A sidecar that is being restarted does not hold up the pod.
             (Role::Sidecar, ApiContainerState::Waiting { .. } | ApiContainerState::Terminated { .. }, Some(_)) => {}
             (Role::Sidecar, ..) => pending_sidecars += 1,
@@ -28,7 +83,6 @@ pub(super) fn phase(spec: &Spec, init: &[ApiContainerStatus], main: &[ApiContain
             _ => pending_init += 1,
         }
     }
-    let (mut running, mut waiting, mut stopped, mut succeeded) = (0, 0, 0, 0);
     for status in main {
         match (&status.state, &status.last_state) {
             (ApiContainerState::Running { .. }, _) => running += 1,

@@ -1,11 +1,11 @@
 //! Statuses, as tables.
 
 mod messages;
+mod terminal;
 
 use super::*;
 use crate::manifest::ProbeKind;
 use crate::reconcile::backoff::BackOff;
-use crate::reconcile::history::PodFailure;
 use crate::testing::{Case, at};
 
 fn node() -> NodeInfo {
@@ -216,8 +216,18 @@ const ROWS: &[Row] = &[
         |c| c.sandbox(true, 0).running("s", 1).exited("app", 2, 0),
         [
             "Running; s=Running ready; app=Terminated:Completed:0",
-            "Succeeded; s=Running ready; app=Terminated:Completed:0",
-            "Succeeded; s=Running ready; app=Terminated:Completed:0",
+            "Running; s=Running ready; app=Terminated:Completed:0",
+            "Running; s=Running ready; app=Terminated:Completed:0",
+        ],
+    ),
+    (
+        "and the sidecar has ended",
+        SIDECAR,
+        |c| c.sandbox(true, 0).exited("s", 3, 143).exited("app", 2, 0),
+        [
+            "Running; s=Terminated:Error:143; app=Terminated:Completed:0",
+            "Succeeded; s=Terminated:Error:143; app=Terminated:Completed:0",
+            "Succeeded; s=Terminated:Error:143; app=Terminated:Completed:0",
         ],
     ),
 ];
@@ -260,10 +270,7 @@ fn a_crash_loop_says_until_when() {
 fn what_is_in_the_way_of_a_start_is_told() {
     let rows: &[(&[&str], &str)] = &[
         (&["ErrImagePull"], "Pending; app=Waiting:ErrImagePull"),
-        (
-            &["ErrImagePull", "ErrImagePull"],
-            "Pending; app=Waiting:ImagePullBackOff",
-        ),
+        (&["ErrImagePull", "ErrImagePull"], "Pending; app=Waiting:ErrImagePull"),
         (&["ErrImageNeverPull"], "Pending; app=Waiting:ErrImageNeverPull"),
         (&["CreateContainerError"], "Pending; app=Waiting:CreateContainerError"),
     ];
@@ -288,6 +295,37 @@ fn what_is_in_the_way_of_a_start_is_told() {
             words(&status(&case)),
             format!("Running; app=Waiting:{} after Terminated:Error:3", failures[0])
         );
+    }
+}
+
+/// A failed pull is shown as such, then as back-off until it is tried again.
+#[test]
+fn an_image_that_cannot_be_pulled_backs_off() {
+    let mut case = Case::new(APP).sandbox(true, 0);
+    let app = case.history.containers.entry("app".into()).or_default();
+    app.record_failure("ErrImagePull", "no such image", at(1000));
+    for (now, wanted) in [
+        (1000, "ErrImagePull: no such image"),
+        (1004, "ErrImagePull: no such image"),
+        (
+            1005,
+            "ImagePullBackOff: Back-off pulling image \"img\": ErrImagePull: no such image",
+        ),
+        (
+            1009,
+            "ImagePullBackOff: Back-off pulling image \"img\": ErrImagePull: no such image",
+        ),
+        // It is being pulled again.
+        (
+            1010,
+            "ImagePullBackOff: Back-off pulling image \"img\": ErrImagePull: no such image",
+        ),
+    ] {
+        let status = status(&case.clone().at(now));
+        let ApiContainerState::Waiting { reason, message } = &status.container_statuses[0].state else {
+            panic!("{status:?}");
+        };
+        assert_eq!(format!("{reason}: {message}"), wanted, "{now}");
     }
 }
 
@@ -417,22 +455,6 @@ fn what_is_stale_says_so() {
     assert_eq!(
         status.conditions[2].message.as_deref(),
         Some("Last observed at 2027-01-15T08:15:00Z; since then: ListContainers has not answered for 40s")
-    );
-}
-
-#[test]
-fn a_failed_pod_stays_failed() {
-    let mut case = Case::new(&format!("activeDeadlineSeconds: 5, {APP}"))
-        .sandbox(true, 0)
-        .running("app", 1);
-    case.history.failed = Some(PodFailure {
-        reason: "DeadlineExceeded".to_owned(),
-        message: "too long".to_owned(),
-    });
-    let status = status(&case);
-    assert_eq!(
-        (status.phase, status.reason.as_deref()),
-        (Phase::Failed, Some("DeadlineExceeded"))
     );
 }
 

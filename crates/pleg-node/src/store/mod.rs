@@ -281,8 +281,8 @@ mod tests {
             "\"containers\":{\"app\":{\"attempt\":0,\"endings\":[{\"attempt\":0,\"id\":\"app0\",\"exit_code\":3"
                 .to_owned(),
             format!("\"back_off\":{{\"delay\":{{\"secs\":10,\"nanos\":0}},\"since\":\"{at}\"}},\"failure\":null"),
-            "\"replaced\":null,\"made_in\":null".to_owned(),
-            "\"sandbox_failure\":null,\"failed\":null".to_owned(),
+            "\"replaced\":null,\"made_in\":null,\"failed_hook\":null,\"pre_stopped\":null,\"probed\":null".to_owned(),
+            "\"sandbox_failure\":null,\"failed\":null,\"finishing_since\":null".to_owned(),
         ] {
             assert!(text.contains(&part), "{part} is not in {text}");
         }

@@ -16,7 +16,7 @@ const STEPS: usize = 500;
 const STORIES: u64 = 4;
 const NAMES: usize = 8;
 /// Calls by which a node acts.
-const CALLS: [Rpc; 8] = [
+const CALLS: [Rpc; 9] = [
     Rpc::RunPodSandbox,
     Rpc::CreateContainer,
     Rpc::StartContainer,
@@ -25,7 +25,13 @@ const CALLS: [Rpc; 8] = [
     Rpc::RemovePodSandbox,
     Rpc::RemoveContainer,
     Rpc::PullImage,
+    Rpc::ExecSync,
 ];
+/// Probes and hooks that never fail by themselves.
+const PROBED: &str = "livenessProbe: {exec: {command: ['true']}, periodSeconds: 2, failureThreshold: 1}, \
+    startupProbe: {exec: {command: ['true']}, periodSeconds: 1, failureThreshold: 1}, \
+    readinessProbe: {exec: {command: ['true']}, periodSeconds: 2}, \
+    lifecycle: {postStart: {exec: {command: ['true']}}, preStop: {exec: {command: [sleep, '1']}}}";
 
 struct Story {
     rng: fastrand::Rng,
@@ -39,7 +45,7 @@ impl Story {
     fn manifest(&mut self, n: usize) -> String {
         let name = format!("p{n}");
         let version = self.rng.usize(..3);
-        match self.rng.usize(..4) {
+        match self.rng.usize(..6) {
             0 => spec(
                 &name,
                 &format!(
@@ -53,7 +59,34 @@ impl Story {
                     "terminationGracePeriodSeconds: 2, containers: [{{name: app, image: v{version}, command: [ignore-term]}}]"
                 ),
             ),
+            2 => spec(
+                &name,
+                &format!(
+                    "terminationGracePeriodSeconds: 5, containers: [{{name: app, image: v{version}, {PROBED}}}, {{name: b, image: i, {PROBED}}}]"
+                ),
+            ),
+            3 => spec(
+                &name,
+                &format!(
+                    "terminationGracePeriodSeconds: 5, initContainers: [{{name: s, image: v{version}, restartPolicy: Always, {PROBED}}}], \
+                     containers: [{{name: app, image: i, {PROBED}}}]"
+                ),
+            ),
             _ => pod(&name, &format!("serve, v{version}")),
+        }
+    }
+
+    /// The node ends. None of its containers was killed for a probe or a hook: they never fail by themselves, and what the runtime could
+    /// not do is not their fault.
+    async fn end(&mut self, gently: bool) {
+        let Some(node) = self.node.take() else { return };
+        for why in ["liveness", "startup", "hook"] {
+            assert_eq!(node.kills(why), 0, "containers were killed for {why}");
+        }
+        if gently {
+            node.stop().await;
+        } else {
+            node.kill().await;
         }
     }
 
@@ -134,9 +167,8 @@ impl Story {
                 self.machine.sim.down(time).await;
             }
             14 => {
-                if let Some(node) = self.node.take() {
-                    node.stop().await;
-                }
+                let gently = self.rng.bool();
+                self.end(gently).await;
             }
             _ => self.start().await,
         }
@@ -219,7 +251,7 @@ async fn story(seed: u64) {
     if let Err(what) = story.is_right() {
         panic!("seed {seed}: {what}");
     }
-    story.node.take().unwrap().stop().await;
+    story.end(true).await;
     story.machine.check();
 }
 

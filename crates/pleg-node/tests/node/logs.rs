@@ -81,3 +81,39 @@ async fn a_log_that_cannot_be_put_aside_stays() {
     node.stop().await;
     machine.check();
 }
+
+/// Two attempts of a container are kept, and so are their logs, also if their sandboxes were replaced.
+#[tokio::test(start_paused = true)]
+async fn logs_go_with_replaced_sandboxes() {
+    let machine = Machine::start().await;
+    let node = machine.node().await;
+    let uid = node.want(&[pod("a", "serve")]).await.remove(0);
+    let log = |attempt: u32| {
+        machine
+            .dir
+            .path()
+            .join(format!("logs/default_a-n_{uid}/app/{attempt}.log"))
+    };
+    for attempt in 0..=5 {
+        node.until("the next attempt", |reports| {
+            let restarts = reports
+                .get(&uid)
+                .map(|pod| pod.status.container_statuses[0].restart_count);
+            crate::machine::is_ready(reports, &uid) && restarts == Some(attempt)
+        })
+        .await;
+        // The simulated runtime writes none.
+        fs::create_dir_all(log(attempt).parent().unwrap()).unwrap();
+        fs::write(log(attempt), "x").unwrap();
+        fs::write(log(attempt).with_extension("log.20261116-110700"), "x").unwrap();
+        if attempt < 5 {
+            let sandboxes = machine.sandboxes();
+            let newest = sandboxes.iter().max_by_key(|sandbox| sandbox.attempt).unwrap();
+            machine.sim.world().stop_sandbox(&newest.id);
+        }
+    }
+    let wanted = ["4.log", "4.log.20261116-110700", "5.log", "5.log.20261116-110700"];
+    assert_eq!(files(&log(5)), wanted);
+    node.stop().await;
+    machine.check();
+}

@@ -343,6 +343,24 @@ impl Running {
         }
     }
 
+    /// Ends the node as `kill -9` does: no call is awaited, and nothing is said.
+    pub(crate) async fn kill(self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+        for task in self.tasks {
+            let _ = task.await;
+        }
+    }
+
+    /// How many containers were killed for this reason.
+    pub(crate) fn kills(&self, why: &str) -> u64 {
+        let text = self.pleg.render_metrics().unwrap();
+        let name = format!("pleg_node_container_kills_total{{why=\"{why}\"}} ");
+        let line = text.lines().find_map(|line| line.strip_prefix(&name));
+        line.map_or(0, |count| count.parse().unwrap())
+    }
+
     /// Stops the node; its pods keep running.
     pub(crate) async fn stop(self) {
         self.shutdown.cancel();

@@ -15,5 +15,8 @@ mod life;
 mod logs;
 mod machine;
 mod matrix;
+mod order;
+mod outages;
+mod phases;
 mod probes;
 mod restart;

@@ -13,6 +13,11 @@ enum Event {
     /// It runs this, which exits by itself.
     Command(&'static str),
     LivenessFails,
+    HookFails,
+    /// Its init container fails.
+    InitFails,
+    /// Its sidecar exits.
+    SidecarExits,
     SandboxKilled,
     RuntimeRestarted,
     NodeRestarted,
@@ -32,12 +37,16 @@ enum Outcome {
     Untouched,
     /// It is not started, and the pod waits for its image.
     Waits,
+    /// It is not started, and its init container is restarted with back-off.
+    InitAgain,
+    /// It is not started, and the pod has failed.
+    NeverBegan,
 }
 
-use Outcome::{Again, Ended, InNewSandbox, Untouched, Waits};
+use Outcome::{Again, Ended, InNewSandbox, InitAgain, NeverBegan, Untouched, Waits};
 
 /// With `Always`, `OnFailure` and `Never`.
-const MATRIX: [(Event, [Outcome; 3]); 9] = [
+const MATRIX: [(Event, [Outcome; 3]); 12] = [
     (
         Event::Command("exit, '0'"),
         [
@@ -75,6 +84,16 @@ const MATRIX: [(Event, [Outcome; 3]); 9] = [
         ],
     ),
     (
+        Event::HookFails,
+        [
+            Again(143, "Error"),
+            Again(143, "Error"),
+            Ended(Phase::Failed, 143, "Error"),
+        ],
+    ),
+    (Event::InitFails, [InitAgain, InitAgain, NeverBegan]),
+    (Event::SidecarExits, [Untouched, Untouched, Untouched]),
+    (
         Event::SandboxKilled,
         [InNewSandbox, InNewSandbox, Ended(Phase::Failed, 137, "Error")],
     ),
@@ -103,13 +122,25 @@ async fn cell(event: Event, policy: &str, outcome: Outcome) {
             "img",
             ", livenessProbe: {exec: {command: [exit, '1']}, periodSeconds: 5}",
         ),
+        Event::HookFails => (
+            "serve",
+            "img",
+            ", lifecycle: {postStart: {exec: {command: [exit, '1']}}}",
+        ),
         Event::ImageMissing => ("serve", "missing", ""),
         _ => ("serve", "img", ""),
+    };
+    let init = match event {
+        Event::InitFails => "initContainers: [{name: i, image: img, command: [exit, '1']}], ",
+        Event::SidecarExits => {
+            "initContainers: [{name: s, image: img, restartPolicy: Always, command: [sleep-exit, 20s, '1']}], "
+        }
+        _ => "",
     };
     let manifest = spec(
         "p",
         &format!(
-            "terminationGracePeriodSeconds: 2, restartPolicy: {policy}, \
+            "terminationGracePeriodSeconds: 2, restartPolicy: {policy}, {init}\
              containers: [{{name: app, image: {image}, command: [{command}]{probe}}}]"
         ),
     );
@@ -184,12 +215,36 @@ async fn check(machine: &Machine, node: &Running, uid: &PodUid, outcome: Outcome
             tokio::time::sleep(Duration::from_mins(2)).await;
             let status = app(node, uid).unwrap();
             assert!(status.ready && status.restart_count == 0, "{what}: {status:?}");
+            let attempts = machine
+                .attempts(uid)
+                .into_iter()
+                .filter(|container| container.name == "app");
+            assert_eq!((attempts.count(), machine.sandboxes().len()), (1, 1), "{what}");
+            assert_eq!(phase(), Phase::Running, "{what}");
+        }
+        InitAgain => {
+            let restarts = || {
+                node.reports
+                    .get(uid)
+                    .map(|pod| pod.status.init_container_statuses[0].restart_count)
+            };
+            node.until(what, |_| restarts() >= Some(3)).await;
             assert_eq!(
-                (machine.attempts(uid).len(), machine.sandboxes().len()),
-                (1, 1),
+                (phase(), node.state(uid, "app").as_str()),
+                (Phase::Pending, "PodInitializing"),
                 "{what}"
             );
-            assert_eq!(phase(), Phase::Running, "{what}");
+        }
+        NeverBegan => {
+            node.until_phase(uid, Phase::Failed).await;
+            tokio::time::sleep(Duration::from_mins(6)).await;
+            let states = (node.state(uid, "i"), node.state(uid, "app"));
+            assert_eq!(
+                states,
+                ("Terminated 1".to_owned(), "PodInitializing".to_owned()),
+                "{what}"
+            );
+            assert_eq!((machine.attempts(uid).len(), phase()), (1, Phase::Failed), "{what}");
         }
         Waits => {
             node.until(what, |_| node.state(uid, "app") == "ErrImagePull").await;

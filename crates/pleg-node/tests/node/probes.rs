@@ -169,3 +169,45 @@ async fn hooks_run_around_a_container() {
     node.stop().await;
     machine.check();
 }
+
+/// `pleg node` restarts: a container that has passed its startup probe is not asked to pass it again, and what is ready stays so until a
+/// probe says otherwise.
+#[tokio::test(start_paused = true)]
+async fn probe_results_survive_a_restart() {
+    let machine = Machine::start().await;
+    let node = machine.node().await;
+    let (up, asked) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
+    let startup = server(Arc::clone(&up), Arc::clone(&asked)).await;
+    let readiness = server(Arc::new(AtomicBool::new(true)), Arc::default()).await;
+    let get = |port: u16| format!("httpGet: {{host: 127.0.0.1, port: {port}}}, periodSeconds: 5");
+    let manifest = app(&format!(
+        "startupProbe: {{{}, failureThreshold: 2}}, readinessProbe: {{{}, initialDelaySeconds: 60}}",
+        get(startup),
+        get(readiness)
+    ));
+    let uid = node.want(std::slice::from_ref(&manifest)).await.remove(0);
+    node.until_ready(&uid).await;
+    node.stop().await;
+    up.store(false, Ordering::Relaxed);
+    let before = asked.load(Ordering::Relaxed);
+    let node = machine.node().await;
+    node.want(&[manifest]).await;
+    node.until("its status", |reports| reports.get(&uid).is_some()).await;
+    let not_ready = node.reports.wait_for(|reports| !is_ready(reports, &uid));
+    let not_ready = tokio::time::timeout(Duration::from_mins(3), not_ready).await;
+    assert!(not_ready.is_err(), "it was ready, and no probe has failed");
+    assert!(node.reports.get(&uid).unwrap().status.container_statuses[0].started);
+    assert_eq!(
+        asked.load(Ordering::Relaxed),
+        before,
+        "its startup probe has succeeded before"
+    );
+    assert_eq!(machine.attempts(&uid).len(), 1);
+    // The next attempt has to pass it again.
+    let running = machine.running();
+    machine.sim.world().kill_container(&running[0].id);
+    node.until("two restarts", |_| restarts(&node, &uid) >= 2).await;
+    assert!(asked.load(Ordering::Relaxed) > before);
+    node.stop().await;
+    machine.check();
+}

@@ -10,9 +10,9 @@ use tracing::{info, warn};
 
 use super::{Done, PodWorker, Running, StartSlot};
 use crate::error::with_causes;
-use crate::executor::{ActionError, ActionOutcome};
+use crate::executor::{ActionContext, ActionError, ActionOutcome};
 use crate::manifest::Role;
-use crate::reconcile::action::Action;
+use crate::reconcile::action::{Action, MIN_GRACE};
 use crate::reconcile::backoff::{StartFailure, doubling};
 use crate::reconcile::observed::newest_first;
 
@@ -40,23 +40,35 @@ impl PodWorker {
         self.log_start(&action);
         self.set_in_flight(&action, true);
         self.record_intent(&action, status);
+        if let Action::PreStop { grace, .. } | Action::Kill { grace, .. } = &action {
+            let ends = Instant::now() + *grace;
+            self.kills_end = Some(self.kills_end.map_or(ends, |other| other.max(ends)));
+        }
+        let no_starts = self.no_starts.child_token();
+        if let Action::Start { name, attempt, .. } = &action {
+            self.starting.insert(name.clone(), (*attempt, no_starts.clone()));
+        }
         let newest = newest_first(status).into_iter().next();
-        let attempt = newest.map_or(0, |sandbox| sandbox.attempt);
-        let ips = newest.map(|sandbox| sandbox.ips.clone()).unwrap_or_default();
+        let context = ActionContext {
+            sandbox_attempt: newest.map_or(0, |sandbox| sandbox.attempt),
+            ips: newest.map(|sandbox| sandbox.ips.clone()).unwrap_or_default(),
+            source: self.source,
+            no_starts,
+            cut_kills: self.cut_kills.clone(),
+        };
         let (executor, pod) = (self.context.executor.clone(), Arc::clone(&self.pod));
-        let cancel = self.terminating.clone();
         // A pod takes a start slot with its sandbox, and keeps it until its containers run.
         let starts = matches!(action, Action::RunSandbox { .. }).then(|| Arc::clone(&self.context.starts));
         running.push(Box::pin(async move {
             let Some(starts) = starts else {
-                return (executor.execute(&pod, action, attempt, &ips, &cancel).await, None);
+                return (executor.execute(&pod, action, &context).await, None);
             };
             let permit = tokio::select! {
                 permit = starts.acquire_owned() => permit.ok(),
-                () = cancel.cancelled() => return (ActionOutcome::cancelled(action), None),
+                () = context.no_starts.cancelled() => return (ActionOutcome::cancelled(action), None),
             };
             let ends = Instant::now() + START_SLOT;
-            let mut executing = std::pin::pin!(executor.execute(&pod, action, attempt, &ips, &cancel));
+            let mut executing = std::pin::pin!(executor.execute(&pod, action, &context));
             if let Ok(outcome) = timeout_at(ends, &mut executing).await {
                 (outcome, permit.map(|permit| (permit, ends)))
             } else {
@@ -78,7 +90,11 @@ impl PodWorker {
         match action {
             Action::RemoveContainer { id, .. } => set(&mut self.in_flight.removals, id, starts),
             Action::RemoveOldSandbox(id) => set(&mut self.in_flight.old_sandboxes, id, starts),
-            Action::Start { name, .. } | Action::Kill { name, .. } => {
+            Action::Start { name, .. } => {
+                set(&mut self.in_flight.containers, name, starts);
+                set(&mut self.in_flight.starts, name, starts);
+            }
+            Action::PreStop { name, .. } | Action::Kill { name, .. } => {
                 set(&mut self.in_flight.containers, name, starts);
             }
             Action::RunSandbox { .. } | Action::StopSandbox(_) | Action::RemoveSandbox(_) if starts => {
@@ -118,11 +134,22 @@ impl PodWorker {
     /// Records how an action went. `last` if no other action is in flight.
     pub(super) fn on_done(&mut self, (outcome, slot): Done, last: bool) {
         self.set_in_flight(&outcome.action, false);
+        if let Action::Start { name, .. } = &outcome.action {
+            self.starting.remove(name);
+        }
         if let Some(slot) = slot {
             self.start_slot = Some(slot);
         }
+        if let (Action::PreStop { id, name, .. } | Action::Kill { id, name, .. }, true) =
+            (&outcome.action, outcome.pre_stopped)
+        {
+            self.history.container_mut(name).record_pre_stop(id);
+        }
         if !outcome.is_cancelled() {
             self.record(&outcome);
+        }
+        if last {
+            self.kills_end = None;
         }
         if let (Some((operation, since)), true) = (self.operation, last) {
             self.operation = None;
@@ -136,6 +163,7 @@ impl PodWorker {
             action,
             created,
             result,
+            ..
         } = outcome;
         if let Err(error) = result {
             let reason = error.reason();
@@ -160,8 +188,7 @@ impl PodWorker {
             Some(error) => {
                 history.record_failure(error.reason(), &with_causes(error), now);
                 if matches!(error, ActionError::PostStartHook(_)) {
-                    // It was killed because of its hook, and may have exited with 0.
-                    history.record_replacement(attempt);
+                    history.record_failed_hook(attempt);
                 }
             }
         }
@@ -223,10 +250,14 @@ impl PodWorker {
                 let exists = created.is_some();
                 info!(%pod, container = name, attempt, exists, "starting container");
             }
+            Action::PreStop { name, grace, .. } => {
+                let grace = seconds(rounded(*grace));
+                info!(%pod, container = name, %grace, "running pre-stop hook");
+            }
             Action::Kill {
                 name, reason, grace, ..
             } => {
-                let grace = seconds(rounded(*grace));
+                let grace = seconds(rounded((*grace).max(MIN_GRACE)));
                 info!(%pod, container = name, %grace, %reason, "stopping container");
             }
         }
@@ -242,6 +273,7 @@ fn describe(action: &Action) -> String {
         Action::RemoveOldSandbox(id) => format!("remove old sandbox {id}"),
         Action::RemoveContainer { name, attempt, .. } => format!("remove container {name}, attempt {attempt}"),
         Action::Start { name, attempt, .. } => format!("start container {name}, attempt {attempt}"),
+        Action::PreStop { name, .. } => format!("run the pre-stop hook of container {name}"),
         Action::Kill { name, .. } => format!("stop container {name}"),
     }
 }

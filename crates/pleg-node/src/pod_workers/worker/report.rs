@@ -7,9 +7,11 @@ use pleg::{ContainerState, ContainerStatus, PodEntry, PodStatus};
 use tokio::time::Instant;
 
 use super::{PodWorker, Running, Wake};
+use crate::manifest::ProbeKind;
 use crate::metrics::{Operation, Skip};
 use crate::probes::ProbedContainer;
 use crate::reconcile::decide::Goal;
+use crate::reconcile::history::ProbeMemory;
 use crate::status::reports::Report;
 use crate::status::{self, Stale};
 
@@ -28,16 +30,38 @@ impl PodWorker {
             let ran = started.map(|started| self.context.clock.now().duration_since(started));
             let ran = ran.and_then(|ran| Duration::try_from(ran).ok()).unwrap_or_default();
             let now = Instant::now();
+            let history = self.history.container(&container.name);
             ProbedContainer {
                 pod: Arc::clone(&self.pod),
                 name: container.name.to_string(),
                 id: container.id.clone(),
                 ip: status.ips.first().copied(),
                 since: now.checked_sub(ran).unwrap_or(now),
+                remembered: history.and_then(|history| history.probed(&container.id)).cloned(),
             }
         };
         let running = status.containers.iter().filter(is_probed).map(probed).collect();
         self.prober.probe_only(running);
+    }
+
+    /// Remembers what the probes of running containers have said, for the next run of `pleg node`.
+    pub(super) fn remember_probes(&mut self, status: &PodStatus) {
+        let results = self.context.probes.lock();
+        for container in &status.containers {
+            let spec = self.pod.spec.container(&container.name);
+            let Some(spec) = spec.filter(|spec| spec.startup.is_some() || spec.readiness.is_some()) else {
+                continue;
+            };
+            if container.state != ContainerState::Running {
+                continue;
+            }
+            let succeeded = |kind| results.get(&container.id, kind) == Some(true);
+            self.history.container_mut(&container.name).probed = Some(ProbeMemory {
+                id: container.id.as_str().into(),
+                started: spec.startup.is_none() || succeeded(ProbeKind::Startup),
+                ready: succeeded(ProbeKind::Readiness),
+            });
+        }
     }
 
     /// The runtime does not answer about this pod: publishes the last status as stale. Returns when to try again.

@@ -45,6 +45,14 @@ fn word(action: &Action) -> String {
             Some(created) => format!("start created {created} in {sandbox}"),
             None => format!("start {name}#{attempt} in {sandbox}"),
         },
+        Action::PreStop { id, grace, .. } => format!("pre-stop {id} {}", grace.as_secs()),
+        Action::Kill {
+            id,
+            grace,
+            reason,
+            pre_stop: true,
+            ..
+        } => format!("pre-stop and kill {id} {reason:?} {}", grace.as_secs()),
         Action::Kill { id, grace, reason, .. } => format!("kill {id} {reason:?} {}", grace.as_secs()),
     }
 }

@@ -86,3 +86,148 @@ fn a_sidecar_with_a_startup_probe_holds_up_the_next() {
     let down = case.probe("s0", ProbeKind::Startup, false);
     assert_eq!(words(&down.decide()), ["kill s0 Probe(Startup) 30"]);
 }
+
+/// What happened, the pod, and the decision with each policy.
+type Row = (&'static str, fn(Case) -> Case, [&'static [&'static str]; 3]);
+
+/// `i` has completed, and `s` runs.
+fn up(case: Case) -> Case {
+    case.sandbox(true, 0).exited("i", 2, 0).running("s", 3)
+}
+
+/// What happened, and the decision with each policy.
+const MATRIX: &[Row] = &[
+    (
+        "an init container fails",
+        |c| up(c).exited("j", 999, 1),
+        [
+            &["start j#1 in s0"],
+            &["start j#1 in s0"],
+            &["kill s0 PodFinished 30", "finished"],
+        ],
+    ),
+    (
+        "the first init container fails",
+        |c| c.sandbox(true, 0).exited("i", 999, 1),
+        [&["start i#1 in s0"], &["start i#1 in s0"], &["stop s0", "finished"]],
+    ),
+    (
+        "a sidecar exits before initialisation is complete",
+        |c| c.sandbox(true, 0).exited("i", 2, 0).exited("s", 999, 0),
+        [&["start s#1 in s0"], &["start s#1 in s0"], &["start s#1 in s0"]],
+    ),
+    (
+        "a sidecar exits while an init container runs",
+        |c| c.sandbox(true, 0).exited("i", 2, 0).exited("s", 999, 1).running("j", 4),
+        [&["start s#1 in s0"], &["start s#1 in s0"], &["start s#1 in s0"]],
+    ),
+    (
+        "a sidecar exits while the main container runs",
+        |c| {
+            let case = c.sandbox(true, 0).exited("i", 2, 0).exited("s", 999, 137);
+            case.exited("j", 4, 0).running("app", 5)
+        },
+        [&["start s#1 in s0"], &["start s#1 in s0"], &["start s#1 in s0"]],
+    ),
+    (
+        "the main container completes beside a sidecar",
+        |c| up(c).exited("j", 4, 0).exited("app", 999, 0),
+        [
+            &["start app#1 in s0"],
+            &["kill s0 PodFinished 30", "finished"],
+            &["kill s0 PodFinished 30", "finished"],
+        ],
+    ),
+    (
+        "the main container fails beside a sidecar",
+        |c| up(c).exited("j", 4, 0).exited("app", 999, 1),
+        [
+            &["start app#1 in s0"],
+            &["start app#1 in s0"],
+            &["kill s0 PodFinished 30", "finished"],
+        ],
+    ),
+    (
+        "a sidecar exits after the main container has completed",
+        |c| {
+            let case = c.sandbox(true, 0).exited("i", 2, 0).exited("s", 999, 0);
+            case.exited("j", 4, 0).exited("app", 998, 0)
+        },
+        [
+            &["start app#1 in s0", "start s#1 in s0"],
+            &["stop s0", "finished"],
+            &["stop s0", "finished"],
+        ],
+    ),
+    (
+        "the runtime does not know what an init container does",
+        |c| up(c).unknown("j", 4),
+        [
+            &["kill j0 StateUnknown 30"],
+            &["kill j0 StateUnknown 30"],
+            &["kill j0 StateUnknown 30"],
+        ],
+    ),
+    (
+        "the sandbox is killed during initialisation",
+        |c| c.sandbox(false, 0).exited("i", 2, 0).exited("s", 999, 137),
+        [&["run s1 for [s0]"], &["run s1 for [s0]"], &["finished", "SandboxLost"]],
+    ),
+    (
+        "a new sandbox is initialised from the start, with its sidecar",
+        |c| {
+            let case = c
+                .sandbox(false, 0)
+                .exited("i", 2, 0)
+                .exited("s", 500, 137)
+                .exited("j", 4, 0);
+            case.exited("app", 500, 137).sandbox(true, 600)
+        },
+        [&["start i#1 in s1"], &["start i#1 in s1"], &["stop s1", "finished"]],
+    ),
+    (
+        "the main container had completed when the sandbox was killed",
+        |c| {
+            let case = c
+                .sandbox(false, 0)
+                .exited("i", 2, 0)
+                .exited("s", 999, 137)
+                .exited("j", 4, 0);
+            case.exited("app", 500, 0)
+        },
+        [&["run s1 for [s0]"], &["finished"], &["finished"]],
+    ),
+];
+
+/// The restart matrix of init containers and sidecars. The pod has the init container `i`, the sidecar `s`, and then `j`.
+#[test]
+fn the_restart_matrix_of_init_containers() {
+    for (what, case, wanted) in MATRIX {
+        for (policy, wanted) in ["Always", "OnFailure", "Never"].into_iter().zip(wanted) {
+            let case = case(with(policy, SIDECAR));
+            let mut words = words(&case.decide());
+            words.retain(|word| !word.starts_with("until "));
+            assert_eq!(words, *wanted, "{policy}: {what}");
+        }
+    }
+}
+
+/// Probes of a sidecar kill it, and it is restarted whatever the policy is.
+#[test]
+fn a_sidecar_that_is_not_alive_is_restarted() {
+    let spec = SIDECAR.replace(
+        "restartPolicy: Always",
+        "restartPolicy: Always, livenessProbe: {exec: {command: [x]}}",
+    );
+    for policy in ["Always", "OnFailure", "Never"] {
+        let case = with(policy, &spec).sandbox(true, 0).exited("i", 2, 0).running("s", 3);
+        let case = case.exited("j", 4, 0).running("app", 5);
+        assert_eq!(words(&case.decide()), [""; 0], "{policy}");
+        let dead = case.probe("s0", ProbeKind::Liveness, false);
+        assert_eq!(words(&dead.decide()), ["kill s0 Probe(Liveness) 30"], "{policy}");
+        let mut exited = dead;
+        exited.status.containers[1].state = ContainerState::Exited;
+        exited.status.containers[1].exit_code = Some(143);
+        assert_eq!(words(&exited.decide()), ["start s#1 in s0"], "{policy}");
+    }
+}

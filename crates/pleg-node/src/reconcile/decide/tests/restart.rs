@@ -14,106 +14,120 @@ fn without_removals(mut decision: Decision) -> Decision {
     decision
 }
 
+/// What happened to a container, and the decision with each policy.
+const MATRIX: &[Row] = &[
+    ("it runs", |c| c.sandbox(true, 0).running("app", 1), [&[], &[], &[]]),
+    (
+        "exit 0",
+        |c| c.sandbox(true, 0).exited("app", 999, 0),
+        [
+            &["start app#1 in s0"],
+            &["stop s0", "finished"],
+            &["stop s0", "finished"],
+        ],
+    ),
+    (
+        "exit 3",
+        |c| c.sandbox(true, 0).exited("app", 999, 3),
+        [&["start app#1 in s0"], &["start app#1 in s0"], &["stop s0", "finished"]],
+    ),
+    (
+        "OOM",
+        |c| c.sandbox(true, 0).exited("app", 999, 137),
+        [&["start app#1 in s0"], &["start app#1 in s0"], &["stop s0", "finished"]],
+    ),
+    (
+        "sandbox killed",
+        |c| c.sandbox(false, 0).exited("app", 999, 137),
+        [&["run s1 for [s0]"], &["run s1 for [s0]"], &["finished"]],
+    ),
+    (
+        "sandbox killed after the container had completed",
+        |c| c.sandbox(false, 0).exited("app", 999, 0),
+        [&["run s1 for [s0]"], &["finished"], &["finished"]],
+    ),
+    (
+        "sandbox killed, and the new one is ready",
+        |c| c.sandbox(false, 0).exited("app", 999, 137).sandbox(true, 1000),
+        [&["start app#1 in s1"], &["start app#1 in s1"], &["stop s1", "finished"]],
+    ),
+    (
+        "sandbox gone, container alive",
+        |c| c.sandbox(false, 0).running("app", 1),
+        [
+            &["kill app0 SandboxUnusable 30"],
+            &["kill app0 SandboxUnusable 30"],
+            &["kill app0 PodFinished 30", "finished"],
+        ],
+    ),
+    (
+        "the runtime lost track of it",
+        |c| c.sandbox(true, 0).unknown("app", 1),
+        [
+            &["kill app0 StateUnknown 30"],
+            &["kill app0 StateUnknown 30"],
+            &["kill app0 StateUnknown 30"],
+        ],
+    ),
+    // containerd reports 255 for containers that died while it was down.
+    (
+        "runtime restarted",
+        |c| c.sandbox(true, 0).exited("app", 999, 255),
+        [&["start app#1 in s0"], &["start app#1 in s0"], &["stop s0", "finished"]],
+    ),
+    (
+        "everything was removed behind our back",
+        |c| c.sandbox(true, 0).running("app", 1).observed().cleaned(),
+        [&["run s0 for []"], &["run s0 for []"], &["finished"]],
+    ),
+    (
+        "removed after the container had completed",
+        |c| c.sandbox(true, 0).exited("app", 999, 0).observed().cleaned(),
+        [&["run s0 for []"], &["finished"], &["finished"]],
+    ),
+    (
+        "sandbox killed, one container completed and the other failed",
+        |c| {
+            let mut case = c.sandbox(false, 0).exited("app", 998, 0).exited("b", 999, 1);
+            case.pod = crate::testing::pod(&format!(
+                "restartPolicy: {:?}, containers: [{{name: app, image: img}}, {{name: b, image: img}}]",
+                case.pod.spec.restart_policy
+            ));
+            case.sandbox(true, 1000)
+        },
+        [&["start app#1 in s1"], &["start b#1 in s1"], &["stop s1", "finished"]],
+    ),
+    // What a restarted `pleg node` without a history finds.
+    (
+        "created and not started",
+        |c| c.sandbox(true, 0).created("app", 1),
+        [
+            &["start created app0 in s0"],
+            &["start created app0 in s0"],
+            &["start created app0 in s0"],
+        ],
+    ),
+    (
+        "nothing yet",
+        |c| c,
+        [&["run s0 for []"], &["run s0 for []"], &["run s0 for []"]],
+    ),
+    (
+        "a sandbox only",
+        |c| c.sandbox(true, 0),
+        [&["start app#0 in s0"], &["start app#0 in s0"], &["start app#0 in s0"]],
+    ),
+    (
+        "a dead sandbox only",
+        |c| c.sandbox(false, 0),
+        [&["run s1 for [s0]"], &["run s1 for [s0]"], &["run s1 for [s0]"]],
+    ),
+];
+
 /// The restart matrix: 3 policies × what happened to a container.
 #[test]
 fn the_restart_matrix() {
-    let rows: &[Row] = &[
-        ("it runs", |c| c.sandbox(true, 0).running("app", 1), [&[], &[], &[]]),
-        (
-            "exit 0",
-            |c| c.sandbox(true, 0).exited("app", 999, 0),
-            [
-                &["start app#1 in s0"],
-                &["stop s0", "finished"],
-                &["stop s0", "finished"],
-            ],
-        ),
-        (
-            "exit 3",
-            |c| c.sandbox(true, 0).exited("app", 999, 3),
-            [&["start app#1 in s0"], &["start app#1 in s0"], &["stop s0", "finished"]],
-        ),
-        (
-            "OOM",
-            |c| c.sandbox(true, 0).exited("app", 999, 137),
-            [&["start app#1 in s0"], &["start app#1 in s0"], &["stop s0", "finished"]],
-        ),
-        (
-            "sandbox killed",
-            |c| c.sandbox(false, 0).exited("app", 999, 137),
-            [&["run s1 for [s0]"], &["run s1 for [s0]"], &["finished"]],
-        ),
-        (
-            "sandbox killed after the container had completed",
-            |c| c.sandbox(false, 0).exited("app", 999, 0),
-            [&["run s1 for [s0]"], &["finished"], &["finished"]],
-        ),
-        (
-            "sandbox killed, and the new one is ready",
-            |c| c.sandbox(false, 0).exited("app", 999, 137).sandbox(true, 1000),
-            [&["start app#1 in s1"], &["start app#1 in s1"], &["stop s1", "finished"]],
-        ),
-        (
-            "sandbox gone, container alive",
-            |c| c.sandbox(false, 0).running("app", 1),
-            [
-                &["kill app0 SandboxUnusable 30"],
-                &["kill app0 SandboxUnusable 30"],
-                &["kill app0 PodFinished 30", "finished"],
-            ],
-        ),
-        (
-            "the runtime lost track of it",
-            |c| c.sandbox(true, 0).unknown("app", 1),
-            [
-                &["kill app0 StateUnknown 30"],
-                &["kill app0 StateUnknown 30"],
-                &["kill app0 StateUnknown 30"],
-            ],
-        ),
-        // containerd reports 255 for containers that died while it was down.
-        (
-            "runtime restarted",
-            |c| c.sandbox(true, 0).exited("app", 999, 255),
-            [&["start app#1 in s0"], &["start app#1 in s0"], &["stop s0", "finished"]],
-        ),
-        (
-            "everything was removed behind our back",
-            |c| c.sandbox(true, 0).running("app", 1).observed().cleaned(),
-            [&["run s0 for []"], &["run s0 for []"], &["finished"]],
-        ),
-        (
-            "removed after the container had completed",
-            |c| c.sandbox(true, 0).exited("app", 999, 0).observed().cleaned(),
-            [&["run s0 for []"], &["finished"], &["finished"]],
-        ),
-        // What a restarted `pleg node` without a history finds.
-        (
-            "created and not started",
-            |c| c.sandbox(true, 0).created("app", 1),
-            [
-                &["start created app0 in s0"],
-                &["start created app0 in s0"],
-                &["start created app0 in s0"],
-            ],
-        ),
-        (
-            "nothing yet",
-            |c| c,
-            [&["run s0 for []"], &["run s0 for []"], &["run s0 for []"]],
-        ),
-        (
-            "a sandbox only",
-            |c| c.sandbox(true, 0),
-            [&["start app#0 in s0"], &["start app#0 in s0"], &["start app#0 in s0"]],
-        ),
-        (
-            "a dead sandbox only",
-            |c| c.sandbox(false, 0),
-            [&["run s1 for [s0]"], &["run s1 for [s0]"], &["run s1 for [s0]"]],
-        ),
-    ];
-    for (what, case, wanted) in rows {
+    for (what, case, wanted) in MATRIX {
         for (policy, wanted) in ["Always", "OnFailure", "Never"].into_iter().zip(wanted) {
             let case = case(with(policy, APP));
             assert_eq!(words(&case.decide()), *wanted, "{policy}: {what}");
@@ -193,8 +207,6 @@ fn a_crash_loop_backs_off() {
 #[test]
 fn containers_are_independent_of_each_other() {
     let case = with("OnFailure", TWO).sandbox(true, 0);
-    assert_eq!(words(&case.decide()), ["start a#0 in s0", "start b#0 in s0"]);
-    assert_eq!(words(&case.clone().in_flight("a").decide()), ["start b#0 in s0"]);
     let half = case.clone().exited("a", 999, 0).running("b", 1);
     assert_eq!(words(&half.decide()), [""; 0], "one has completed, the other runs");
     let both = case.clone().exited("a", 999, 0).exited("b", 999, 0);
@@ -217,6 +229,48 @@ fn what_failed_is_tried_again_later() {
     let mut case = case.sandbox(true, 1001).at(1002);
     let app = case.history.containers.entry("app".to_owned()).or_default();
     app.record_failure("ErrImagePull", "no such image", at(1002));
-    assert_eq!(words(&case.decide()), ["until 1012"]);
+    // First its status changes, from the error to the back-off.
+    assert_eq!(words(&case.decide()), ["until 1007"]);
+    assert_eq!(words(&case.clone().at(1007).decide()), ["until 1012"]);
     assert_eq!(words(&case.at(1012).decide()), ["start app#0 in s0"]);
+}
+
+/// Main containers start in the order of the manifest, each after the post-start hook of the one before.
+#[test]
+fn main_containers_start_in_order() {
+    let case = with("Always", TWO).sandbox(true, 0);
+    assert_eq!(words(&case.decide()), ["start a#0 in s0"]);
+    assert_eq!(words(&case.clone().starting("a").decide()), [""; 0]);
+    let hooked = case.clone().running("a", 1);
+    assert_eq!(words(&hooked.clone().starting("a").decide()), [""; 0], "its hook runs");
+    assert_eq!(words(&hooked.decide()), ["start b#0 in s0"]);
+    // One that is killed, or that waits for its next start, holds up nobody.
+    assert_eq!(words(&hooked.in_flight("a").decide()), ["start b#0 in s0"]);
+    let mut failed = case.clone();
+    let a = failed.history.containers.entry("a".to_owned()).or_default();
+    a.record_failure("ErrImagePull", "no such image", at(1000));
+    assert_eq!(words(&failed.decide()), ["start b#0 in s0", "until 1005"]);
+    // A restart does not wait for a hook of one after it.
+    let again = case.exited("a", 999, 1).running("b", 1).starting("b");
+    assert_eq!(words(&again.decide()), ["start a#1 in s0"]);
+}
+
+/// A container whose post-start hook failed is killed, however often that is tried. The next attempt is another matter.
+#[test]
+fn a_failed_hook_kills_its_container() {
+    for policy in ["Always", "OnFailure", "Never"] {
+        let mut case = with(policy, APP).sandbox(true, 0).running("app", 1);
+        case.history
+            .containers
+            .entry("app".to_owned())
+            .or_default()
+            .record_failed_hook(0);
+        assert_eq!(words(&case.decide()), ["kill app0 PostStartHook 30"], "{policy}");
+        case.status.containers[0].state = ContainerState::Exited;
+        case.status.containers[0].exit_code = Some(0);
+        let again = words(&case.decide()).contains(&"start app#1 in s0".to_owned());
+        assert_eq!(again, policy != "Never", "{policy}");
+        let next = case.running("app", 2);
+        assert_eq!(words(&next.decide()), [""; 0], "{policy}");
+    }
 }
