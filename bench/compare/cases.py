@@ -114,6 +114,35 @@ class Bench:
                 result[name] = {"cpu_ms": (side.cpu() - cpu) / took * 1e3, "looks_per_s": (sim.calls()[0] - looks) / took}
         return result
 
+    def witness(self, pods):
+        """Nothing changes, containers have processes, and the kernel is the witness: what a second costs, as shipped and without events,
+        once full relists are rare. The kubelet's PLEG is beside it, on the same runtime."""
+        with Simulator(self.programs, pods, processes=True) as sim:
+            sides = {name: kind(self.programs, sim.endpoint, sim.dir) for name, kind in self.sides()}
+            try:
+                for side in sides.values():
+                    side.wait_first_look()
+
+                def trusted():
+                    mode = sides["pleg"].mode()
+                    return mode["witness"]["complete"] and mode["full_look_period_seconds"] >= 59 and mode
+
+                mode = eventually("a witness that is trusted", trusted, 300, every=2)
+                # With the number of calls, that of looks of both.
+                before = {name: side.numbers()["looks"] for name, side in sides.items()}
+                cpu, began = {name: side.cpu() for name, side in sides.items()}, time.monotonic()
+                time.sleep(self.plan.witness_seconds)
+                cpu, took = {name: side.cpu() - cpu[name] for name, side in sides.items()}, time.monotonic() - began
+                result = {"pods": pods, "seconds": took, "watched": {key: mode["witness"][key] for key in ("processes", "cgroups")}}
+                for name, side in sides.items():
+                    looks = side.numbers()["looks"] - before[name]
+                    result[name] = {"cpu_ms": cpu[name] / took * 1e3, "looks_per_s": looks / took}
+                result["pleg"] |= sides["pleg"].usage()
+                return result
+            finally:
+                for side in sides.values():
+                    side.close()
+
     # ---- everything changes at once
 
     def storm(self, pods, latency_ms, rounds):
@@ -190,6 +219,35 @@ class Bench:
                 late = [(at - was) * 1e3 for at, was in zip(told, asked, strict=True)]
                 result[name] = {"p50_ms": median(late), "worst_ms": max(late), "samples": late}
         return result
+
+    def witnessed(self, pods=110):
+        """Processes of containers die, and containers are started, at moments that have nothing to do with the looks: until both sides have
+        told it. Our side has the kernel as a witness and no events; both are before the same runtime, which takes 60 ms to report an exit."""
+        chance = random.Random(6)
+        with Simulator(self.programs, pods, processes=True) as sim:
+            sides = {name: kind(self.programs, sim.endpoint, sim.dir) for name, kind in self.sides()}
+            try:
+                for side in sides.values():
+                    side.wait_first_look()
+                eventually("a witness that is complete", lambda: sides["pleg"].mode()["witness"]["complete"], 60, every=0.5)
+                result = {"pods": pods} | {name: {} for name in sides}
+                for verb, kind, key, more in (("exit", "ContainerDied", "death", {"exit_code": 1}), ("restart", "ContainerStarted", "start", {})):
+                    times = lambda side, kind=kind: [at for at, what, *_ in side.events() if what == kind]
+                    first = {name: len(times(side)) for name, side in sides.items()}
+                    asked = []
+                    for number in range(self.plan.deaths):
+                        time.sleep(chance.uniform(0.6, 1.6))
+                        asked.append(time.time())
+                        sim.tell(verb, pod=f"default/web-{number}", container="app", **more)
+                        told = lambda: all(side.alive() and len(times(side)) > first[name] + number for name, side in sides.items())
+                        eventually(f"a {key}", told, 30, every=0.05)
+                    for name, side in sides.items():
+                        late = [(at - was) * 1e3 for at, was in zip(times(side)[first[name] :], asked, strict=True)]
+                        result[name] |= {f"{key}_p50_ms": median(late), f"{key}_worst_ms": max(late), f"{key}_samples": late}
+                return result
+            finally:
+                for side in sides.values():
+                    side.close()
 
     # ---- hung containers
 

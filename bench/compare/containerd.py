@@ -15,10 +15,10 @@ SECONDS = 8
 
 
 class Containerd(Process):
-    """`cargo run -p pleg-e2e --example containerd`, until it is closed."""
+    """`cargo run -p pleg-e2e --example runtime`, until it is closed."""
 
     def __init__(self, directory):
-        command = ["cargo", "run", "--quiet", "-p", "pleg-e2e", "--example", "containerd", "--", VERSION, str(PODS)]
+        command = ["cargo", "run", "--quiet", "-p", "pleg-e2e", "--example", "runtime", "--", VERSION, str(PODS)]
         super().__init__("containerd", command, directory, stdout=subprocess.PIPE, cwd=ROOT)
         self.said = {}
         for line in self.child.stdout:

@@ -112,15 +112,17 @@ class Process:
 class Simulator(Process):
     """`pleg sim`: two containers a pod, every answer shuffled."""
 
-    def __init__(self, programs, pods, seed=1):
+    def __init__(self, programs, pods, seed=1, processes=False):
         self.dir = tempfile.mkdtemp(prefix="pleg-bench-")
         self.endpoint = f"unix://{self.dir}/cri.sock"
         control = f"unix://{self.dir}/ctl.sock"
         command = [programs.pleg, "sim", "--listen", self.endpoint, "--control", control, "--pods", str(pods), "--seed", str(seed)]
+        if processes:
+            command.append("--processes")
         super().__init__("sim", command, self.dir)
         self.pods = pods
         self.http = UnixHTTP(f"{self.dir}/ctl.sock")
-        eventually("the simulator's start", lambda: self.alive() and b"ready" in self.log.read_bytes(), 60)
+        eventually("the simulator's start", lambda: self.alive() and b"ready" in self.log.read_bytes(), 120)
 
     def tell(self, verb, **what):
         body = json.dumps({verb: {key: value for key, value in what.items() if value is not None}})
@@ -259,6 +261,16 @@ class Pleg(Side):
                 rest = self._keep(chunk, rest)
         except (OSError, http.client.HTTPException):
             pass  # The daemon has ended.
+
+    def mode(self):
+        """How changes are found, by what the daemon says."""
+        return json.loads(self.http.ask("GET", "/api/v1/health"))["mode"]
+
+    def usage(self):
+        """Open files, and memory that is resident now, in MiB."""
+        status = Path(f"/proc/{self.child.pid}/status").read_text()
+        resident = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
+        return {"open_files": len(os.listdir(f"/proc/{self.child.pid}/fd")), "rss_mib": int(resident.split()[1]) / 1024}
 
     def numbers(self):
         found = {}

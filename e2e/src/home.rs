@@ -1,8 +1,8 @@
-//! The directory of one containerd, and how everything that belongs to it is found and ended, whatever happened.
+//! The directory of one runtime, and how everything that belongs to it is found and ended, whatever happened.
 //!
-//! A containerd leaves a lot behind when it is killed: shims, containers, overlay and shm mounts, cgroups, sockets elsewhere in
-//! `/run`. None of it needs containerd's help to be found: shims carry the directory in their arguments, containers are in a
-//! cgroup named after it, mounts lie below it. So there is one way to clean up, for the end of a test, for a panic, for Ctrl-C and
+//! A runtime leaves a lot behind when it is killed: shims or conmons, containers, overlay and shm mounts, pinned namespaces, cgroups,
+//! sockets elsewhere in `/run`. None of it needs the runtime's help to be found: shims and conmons carry the directory in their
+//! arguments, containers are in a cgroup named after it, mounts lie below it. So there is one way to clean up, for the end of a test, for a panic, for Ctrl-C and
 //! for what a killed run left behind; it asks nobody and can be repeated.
 //!
 //! Whose a directory is, is settled by a lock on a file beside it: the kernel lets go of it when the owner ends, however it ends.
@@ -25,8 +25,10 @@ use crate::process;
 /// How long killed processes may take to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 
-/// The name of containerd's socket in its home.
-pub(crate) const SOCKET: &str = "containerd.sock";
+/// The name of the runtime's socket in its home.
+pub(crate) const SOCKET: &str = "runtime.sock";
+/// The name of the script in its home by which CRI-O calls runc.
+pub(crate) const OCI_RUNTIME: &str = "oci-runtime";
 /// Where shims listen.
 const SHIM_SOCKETS: &str = "/run/containerd/s";
 
@@ -42,7 +44,7 @@ struct Live {
     ending: bool,
 }
 
-/// The directory of one containerd. Dropping it ends and removes all that belongs to it.
+/// The directory of one runtime. Dropping it ends and removes all that belongs to it.
 #[derive(Debug)]
 pub struct Home {
     dir: PathBuf,
@@ -181,11 +183,15 @@ fn gone(removed: io::Result<()>) -> io::Result<()> {
 fn end_processes(dir: &Path, group: &str) -> Result<()> {
     let below = format!("{}/", dir.display());
     let ours = |process: &process::Process| {
-        let runtime = ["containerd", "runc", "ctr", "pleg"]
+        let runtime = ["containerd", "crio", "conmon", "runc", "ctr", "skopeo", "pinns", "pleg"]
             .iter()
             .any(|name| process.program().starts_with(name));
         let mentions = process.args.iter().any(|arg| arg.contains(&below));
-        (runtime && mentions) || process::in_cgroup(process.pid, group)
+        let script = process
+            .args
+            .get(1)
+            .is_some_and(|script| *script == format!("{below}{OCI_RUNTIME}"));
+        (runtime && mentions) || script || process::in_cgroup(process.pid, group)
     };
     let give_up = tokio::time::Instant::now() + GONE_WITHIN;
     loop {

@@ -1,7 +1,7 @@
 //! The test image, made without a registry.
 //!
 //! An OCI layout is a tar of a few JSON files and one layer; with the annotation `io.containerd.image.name` containerd takes it as
-//! if it had been pulled under that name. The one image serves as pause image and for all containers: our own small program, and
+//! if it had been pulled under that name, and skopeo finds it by `org.opencontainers.image.ref.name`. The one image serves as pause image and for all containers: our own small program, and
 //! busybox for the one thing that it cannot do, which is to answer a signal.
 
 use std::fs;
@@ -18,6 +18,9 @@ use crate::version;
 pub const NAME: &str = "pleg.test/tool:1";
 /// The name under which the examples' manifests know it: they need of busybox what is in here too.
 const EXAMPLES: &str = "docker.io/library/busybox:1.36";
+
+/// Both.
+pub(crate) const NAMES: [&str; 2] = [NAME, EXAMPLES];
 
 /// The static build of `tool/main.rs`.
 static TOOL: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tool"));
@@ -71,7 +74,7 @@ impl Program {
     }
 }
 
-/// The archive that `ctr images import` reads. Made once.
+/// The archive that `ctr images import` and `skopeo copy` read. Made once.
 pub fn archive() -> Result<&'static [u8]> {
     static ARCHIVE: OnceLock<Vec<u8>> = OnceLock::new();
     if let Some(archive) = ARCHIVE.get() {
@@ -112,9 +115,9 @@ fn layout(layer: &[u8]) -> Result<Vec<u8>> {
         "layers": [descriptor("application/vnd.oci.image.layer.v1.tar", layer)],
     })
     .to_string();
-    let named = [NAME, EXAMPLES].map(|name| {
+    let named = NAMES.map(|name| {
         let mut named = descriptor("application/vnd.oci.image.manifest.v1+json", manifest.as_bytes());
-        named["annotations"] = json!({ "io.containerd.image.name": name });
+        named["annotations"] = json!({ "io.containerd.image.name": name, "org.opencontainers.image.ref.name": name });
         named
     });
     let index = json!({

@@ -6,12 +6,15 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use pleg_cri::list::{POD_NAME_LABEL, POD_NAMESPACE_LABEL, POD_UID_LABEL};
-use pleg_cri::{Client, Unary, v1};
+use pleg_cri::{Client, Config, Deadlines, Unary, v1};
+use rustix::process::Signal;
 
 use crate::image::{self, Program};
+use crate::process;
 use crate::wait::{PATIENCE, until};
 
 /// Label that carries a container's name.
@@ -26,6 +29,8 @@ pub struct Kubelet {
     /// Name of the cgroup, at the top of the hierarchy, below which the pods are.
     cgroup: String,
     logs: PathBuf,
+    /// CRI-O takes the time that a call has for the containers' grace; containerd gives them none.
+    kills_first: bool,
 }
 
 /// What a pod is called. A kubelet knows this before the runtime knows anything.
@@ -113,8 +118,13 @@ impl Container {
 }
 
 impl Kubelet {
-    pub(crate) fn new(client: Client, cgroup: String, logs: PathBuf) -> Self {
-        Self { client, cgroup, logs }
+    pub(crate) fn new(client: Client, cgroup: String, logs: PathBuf, kills_first: bool) -> Self {
+        Self {
+            client,
+            cgroup,
+            logs,
+            kills_first,
+        }
     }
 
     /// Runs a sandbox. It shares the host's network, which needs no plugins.
@@ -186,8 +196,26 @@ impl Kubelet {
 
     /// Stops a sandbox, and by force what still runs in it. Its status may say so later: see [`Kubelet::wait_for_stop`].
     pub async fn stop_pod(&self, sandbox: &Sandbox) -> Result<()> {
+        if self.kills_first {
+            self.kill_containers(sandbox).await?;
+        }
         let pod_sandbox_id = sandbox.id.clone();
         self.call(v1::StopPodSandboxRequest { pod_sandbox_id }).await?;
+        Ok(())
+    }
+
+    async fn kill_containers(&self, sandbox: &Sandbox) -> Result<()> {
+        let filter = v1::ContainerFilter {
+            pod_sandbox_id: sandbox.id.clone(),
+            state: Some(v1::ContainerStateValue {
+                state: v1::ContainerState::ContainerRunning.into(),
+            }),
+            ..Default::default()
+        };
+        let running = self.call(v1::ListContainersRequest { filter: Some(filter) }).await?;
+        for container in running.containers {
+            self.stop(&container.id, 0).await?;
+        }
         Ok(())
     }
 
@@ -259,18 +287,37 @@ impl Kubelet {
         pid(&self.call(request).await?.info).with_context(|| format!("the process of container {id}"))
     }
 
-    /// The pause process of a ready sandbox.
+    /// The pause process of a ready sandbox. CRI-O has none for a pod whose containers do not share processes.
     pub async fn sandbox_pid(&self, sandbox: &Sandbox) -> Result<i32> {
         self.pause_pid(&sandbox.id).await
     }
 
-    /// The same, for a sandbox that was created elsewhere.
-    pub async fn pause_pid(&self, sandbox_id: &str) -> Result<i32> {
+    async fn pause_pid(&self, sandbox_id: &str) -> Result<i32> {
         let request = v1::PodSandboxStatusRequest {
             pod_sandbox_id: sandbox_id.to_owned(),
             verbose: true,
         };
         pid(&self.call(request).await?.info).with_context(|| format!("the process of sandbox {sandbox_id}"))
+    }
+
+    /// A sandbox is lost behind the back of whoever made it: its pause process is killed. Where it has none, somebody stops it.
+    pub async fn lose_sandbox(&self, sandbox_id: &str) -> Result<()> {
+        if let Ok(pid) = self.pause_pid(sandbox_id).await {
+            return process::signal(pid, Signal::KILL);
+        }
+        // CRI-O takes the time that a call has for the containers' grace, less a second.
+        let deadlines = Deadlines {
+            act: Duration::from_secs(4),
+            ..Deadlines::default()
+        };
+        let config = Config {
+            deadlines,
+            ..Config::default()
+        };
+        let hasty = Client::lazy(self.client.endpoint().clone(), config);
+        let pod_sandbox_id = sandbox_id.to_owned();
+        Box::pin(hasty.call(v1::StopPodSandboxRequest { pod_sandbox_id })).await?;
+        Ok(())
     }
 
     /// Changes a container's CPU shares, as a CPU manager does. The runtime holds the container's lock while it asks the shim.
@@ -344,6 +391,8 @@ fn container_config(sandbox: &Sandbox, container: &Container) -> v1::ContainerCo
         }),
         image: Some(v1::ImageSpec {
             image: image::NAME.to_owned(),
+            // CRI-O checks the signature of what was asked for, and fails without it.
+            user_specified_image: image::NAME.to_owned(),
             ..Default::default()
         }),
         command: container.program.command(),
@@ -371,7 +420,7 @@ fn container_config(sandbox: &Sandbox, container: &Container) -> v1::ContainerCo
     }
 }
 
-/// containerd puts what CRI has no field for into a JSON text under `info`.
+/// Runtimes put what CRI has no field for into a JSON text under `info`.
 fn pid(info: &HashMap<String, String>) -> Result<i32> {
     let text = info.get("info").context("no verbose info")?;
     let value: serde_json::Value = serde_json::from_str(text).context("read the verbose info")?;

@@ -1,12 +1,13 @@
-//! pleg against the real thing: containerd 1.6, 1.7 and 2.1, each with a root, a state and a socket of its own.
+//! pleg against the real thing: containerd 1.6, 1.7 and 2.1, and CRI-O, each with a root, a state and a socket of its own.
 //!
-//! A simulated runtime does what its author believes; this crate finds out what containerd does. It holds the harness and, in
-//! `tests/`, the scenarios. It must not hold anything the product needs, and it never touches a containerd of the host.
+//! A simulated runtime does what its author believes; this crate finds out what real ones do. It holds the harness and, in
+//! `tests/`, the scenarios. It must not hold anything the product needs, and it never touches a runtime of the host.
 //!
 //! | module | job |
 //! |---|---|
-//! | [`version`] | which containerds there are, and where `containerd/fetch` put them |
-//! | [`containerd`] | one running containerd: start, stop, restart, kill, pause |
+//! | [`version`] | which runtimes there are, and where `containerd/fetch` and `crio/build` put them |
+//! | [`runtime`] | one running runtime: start, stop, restart, kill, pause |
+//! | [`critools`] | crictl and critest, and what critest finds in the simulator |
 //! | [`home`] | its directory, and how everything that belongs to it is found and ended, whatever happened |
 //! | [`process`] | processes as `/proc` shows them, signals |
 //! | [`image`] | the test image, made without a registry |
@@ -16,25 +17,26 @@
 //! | [`observer`] | a generator that observes one runtime, and what it reports |
 //! | [`steps`] | act, and wait until the generator has reported it |
 //! | [`wait`] | waiting for a level, with a deadline and a name |
-//! | [`suite`] | scenarios times versions, as tests |
+//! | [`suite`] | scenarios times runtimes, as tests |
 
-pub mod containerd;
+pub mod critools;
 pub mod home;
 pub mod image;
 pub mod kubelet;
 pub mod node;
 pub mod observer;
 pub mod process;
+pub mod runtime;
 pub mod steps;
 pub mod suite;
 pub mod truth;
 pub mod version;
 pub mod wait;
 
-pub use containerd::Containerd;
 pub use kubelet::{Container, Kubelet, Pod, Sandbox};
 pub use node::Node;
 pub use observer::Observer;
+pub use runtime::Runtime;
 pub use suite::{Context, Scenario};
 pub use truth::{Truth, truth};
 pub use version::Version;

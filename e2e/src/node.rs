@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use crate::image::{self, Program};
 use crate::wait::{PATIENCE, until};
-use crate::{Containerd, process};
+use crate::{Runtime, process};
 
 /// Where the pods are, as Kubernetes writes them.
 const PODS: &str = "/api/v1/pods";
@@ -54,25 +54,25 @@ pub struct Node {
 
 impl Node {
     /// Its place in a runtime's home. Not started.
-    pub fn new(containerd: &Containerd) -> Result<Self> {
-        Self::at(containerd, containerd.endpoint().clone())
+    pub fn new(runtime: &Runtime) -> Result<Self> {
+        Self::at(runtime, runtime.endpoint().clone())
     }
 
     /// The same, which reaches its runtime elsewhere: through a proxy, say.
-    pub fn at(containerd: &Containerd, endpoint: Endpoint) -> Result<Self> {
-        let dir = containerd.home().dir().join("node");
+    pub fn at(runtime: &Runtime, endpoint: Endpoint) -> Result<Self> {
+        let dir = runtime.home().dir().join("node");
         fs::create_dir_all(dir.join("manifests")).context("create the directory of manifests")?;
         Ok(Self {
             dir,
             endpoint,
-            cgroup: containerd.home().cgroup(),
+            cgroup: runtime.home().cgroup(),
             child: Mutex::new(None),
         })
     }
 
     /// Starts it, and waits until it has completed a relist.
-    pub async fn start(containerd: &Containerd) -> Result<Self> {
-        let node = Self::new(containerd)?;
+    pub async fn start(runtime: &Runtime) -> Result<Self> {
+        let node = Self::new(runtime)?;
         node.up(&[]).await?;
         Ok(node)
     }
@@ -115,6 +115,8 @@ impl Node {
             .args(["--node-name", "n", "--node-ip", "127.0.0.1"])
             .arg("--log-dir")
             .arg(path("logs"))
+            .arg("--log-link-dir")
+            .arg(path("containers"))
             .arg("--pod-dir")
             .arg(path("pods"))
             .arg("--state-file")
@@ -125,7 +127,14 @@ impl Node {
             .arg(format!("unix://{}", path("pleg.sock").display()))
             .arg("--runtime-endpoint")
             .arg(self.endpoint.to_string())
-            .args(args)
+            .args(args);
+        // The state of this machine must not decide about the pods of a scenario.
+        for (flag, value) in [("--image-gc-high-threshold", "100"), ("--eviction-hard", "")] {
+            if !args.contains(&flag) {
+                command.args([flag, value]);
+            }
+        }
+        command
             .env_remove("RUST_BACKTRACE")
             .stdin(Stdio::null())
             .stdout(Stdio::null());

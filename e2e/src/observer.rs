@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::truth::{ContainerTruth, PodTruth, SandboxTruth, State, Truth, truth};
 use crate::wait::{PATIENCE, until};
-use crate::{Containerd, Pod};
+use crate::{Pod, Runtime};
 
 /// Often enough that no scenario waits for it, seldom enough to leave the machine to the runtime.
 pub const PERIOD: Duration = Duration::from_millis(100);
@@ -50,12 +50,12 @@ pub struct Observer {
 
 impl Observer {
     /// Starts a generator that only polls.
-    pub fn start(containerd: &Containerd) -> Result<Self> {
-        Self::with_period(containerd, PERIOD)
+    pub fn start(runtime: &Runtime) -> Result<Self> {
+        Self::with_period(runtime, PERIOD)
     }
 
     /// Starts a generator that only polls, this often.
-    pub fn with_period(containerd: &Containerd, period: Duration) -> Result<Self> {
+    pub fn with_period(runtime: &Runtime, period: Duration) -> Result<Self> {
         // As an operator would who wants to know soon: a hang ends a relist, not a scenario.
         let deadlines = Deadlines {
             list: Duration::from_secs(2),
@@ -68,12 +68,12 @@ impl Observer {
             witness: WitnessMode::Off,
             ..Config::default()
         };
-        Self::with(containerd, containerd.endpoint(), deadlines, config)
+        Self::with(runtime, runtime.endpoint(), deadlines, config)
     }
 
     /// Starts a generator that learns of changes by events alone: it relists when it has subscribed, and an hour later. Returns when
     /// it has.
-    pub async fn by_events(containerd: &Containerd) -> Result<Self> {
+    pub async fn by_events(runtime: &Runtime) -> Result<Self> {
         let config = Config {
             period: Duration::from_hours(1),
             threshold: Duration::from_hours(6),
@@ -85,7 +85,7 @@ impl Observer {
             witness: WitnessMode::Off,
             ..Config::default()
         };
-        let node = Self::with(containerd, containerd.endpoint(), Deadlines::default(), config)?;
+        let node = Self::with(runtime, runtime.endpoint(), Deadlines::default(), config)?;
         node.health("the stream", |report| {
             report.mode.mode == Mode::Evented && report.relists >= 2
         })
@@ -95,7 +95,7 @@ impl Observer {
 
     /// Starts a generator that learns of changes by the kernel alone: it relists when everything is watched, and an hour later.
     /// Returns when it has; there have to be containers.
-    pub async fn by_kernel(containerd: &Containerd) -> Result<Self> {
+    pub async fn by_kernel(runtime: &Runtime) -> Result<Self> {
         let config = Config {
             period: Duration::from_hours(1),
             threshold: Duration::from_hours(6),
@@ -106,7 +106,7 @@ impl Observer {
             },
             ..Config::default()
         };
-        let mut node = Self::with(containerd, containerd.endpoint(), Deadlines::default(), config)?;
+        let mut node = Self::with(runtime, runtime.endpoint(), Deadlines::default(), config)?;
         node.health("the kernel", |report| {
             report.mode.witness.complete && report.relists >= 2
         })
@@ -117,7 +117,7 @@ impl Observer {
 
     /// Starts a generator with the usual deadlines, which sees by itself in seconds what would take it a minute on a node: lists
     /// that hang, and shims. It calls through `endpoint`, which may be a proxy.
-    pub fn watchful(containerd: &Containerd, endpoint: &Endpoint) -> Result<Self> {
+    pub fn watchful(runtime: &Runtime, endpoint: &Endpoint) -> Result<Self> {
         let config = Config {
             period: PERIOD,
             evented: POLLS,
@@ -130,25 +130,25 @@ impl Observer {
             },
             ..Config::default()
         };
-        Self::with(containerd, endpoint, Deadlines::default(), config)
+        Self::with(runtime, endpoint, Deadlines::default(), config)
     }
 
-    /// Starts a generator with this configuration that observes `containerd` through `endpoint`.
-    pub fn with(containerd: &Containerd, endpoint: &Endpoint, deadlines: Deadlines, config: Config) -> Result<Self> {
+    /// Starts a generator with this configuration that observes `runtime` through `endpoint`.
+    pub fn with(runtime: &Runtime, endpoint: &Endpoint, deadlines: Deadlines, config: Config) -> Result<Self> {
         // Not `Generator::lazy`, which refuses periods as long as these scenarios want them.
         let client = pleg_cri::Config {
             deadlines,
             ..pleg_cri::Config::default()
         };
-        let runtime = CriRuntime::new(Client::lazy(endpoint.clone(), client));
-        let generator = Generator::new(runtime, config, Metrics::new()?);
+        let observed = CriRuntime::new(Client::lazy(endpoint.clone(), client));
+        let generator = Generator::new(observed, config, Metrics::new()?);
         let pleg = generator.handle();
         let feed = pleg.subscribe(Start::Oldest, Overflow::Gap);
         let end = CancellationToken::new();
         let task = tokio::spawn(generator.run(end.clone()));
         Ok(Self {
             pleg,
-            client: containerd.client().clone(),
+            client: runtime.client().clone(),
             feed,
             unseen: BTreeMap::new(),
             last: 0,

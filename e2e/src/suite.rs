@@ -1,10 +1,10 @@
-//! Scenarios times versions, as tests.
+//! Scenarios times runtimes, as tests.
 //!
-//! Each scenario gets a containerd of its own: one starts in a few hundred milliseconds, and then "these events and no others"
+//! Each scenario gets a runtime of its own: one starts in a few hundred milliseconds, and then "these events and no others"
 //! can be said of the whole runtime, not only of one pod. A test is called `VERSION::SCENARIO`, so the usual filter of
-//! `cargo test` picks one version, one scenario or one of each.
+//! `cargo test` picks one runtime, one scenario or one of each.
 //!
-//! Where real containerds cannot run, the tests are shown as ignored and the reason is said. The variable `PLEG_E2E` changes that:
+//! Where a runtime cannot run, its tests are shown as ignored and the reason is said. The variable `PLEG_E2E` changes that:
 //! `required` makes it a failure, and `off` leaves the tests out in any case. `./test` uses both, one for each of its steps.
 
 use std::future::Future;
@@ -15,11 +15,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use libtest_mimic::{Arguments, Failed, Trial};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Builder;
 
-use crate::version::{self, Version};
+use crate::version::Version;
 use crate::wait::{PATIENCE, until};
-use crate::{Containerd, Kubelet, Truth, home, truth};
+use crate::{Kubelet, Runtime, Truth, home, truth};
 
 /// No scenario takes as long; one that does hangs.
 const LIMIT: Duration = Duration::from_secs(90);
@@ -30,20 +30,20 @@ const AT_ONCE: usize = 4;
 #[derive(Debug)]
 pub struct Context {
     /// Its own runtime.
-    pub containerd: Containerd,
+    pub runtime: Runtime,
     /// Creates pods there.
     pub kubelet: Kubelet,
 }
 
 impl Context {
-    /// Which containerd it is.
+    /// Which runtime it is.
     pub fn version(&self) -> Version {
-        self.containerd.version()
+        self.runtime.version()
     }
 
     /// What the runtime itself says, as soon as nothing changes while it is asked.
     pub async fn truth(&self) -> Result<Truth> {
-        let client = self.containerd.client();
+        let client = self.runtime.client();
         until("a moment of quiet", PATIENCE, async || truth(client).await).await
     }
 }
@@ -68,37 +68,51 @@ macro_rules! scenarios {
     };
 }
 
-/// The main function of a test binary.
+/// Scenarios, and the runtimes they are for.
+pub type Group = (&'static [Version], &'static [Scenario]);
+
+/// The main function of a test binary whose scenarios run on every runtime.
 pub fn main(scenarios: &'static [Scenario]) -> ExitCode {
-    main_on(&Version::ALL, scenarios)
+    main_on(&[(&Version::ALL, scenarios)])
 }
 
-/// The main function of a test binary whose scenarios run on these versions only.
-pub fn main_on(versions: &'static [Version], scenarios: &'static [Scenario]) -> ExitCode {
+/// The main function of a test binary whose scenarios run on the runtimes that are named with them.
+pub fn main_on(groups: &[Group]) -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(AT_ONCE);
     let wanted = std::env::var("PLEG_E2E").unwrap_or_default();
-    let obstacle = match wanted.as_str() {
-        "off" => Some("PLEG_E2E=off; the step e2e of ./test runs them".to_owned()),
-        _ => version::obstacle(),
-    };
-    if let Some(obstacle) = &obstacle
-        && !arguments.list
-    {
-        let _ = writeln!(
-            io::stderr(),
-            "pleg-e2e: LEFT OUT, nothing runs against a real containerd: {obstacle}"
-        );
-        if wanted == "required" {
-            return ExitCode::FAILURE;
+    let mut versions: Vec<Version> = groups
+        .iter()
+        .flat_map(|(versions, _)| versions.iter().copied())
+        .collect();
+    versions.sort_unstable();
+    versions.dedup();
+    let mut left_out = Vec::new();
+    for version in versions {
+        let obstacle = match wanted.as_str() {
+            "off" => Some("PLEG_E2E=off; the step e2e of ./test runs them".to_owned()),
+            // What is missing fails the scenarios that need it.
+            "required" => None,
+            _ => version.obstacle(),
+        };
+        if let Some(obstacle) = obstacle {
+            if !arguments.list {
+                let _ = writeln!(
+                    io::stderr(),
+                    "pleg-e2e: LEFT OUT, nothing runs against {version}: {obstacle}"
+                );
+            }
+            left_out.push(version);
         }
     }
     end_in_order_on_interrupt();
-    let trials = scenarios.iter().flat_map(|&scenario| {
-        let ignored = obstacle.is_some();
-        versions.iter().map(move |&version| {
-            let name = format!("{version}::{}", scenario.name);
-            Trial::test(name, move || run(version, scenario)).with_ignored_flag(ignored)
+    let trials = groups.iter().flat_map(|&(versions, scenarios)| {
+        let pairs = scenarios
+            .iter()
+            .flat_map(move |&scenario| versions.iter().map(move |&version| (version, scenario)));
+        pairs.map(|(version, scenario)| {
+            let name = format!("{}::{}", version.name(), scenario.name);
+            Trial::test(name, move || run(version, scenario)).with_ignored_flag(left_out.contains(&version))
         })
     });
     libtest_mimic::run(&arguments, trials.collect()).exit_code()
@@ -106,36 +120,34 @@ pub fn main_on(versions: &'static [Version], scenarios: &'static [Scenario]) -> 
 
 fn run(version: Version, scenario: Scenario) -> Result<(), Failed> {
     let play = || -> Result<()> {
-        let runtime = runtime()?;
-        let containerd = runtime
-            .block_on(Containerd::start(version))
-            .context("start containerd")?;
-        let kubelet = containerd.kubelet();
-        let context = Context { containerd, kubelet };
-        let played = runtime.block_on(async {
+        if let Some(obstacle) = version.obstacle() {
+            anyhow::bail!("{obstacle}");
+        }
+        let tokio = Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .context("start tokio")?;
+        let runtime = tokio
+            .block_on(Runtime::start(version))
+            .with_context(|| format!("start {version}"))?;
+        let kubelet = runtime.kubelet();
+        let context = Context { runtime, kubelet };
+        let played = tokio.block_on(async {
             let limited = tokio::time::timeout(LIMIT, (scenario.run)(&context)).await;
             limited.unwrap_or_else(|_| anyhow::bail!("not done within {LIMIT:?}"))
         });
-        played.with_context(|| context.containerd.log_tail())
+        played.with_context(|| context.runtime.log_tail())
     };
     play().map_err(|error| {
         // The log goes below the reason, not above it.
         let mut causes: Vec<String> = error.chain().map(ToString::to_string).collect();
         causes.rotate_left(1);
-        Failed::from(format!(
-            "containerd {version}, {}: {}",
-            scenario.name,
-            causes.join("\n")
-        ))
+        Failed::from(format!("{version}, {}: {}", scenario.name, causes.join("\n")))
     })
 }
 
-fn runtime() -> Result<Runtime> {
-    let mut builder = Builder::new_multi_thread();
-    builder.worker_threads(2).enable_all().build().context("start tokio")
-}
-
-/// Destructors do not run on Ctrl-C, and a containerd that outlives its test would never be cleaned up.
+/// Destructors do not run on Ctrl-C, and a runtime that outlives its test would never be cleaned up.
 fn end_in_order_on_interrupt() {
     std::thread::spawn(|| {
         let Ok(runtime) = Builder::new_current_thread().enable_all().build() else {

@@ -61,7 +61,7 @@ impl Local {
     pub(crate) async fn health(&self) -> ReportJson {
         // The report contains a failure.
         let _ = tokio::join!(self.pods(|_| true), self.monitor.check());
-        ReportJson::of(&self.pleg)
+        ReportJson::of(&self.pleg, None)
     }
 
     /// Waits for a complete relist; a failed one is an error.

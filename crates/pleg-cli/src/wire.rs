@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use pleg::event::Subject;
 use pleg::shim::Shim;
 use pleg::{Cursor, InstanceId, ModeReport, NodeCondition, PodRef};
+use pleg_node::PressureCondition;
 use pleg_node::sources::SourceProblem;
 use serde::{Deserialize, Serialize};
 
@@ -149,14 +150,29 @@ pub(crate) struct Report {
 /// The conditions of the node, as the API writes them.
 #[derive(Debug, Serialize)]
 pub(crate) struct Conditions {
-    conditions: [NodeCondition; 1],
+    conditions: Vec<AnyCondition>,
+}
+
+/// A condition of the generator, or of the resources of a node that runs pods.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum AnyCondition {
+    Ready(NodeCondition),
+    Pressure(PressureCondition),
 }
 
 impl Conditions {
     /// As of now.
-    pub(crate) fn of(pleg: &pleg::Pleg) -> Self {
+    pub(crate) fn of(pleg: &pleg::Pleg, board: Option<&pleg_node::PodReports>) -> Self {
+        Self::new(pleg.readiness().ready(), board)
+    }
+
+    /// `Ready` first; then, of `pleg node`, what the machine is short of.
+    fn new(ready: NodeCondition, board: Option<&pleg_node::PodReports>) -> Self {
+        let pressure = board.map(|board| board.pressure().conditions()).unwrap_or_default();
+        let ready = std::iter::once(AnyCondition::Ready(ready));
         Self {
-            conditions: [pleg.readiness().ready()],
+            conditions: ready.chain(pressure.into_iter().map(AnyCondition::Pressure)).collect(),
         }
     }
 }
@@ -175,22 +191,14 @@ pub(crate) struct ReportJson {
 
 impl ReportJson {
     /// As of now.
-    pub(crate) fn of(pleg: &pleg::Pleg) -> Self {
+    pub(crate) fn of(pleg: &pleg::Pleg, board: Option<&pleg_node::PodReports>) -> Self {
         let node = pleg.observe();
         Self {
             report: node.report,
             instance: pleg.instance(),
-            conditions: Conditions {
-                conditions: [node.ready],
-            },
-            refused_manifests: Vec::new(),
+            conditions: Conditions::new(node.ready, board),
+            refused_manifests: board.map(pleg_node::PodReports::problems).unwrap_or_default(),
         }
-    }
-
-    /// With what is wrong with the manifests of the node that `board` is of.
-    pub(crate) fn with_refused(mut self, board: Option<&pleg_node::PodReports>) -> Self {
-        self.refused_manifests = board.map(pleg_node::PodReports::problems).unwrap_or_default();
-        self
     }
 }
 

@@ -171,6 +171,11 @@ rpcs! {
     UpdateContainerResources: Runtime, Act, UpdateContainerResourcesRequest => UpdateContainerResourcesResponse (container_id);
     ReopenContainerLog: Runtime, Act, ReopenContainerLogRequest => ReopenContainerLogResponse (container_id);
     ExecSync: Runtime, Act, ExecSyncRequest => ExecSyncResponse (container_id);
+    ContainerStats: Runtime, Inspect, ContainerStatsRequest => ContainerStatsResponse (container_id);
+    ListContainerStats: Runtime, Inspect, ListContainerStatsRequest => ListContainerStatsResponse;
+    PodSandboxStats: Runtime, Inspect, PodSandboxStatsRequest => PodSandboxStatsResponse (pod_sandbox_id);
+    ListPodSandboxStats: Runtime, Inspect, ListPodSandboxStatsRequest => ListPodSandboxStatsResponse;
+    UpdateRuntimeConfig: Runtime, Act, UpdateRuntimeConfigRequest => UpdateRuntimeConfigResponse;
     GetContainerEvents: Runtime, Inspect;
     ListImages: Image, Inspect, ListImagesRequest => ListImagesResponse;
     ImageStatus: Image, Inspect, ImageStatusRequest => ImageStatusResponse;

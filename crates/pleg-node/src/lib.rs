@@ -17,6 +17,9 @@
 //! | `pod_workers` | the registry of pod workers, and the worker of each pod | a table, and a task per pod |
 //! | [`reconcile`] | what to do next about a pod: actions, restarts, back-off, history | pure |
 //! | [`executor`] | carries out actions through CRI and on disk; rotates logs | calls, and one task |
+//! | `cgroups` | cgroups of pods by QoS class, with the limits of whole pods | pure, and calls |
+//! | `images` | removes unused images when their filesystem is full | one task, and a pure choice |
+//! | `eviction` | pressure on memory, disk and process ids: conditions, reclaim, eviction of pods | one task, and pure parts |
 //! | [`probes`] | liveness, readiness and startup probes | a table, and a task per container |
 //! | [`status`] | the pod status of the Kubernetes API, computed and published: [`PodReports`] | pure, and a table |
 //! | `store` | the state that survives a restart of `pleg node`: [`Store`] | a thread |
@@ -32,7 +35,8 @@
 //! | when it is restarted | `reconcile/backoff.rs` |
 //! | what a field of a manifest means, or why it is refused | `manifest/spec.rs`, `manifest/container.rs` |
 //! | the request that a CRI call gets | `executor/requests/` |
-//! | why a pod is not admitted | `pod_workers/host_ports.rs` |
+//! | why a pod is not admitted | `pod_workers/host_ports.rs`, `eviction/admission.rs` |
+//! | which pod is evicted | `eviction/ranking.rs` |
 //! | who terminates a pod without a manifest | `pod_workers/orphans.rs` |
 //!
 //! # Tasks and channels
@@ -44,6 +48,8 @@
 //! | pod worker (one per pod) | these two, the cache by `newer_than`, its own timer | CRI; its report | |
 //! | probes (one task per running container with probes) | its timer, the container's answer | results | a table, and the worker's `Notify` |
 //! | log rotation (one) | log sizes; the reports and the cache | renamed logs; CRI | |
+//! | image collector (one) | images and containers by CRI, the image filesystem; requests | CRI | `mpsc` of 1, with a `oneshot` |
+//! | eviction manager (one) | the machine, cgroups and directories of pods; the reports and the cache | conditions; requests to the image collector; evictions | `mpsc` of 1 to the node loop, then the worker's `Notify` |
 //! | store (a thread) | histories and manifests of pods | one file | a map under a mutex, and a `Condvar` |
 //!
 //! The feed is read in every state of health: a kubelet that stops reading while unhealthy can deadlock for good.
@@ -57,7 +63,10 @@ pub mod reconcile;
 pub mod sources;
 pub mod status;
 
+mod cgroups;
 mod error;
+mod eviction;
+mod images;
 mod metrics;
 mod node_loop;
 mod pod_workers;
@@ -65,7 +74,12 @@ mod store;
 #[cfg(test)]
 mod testing;
 
+pub use eviction::EvictionConfig;
+pub use eviction::admission::{NodePressure, PressureCondition};
+pub use eviction::signals::Signal;
+pub use eviction::thresholds::{DEFAULT_HARD, Threshold, ThresholdError};
 pub use executor::logs::LogLimits;
+pub use images::ImageGcPolicy;
 pub use metrics::MetricsError;
 pub use node_loop::{HEARTBEAT, NodeLoop, foreign_pods};
 pub use status::reports::{PodList, PodReports, Report};

@@ -8,6 +8,7 @@ use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
 
+use crate::eviction::signals::Signal;
 use crate::manifest::{ProbeKind, Role};
 use crate::reconcile::action::KillReason;
 use crate::sources::SourceProblem;
@@ -43,6 +44,9 @@ pub(crate) struct NodeMetrics {
     stale: IntGauge,
     worker_panics: IntCounter,
     rotations: IntCounterVec,
+    images_collected: IntCounterVec,
+    image_gc_failures: IntCounter,
+    evictions: IntCounterVec,
 }
 
 /// What the actions of a pod worker are part of.
@@ -81,6 +85,7 @@ fn kill_label(reason: KillReason) -> &'static str {
         KillReason::SandboxUnusable => "sandbox",
         KillReason::Duplicate => "double",
         KillReason::StateUnknown => "unknown",
+        KillReason::ImageChanged => "image",
         KillReason::PodFinished => "finished",
         KillReason::PodTerminating => "end",
     }
@@ -102,7 +107,10 @@ impl NodeMetrics {
             started_pods_errors: make.counter("kubelet_started_pods_errors_total", "Sandboxes that could not be created.")?,
             started_containers: make.counters("kubelet_started_containers_total", "Attempts to start a container.", &["container_type"])?,
             started_containers_errors: make.counters("kubelet_started_containers_errors_total", "Containers that could not be started, by the reason in the pod status.", &["container_type", "code"])?,
+            images_collected: make.counters("kubelet_image_garbage_collected_total", "Images removed because nobody used them, by reason.", &["reason"])?,
+            evictions: make.counters("kubelet_evictions", "Evicted pods, by the signal whose threshold was met.", &["eviction_signal"])?,
             // Ours.
+            image_gc_failures: make.counter("pleg_node_image_gc_failures_total", "Image collections that failed or freed too little.")?,
             restarts: make.counter("pleg_node_container_restarts_total", "Container restarts.")?,
             kills: make.counters("pleg_node_container_kills_total", "Containers that were stopped, by reason.", &["why"])?,
             probes: make.counters("pleg_node_probes_total", "Probe results.", &["probe_type", "result"])?,
@@ -113,6 +121,10 @@ impl NodeMetrics {
             worker_panics: make.counter("pleg_node_worker_falls_total", "Pod workers that panicked and were restarted.")?,
             rotations: make.counters("pleg_node_log_rotations_total", "Container log rotations, by result.", &["result"])?,
         };
+        for signal in Signal::ALL {
+            all.evictions.with_label_values(&[signal.name()]).inc_by(0);
+        }
+        all.images_collected.with_label_values(&["space"]).inc_by(0);
         for operation in ["create", "sync", "terminate"] {
             all.worker.with_label_values(&[operation]);
         }
@@ -208,6 +220,19 @@ impl NodeMetrics {
     pub(crate) fn rotation(&self, success: bool) {
         let result = if success { "successful" } else { "failed" };
         self.rotations.with_label_values(&[result]).inc();
+    }
+
+    pub(crate) fn image_collected(&self) {
+        self.images_collected.with_label_values(&["space"]).inc();
+    }
+
+    /// `signal` is one of a fixed set.
+    pub(crate) fn evicted(&self, signal: &str) {
+        self.evictions.with_label_values(&[signal]).inc();
+    }
+
+    pub(crate) fn image_gc_failure(&self) {
+        self.image_gc_failures.inc();
     }
 
     pub(crate) fn worker_panic(&self) {

@@ -6,6 +6,7 @@
 //! of all pods: each worker wakes by itself when its back-off or deadline is over.
 
 mod health;
+mod leftovers;
 mod orphan_search;
 
 use std::collections::BTreeSet;
@@ -15,14 +16,19 @@ use std::time::Duration;
 use pleg::{Item, Overflow, Pleg, PodRef, PodUid, Start};
 use pleg_cri::Client;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use self::leftovers::{Leftover, Leftovers};
 use self::orphan_search::{Listed, OrphanSearch};
+use crate::eviction::EvictionConfig;
+use crate::eviction::manager::{Eviction, EvictionManager};
 use crate::executor::logs::{LogLimits, LogRotator};
 use crate::executor::requests::NodeConfig;
+use crate::host::resources::{HostResources, ThisMachine};
+use crate::images::{ImageCollector, ImageGcPolicy};
 use crate::manifest::NodeName;
 use crate::metrics::MetricsError;
 use crate::pod_workers::PodWorkers;
@@ -54,6 +60,11 @@ pub struct NodeLoop {
     logged_kept_orphans: bool,
     store: Option<Store>,
     log_limits: LogLimits,
+    client: Client,
+    host: Arc<dyn HostResources>,
+    image_gc: ImageGcPolicy,
+    eviction: EvictionConfig,
+    leftovers: Leftovers,
 }
 
 impl NodeLoop {
@@ -69,9 +80,14 @@ impl NodeLoop {
     ) -> Result<Self, MetricsError> {
         let (stale, is_stale) = watch::channel(None);
         let name = node.name.clone();
+        let host = Arc::new(ThisMachine {
+            cgroup_mount: node.cgroup_mount.clone(),
+        });
         let context = NodeContext::new(client.clone(), pleg, node, runtime, is_stale)?;
         Ok(Self {
-            orphans: OrphanSearch::new(client, &name),
+            leftovers: Leftovers::new(Arc::clone(context.executor.node())),
+            eviction: EvictionConfig::default(),
+            orphans: OrphanSearch::new(client.clone(), &name),
             name,
             workers: PodWorkers::new(context),
             stale,
@@ -79,6 +95,9 @@ impl NodeLoop {
             logged_kept_orphans: false,
             store: None,
             log_limits: LogLimits::default(),
+            client,
+            host,
+            image_gc: ImageGcPolicy::default(),
         })
     }
 
@@ -99,6 +118,27 @@ impl NodeLoop {
         self
     }
 
+    /// When unused images are removed.
+    #[must_use]
+    pub fn with_image_gc(mut self, policy: ImageGcPolicy) -> Self {
+        self.image_gc = policy;
+        self
+    }
+
+    /// When pods are evicted.
+    #[must_use]
+    pub fn with_eviction(mut self, config: EvictionConfig) -> Self {
+        self.eviction = config;
+        self
+    }
+
+    /// Where figures about the machine come from, if not from the machine.
+    #[must_use]
+    pub fn with_host(mut self, host: Arc<dyn HostResources>) -> Self {
+        self.host = host;
+        self
+    }
+
     /// The published status of the node's pods.
     pub fn reports(&self) -> PodReports {
         self.workers.context.reports.clone()
@@ -107,8 +147,7 @@ impl NodeLoop {
     /// Makes pods what snapshots say, until shutdown. Pods keep running then.
     pub async fn run(mut self, mut snapshots: mpsc::Receiver<Snapshot>, shutdown: CancellationToken) {
         self.workers.stop_with(shutdown.child_token());
-        let logs = LogRotator::new(self.workers.context.clone(), self.log_limits).run(shutdown.child_token());
-        let logs = tokio::spawn(logs);
+        let (tasks, mut evictions) = self.spawn_tasks(&shutdown);
         let pleg = self.workers.context.pleg.clone();
         let mut feed = pleg.subscribe(Start::Now, Overflow::PodSync);
         // Which of two pods with one name runs is known only after a full relist, and which pods are ours only after a list by our label.
@@ -133,6 +172,8 @@ impl NodeLoop {
                 },
                 Some((id, exit)) = self.workers.next_exit() => self.workers.on_exit(id, exit),
                 Some(listed) = self.orphans.next() => self.on_listed(listed),
+                Some(found) = self.leftovers.next() => self.on_leftovers(found),
+                Some(eviction) = evictions.recv() => self.workers.evict(eviction),
                 _ = cache.synced(first_relist, Duration::MAX), if !relisted => relisted = true,
                 snapshot = snapshots.recv(), if ready && open => match snapshot {
                     Some(snapshot) => self.apply(snapshot),
@@ -148,13 +189,39 @@ impl NodeLoop {
                 }
             }
         }
-        self.stop(logs).await;
+        self.stop(tasks).await;
     }
 
-    async fn stop(mut self, logs: JoinHandle<()>) {
+    /// Starts the tasks that look after the machine. They end at shutdown.
+    fn spawn_tasks(&self, shutdown: &CancellationToken) -> (JoinSet<()>, mpsc::Receiver<Eviction>) {
+        let mut tasks = JoinSet::new();
+        let context = &self.workers.context;
+        tasks.spawn(LogRotator::new(context.clone(), self.log_limits).run(shutdown.child_token()));
+        let (images, delete_unused) = ImageCollector::new(
+            self.client.clone(),
+            Arc::clone(&self.host),
+            context.metrics.clone(),
+            self.image_gc,
+        );
+        tasks.spawn(images.run(shutdown.child_token()));
+        // One pod at a time.
+        let (evict, evictions) = mpsc::channel(1);
+        let manager = EvictionManager::new(
+            self.client.clone(),
+            context.clone(),
+            Arc::clone(&self.host),
+            self.eviction.clone(),
+            delete_unused,
+            evict,
+        );
+        tasks.spawn(manager.run(shutdown.child_token()));
+        (tasks, evictions)
+    }
+
+    async fn stop(mut self, mut tasks: JoinSet<()>) {
         self.workers.shut_down().await;
         // A panic is already in the log and affects nothing else.
-        let _ = logs.await;
+        while tasks.join_next().await.is_some() {}
         if let Some(store) = self.store.take() {
             // Writes what is left: blocking.
             let _ = tokio::task::spawn_blocking(move || drop(store)).await;
@@ -171,11 +238,12 @@ impl NodeLoop {
         for change in merged.changes {
             match change {
                 Change::Add(desired) => self.workers.start_pod(desired, all_reported),
-                Change::Update { old, new } => {
+                Change::Replace { old, new } => {
                     info!(pod = %new.pod.id, %old, new = %new.pod.id.uid, "manifest changed");
                     self.workers.terminate(&old);
                     self.workers.start_pod(new, all_reported);
                 }
+                Change::Update(desired) => self.workers.update(desired),
                 Change::Remove(pod) => {
                     info!(pod = %pod.id, "manifest removed");
                     self.workers.remove(&pod);
@@ -206,6 +274,24 @@ impl NodeLoop {
         let refused = self.desired.refused();
         let spared = refused.iter().map(|refused| refused.id.full_name()).collect();
         self.workers.terminate_orphans(ours, &desired, &spared);
+        self.leftovers.start();
+    }
+
+    /// Removes directories of pods that exist nowhere else.
+    fn on_leftovers(&mut self, found: Vec<Leftover>) {
+        if !self.desired.is_complete() {
+            return;
+        }
+        for Leftover { uid, id } in found {
+            let is_desired = self.desired.pods().any(|desired| desired.pod.id.uid == uid);
+            if is_desired || self.workers.knows(&uid) || self.workers.context.pleg.cache().get(&uid).is_some() {
+                continue;
+            }
+            match id {
+                Some(id) => self.workers.terminate_orphan(id, "only its directories are left"),
+                None => self.leftovers.remove(&uid),
+            }
+        }
     }
 
     /// Logs once that orphaned pods are kept.

@@ -9,6 +9,9 @@ use crate::control::Step;
 use crate::flavour::Flavour;
 use crate::world::Script;
 
+/// About what containerd 1.7 takes to report an exit.
+const EXIT_LAG: Duration = Duration::from_millis(60);
+
 /// What a simulator is started with. `SimConfig { pods: 100, ..Default::default() }` reads best.
 #[derive(Debug, Clone)]
 pub struct SimConfig {
@@ -40,6 +43,10 @@ pub struct SimConfig {
     pub event_backlog: usize,
     /// How long a pull takes, beyond the latency.
     pub pull_time: Duration,
+    /// Give every running container a real process in a cgroup of its own.
+    pub processes: bool,
+    /// How long after the death of its process a container ends.
+    pub exit_lag: Duration,
     /// Where timestamps come from.
     pub clock: Clock,
     /// Where the control API listens, if it is wanted.
@@ -65,6 +72,8 @@ impl Default for SimConfig {
             event_queue: 4096,
             event_backlog: 0,
             pull_time: Duration::ZERO,
+            processes: false,
+            exit_lag: EXIT_LAG,
             clock: Clock::system(),
             control: None,
             steps: Vec::new(),

@@ -23,6 +23,7 @@
 //! | [`sim`] | a running simulator: its tasks and the handle to it |
 //! | [`world`] | the state, pure and synchronous |
 //! | `serve` | CRI on the socket |
+//! | `processes` | real processes of containers, where they are wanted |
 //! | [`fault`] | faults as a layer that knows calls and ids only |
 //! | [`proxy`] | the same faults before a real runtime |
 //! | [`control`] | commands: library, HTTP on a second socket, scenario files |
@@ -41,6 +42,7 @@
 //! | connection and call (many) | the world and the faults, under their locks | the world, the counters |
 //! | driver (one) | the next due time; woken when it changes | the world: exits, restarts, churn |
 //! | control (one, optional) | commands over HTTP | the world, the faults |
+//! | reaper (a thread, optional) | deaths of containers' processes | the world: their ends |
 //! | scenario (one, optional) | steps of the configuration | the world, the faults |
 
 pub mod clock;
@@ -49,6 +51,7 @@ pub mod control;
 pub mod duration;
 pub mod fault;
 pub mod flavour;
+mod processes;
 pub mod proxy;
 pub mod selector;
 mod serve;

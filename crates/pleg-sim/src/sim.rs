@@ -13,9 +13,11 @@ use tokio_util::task::TaskTracker;
 use crate::config::SimConfig;
 use crate::control;
 use crate::fault::Faults;
+use crate::processes::Reaper;
 use crate::selector::Selector;
 use crate::serve::front::Front;
 use crate::serve::listening::{Listening, Switch};
+use crate::serve::logs;
 use crate::serve::router::Router;
 use crate::serve::socket::{BindError, Bound};
 use crate::stats::{Stats, StatsSnapshot};
@@ -137,6 +139,7 @@ pub struct Sim {
     cancel: CancellationToken,
     tracker: TaskTracker,
     thread: Option<std::thread::JoinHandle<()>>,
+    reaper: Option<Reaper>,
 }
 
 impl Sim {
@@ -161,12 +164,19 @@ impl Sim {
             config,
         });
         let service = Front::new(Router::new(&shared), shared.faults.clone(), shared.stats.clone());
+        let reaper = {
+            let mut world = shared.world();
+            let processes = world.processes_mut();
+            let reaper = processes.map(|processes| Reaper::start(processes, Arc::downgrade(&shared)));
+            reaper.transpose().map_err(SimError::Thread)?
+        };
         let sim = Self {
             shared: Arc::clone(&shared),
             endpoint: listen,
             cancel,
             tracker,
             thread: None,
+            reaper,
         };
         sim.tracker.spawn(listening.run(bound, service));
         sim.tracker.spawn(drive(Arc::clone(&shared), sim.cancel.clone()));
@@ -269,6 +279,10 @@ impl Sim {
         self.cancel.cancel();
         self.tracker.close();
         self.tracker.wait().await;
+        if let Some(reaper) = self.reaper.take() {
+            self.shared.world().end_processes();
+            reaper.wait().await;
+        }
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
@@ -280,6 +294,9 @@ impl Sim {
 impl Drop for Sim {
     fn drop(&mut self) {
         self.cancel.cancel();
+        if self.reaper.is_some() {
+            self.shared.world().end_processes();
+        }
     }
 }
 
@@ -288,13 +305,15 @@ async fn drive(shared: Arc<Simulation>, cancel: CancellationToken) {
     cancel
         .run_until_cancelled(async {
             loop {
-                let next = {
+                let (next, log_texts) = {
                     let mut world = shared.world();
                     world.tick();
                     // What is due is read below: no need to be woken for it.
                     world.take_rescheduled();
-                    world.next_due().and_then(|at| world.clock().instant(at))
+                    let next = world.next_due().and_then(|at| world.clock().instant(at));
+                    (next, world.take_log_texts())
                 };
+                logs::write(log_texts);
                 match next {
                     Some(at) => _ = tokio::time::timeout_at(at, shared.wake.notified()).await,
                     None => shared.wake.notified().await,

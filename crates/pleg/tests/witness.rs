@@ -9,7 +9,9 @@ use std::time::Duration;
 use common::kernel::{FakeKernel, pid_of};
 use common::{Fake, Rig};
 use pleg::witness::{Announcement, WatchError};
-use pleg::{Config, ContainerState, EventType, EventedConfig, Item, Level, Mode, Overflow, Source, Start, Trouble};
+use pleg::{
+    Config, ContainerState, EventType, EventedConfig, Item, Level, Mode, Overflow, SandboxState, Source, Start, Trouble,
+};
 use tokio::time::{Instant, sleep};
 
 fn ms(millis: u64) -> Duration {
@@ -152,6 +154,51 @@ async fn a_start_is_reported_soon_after_its_cgroup_was_made() {
     sleep(Duration::from_secs(1)).await;
     assert_eq!(kernel.state().watched.len(), 5);
     assert_eq!(troubles(&rig), []);
+}
+
+/// CRI-O makes a container's cgroup long before it lists the container: lists of the pod find it, and full relists would not find more.
+/// One is spent on what no list of its pod shows, in case it is listed under another.
+#[tokio::test(start_paused = true)]
+async fn a_container_that_is_not_listed_yet_costs_lists_of_its_pod() {
+    let (fake, kernel, mut rig) = node(3).await;
+    let before = fake.world().relists.len();
+    kernel.made("c9", Some("p0"));
+    sleep(ms(900)).await;
+    fake.world().add_container("p0", "s-p0", "c9", ContainerState::Running);
+    sleep(ms(900)).await;
+    assert_eq!(rig.drain(), ["ContainerStarted p0 c9"]);
+    assert_eq!(fake.world().relists.len(), before);
+
+    kernel.made("nowhere", Some("p0"));
+    sleep(Duration::from_secs(40)).await;
+    let full = fake.world().relists.len() - before;
+    assert!((1..=2).contains(&full), "{full}: one for it, and one that was due");
+}
+
+/// Also where full relists are rare because they are configured so: a removal has no announcement.
+#[tokio::test(start_paused = true)]
+async fn a_stopped_pod_is_seen_to_go() {
+    let (fake, kernel) = (Fake::default(), FakeKernel::default());
+    for n in 0..2 {
+        fake.world().add_pod(&format!("p{n}"), &[&format!("c{n}")]);
+    }
+    let rare = Config {
+        period: Duration::from_hours(1),
+        threshold: Duration::from_hours(6),
+        ..generic()
+    };
+    let mut rig = Rig::start_witnessed(&fake, rare, &kernel);
+    sleep(Duration::from_mins(10)).await;
+    rig.drain();
+    kernel.exit("c0", 137);
+    fake.world().exit("c0", 137);
+    fake.world().sandboxes.get_mut("s-p0").unwrap().state = SandboxState::NotReady;
+    kernel.removed("s-p0");
+    sleep(ms(700)).await;
+    fake.world().remove_pod("p0");
+    sleep(Duration::from_secs(1)).await;
+    let lines = rig.drain();
+    assert_eq!(lines.last().map(String::as_str), Some("PodRemoved p0"), "{lines:?}");
 }
 
 /// The kernel says dead and the runtime says running: that is named, and it is over when they agree.
@@ -298,6 +345,56 @@ async fn what_cannot_be_watched_is_polled() {
         sleep(Duration::from_mins(5)).await;
         assert!(period(&rig) > 59.0);
     }
+}
+
+/// Each process that exits makes room for one that was refused; those whose container has ended meanwhile take none.
+#[tokio::test(start_paused = true)]
+async fn what_a_limit_refused_is_tried_again_when_there_is_room() {
+    let (fake, kernel, rig) = node(5).await;
+    kernel.state().refuses = Some(WatchError::Limit("half of the open files are in use (RLIMIT_NOFILE)"));
+    for id in ["gone", "first", "second"] {
+        fake.world().add_pod(&format!("pod-{id}"), &[id]);
+        kernel.made(id, None);
+        sleep(Duration::from_secs(5)).await;
+    }
+    fake.world().exit("gone", 0);
+    sleep(Duration::from_secs(5)).await;
+    kernel.state().refuses = None;
+    sleep(Duration::from_mins(5)).await;
+    assert!(!kernel.state().watched.contains_key("first"), "no room yet");
+    for (exits, watched) in [("c0", "first"), ("c1", "second")] {
+        fake.world().exit(exits, 0);
+        kernel.exit(exits, 0);
+        sleep(Duration::from_secs(5)).await;
+        assert!(kernel.state().watched.contains_key(watched), "{watched}");
+    }
+    assert!(rig.pleg.health().report().mode.witness.complete);
+}
+
+/// The kernel shows nothing when a container is removed that has exited before: it is asked for again, by its id.
+#[tokio::test(start_paused = true)]
+async fn the_removal_of_a_dead_container_is_found_soon() {
+    let (fake, kernel, mut rig) = node(5).await;
+    fake.world().add_pod("two", &["stays", "ends"]);
+    kernel.made("stays", Some("two"));
+    kernel.made("ends", Some("two"));
+    sleep(Duration::from_mins(10)).await;
+    assert!(period(&rig) > 59.0);
+    fake.world().exit("ends", 0);
+    kernel.exit("ends", 0);
+    sleep(ms(3000)).await;
+    let before = lists(&fake);
+    fake.world().containers.remove("ends");
+    sleep(ms(6000)).await;
+    let events = rig.drain();
+    assert!(
+        events.iter().any(|event| event.contains("ContainerRemoved")),
+        "{events:?}"
+    );
+    assert_eq!(lists(&fake), before, "no list was needed");
+    // One that stays is asked for a few times, and not without end.
+    sleep(Duration::from_mins(5)).await;
+    assert_eq!(rig.pleg.health().report().mode.missed_changes, 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,21 +8,22 @@ mod problems;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use pleg::{CriRuntime, Generator, Metrics};
+use pleg::{CriRuntime, Generator, Metrics, WitnessMode};
 use pleg_cri::{Client, Deadlines, v1};
 use pleg_node::executor::requests::{Cgroups, HostOptions, NodeConfig, check_pattern};
 use pleg_node::manifest::{NodeName, Quantity};
-use pleg_node::{LogLimits, NodeLoop, Store, host};
+use pleg_node::{DEFAULT_HARD, EvictionConfig, ImageGcPolicy, LogLimits, NodeLoop, Store, Threshold, host};
 use tokio_util::sync::CancellationToken;
 
 use crate::about::{Settings, Setup};
-use crate::args::Global;
+use crate::args::{Global, WitnessArg};
 use crate::http::{routes, server};
 use crate::listen::ListenArgs;
-use crate::text::count;
+use crate::text::{count, parse_duration_or_zero};
 use crate::{Usage, connect};
 use lock::NodeLock;
 use manifest_sources::ManifestSources;
@@ -67,19 +68,46 @@ pub(crate) struct NodeArgs {
     /// Directory for container logs
     #[arg(long, value_name = "DIR", default_value = "/var/log/pods")]
     log_dir: PathBuf,
+    /// Directory for links to container logs
+    #[arg(long, value_name = "DIR", default_value = "/var/log/containers")]
+    log_link_dir: PathBuf,
     /// Rotate a container log that is larger than this
     #[arg(long, value_name = "SIZE", default_value = "10Mi", value_parser = log_size)]
     container_log_max_size: u64,
     /// Maximum number of log files per container
     #[arg(long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u16).range(2..))]
     container_log_max_files: u16,
+    /// Remove unused images once this much of their filesystem is in use, in percent; 100 for never
+    #[arg(long, value_name = "PERCENT", default_value = "85", value_parser = clap::value_parser!(u8).range(0..=100))]
+    image_gc_high_threshold: u8,
+    /// Remove unused images until no more than this much is in use, in percent
+    #[arg(long, value_name = "PERCENT", default_value = "80", value_parser = clap::value_parser!(u8).range(0..=100))]
+    image_gc_low_threshold: u8,
+    /// Keep an unused image for at least this long
+    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = parse_duration_or_zero)]
+    image_minimum_gc_age: Duration,
+    /// Evict a pod at once when less than this is left, as in `memory.available<100Mi,nodefs.available<10%`; '' for never
+    #[arg(long, value_name = "THRESHOLDS", default_value = DEFAULT_HARD)]
+    eviction_hard: String,
+    /// Evict a pod when less than this has been left for a grace period
+    #[arg(long, value_name = "THRESHOLDS", default_value = "", hide_default_value = true)]
+    eviction_soft: String,
+    /// Grace periods of --eviction-soft, as in `memory.available=1m30s`
+    #[arg(long, value_name = "PERIODS", default_value = "", hide_default_value = true)]
+    eviction_soft_grace_period: String,
+    /// Longest grace period of a pod that is evicted for --eviction-soft
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = parse_duration_or_zero)]
+    eviction_max_pod_grace_period: Duration,
+    /// Report pressure for this long after its cause has gone
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration_or_zero)]
+    eviction_pressure_transition_period: Duration,
     /// Directory for pod volumes
     #[arg(long, value_name = "DIR", default_value = "/var/lib/pleg/pods")]
     pod_dir: PathBuf,
     /// State file for what has to survive a restart: exit codes, restart counts, back-off
     #[arg(long, value_name = "FILE", default_value = "/var/lib/pleg/node.redb")]
     state_file: PathBuf,
-    /// Parent cgroup of all pods
+    /// Cgroup below which `kubepods` with all pods is; `/` for the top, which a kubelet uses
     #[arg(long, value_name = "NAME", default_value = "pleg", value_parser = cgroup_root)]
     cgroup_root: String,
     /// Directory of the seccomp profiles that pods refer to as Localhost
@@ -94,12 +122,36 @@ pub(crate) struct NodeArgs {
     /// Domain of the cluster, for the full names of pods with a subdomain
     #[arg(long, value_name = "DOMAIN", default_value = "cluster.local")]
     cluster_domain: String,
+    /// Give each pod a cgroup with limits of its own; false leaves it to the runtime
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    cgroups_per_qos: bool,
+    /// How the runtime names cgroups [default: what the runtime reports, else cgroupfs]
+    #[arg(long, value_name = "DRIVER")]
+    cgroup_driver: Option<CgroupDriver>,
     /// Allow pods of another owner on the same runtime; they are not touched
     #[arg(long)]
     share_runtime: bool,
+    /// Watch the processes and cgroups of containers in the kernel, where they can be seen (auto), or not at all (off). Crashed
+    /// containers are then restarted as soon as the runtime reports their exit, on every runtime
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    witness: WitnessArg,
     #[command(flatten)]
     listen: ListenArgs,
 }
+
+/// The cgroup drivers of Kubernetes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum CgroupDriver {
+    /// Cgroups are directories
+    Cgroupfs,
+    /// Cgroups are slices of systemd
+    Systemd,
+}
+
+/// The name of the simulated runtime.
+const SIMULATED: &str = "pleg-sim";
+/// Where cgroups are mounted.
+const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
 
 /// The subcommands, which answer once.
 #[derive(Debug, Subcommand)]
@@ -114,6 +166,32 @@ impl NodeArgs {
     /// Whether it runs pods until shutdown, and is not a subcommand that answers once.
     pub(crate) fn stays(&self) -> bool {
         self.what.is_none()
+    }
+
+    fn image_gc(&self) -> Result<ImageGcPolicy, Usage> {
+        let (high, low) = (self.image_gc_high_threshold, self.image_gc_low_threshold);
+        if low >= high {
+            return Err(Usage(format!(
+                "--image-gc-low-threshold {low} must be less than --image-gc-high-threshold {high}"
+            )));
+        }
+        Ok(ImageGcPolicy {
+            high_threshold: high,
+            low_threshold: low,
+            minimum_age: self.image_minimum_gc_age,
+        })
+    }
+
+    fn eviction(&self) -> Result<EvictionConfig, Usage> {
+        let refused = |flag: &'static str| move |error| Usage(format!("--{flag}: {error}"));
+        let mut thresholds = Threshold::parse_hard(&self.eviction_hard).map_err(refused("eviction-hard"))?;
+        let soft = Threshold::parse_soft(&self.eviction_soft, &self.eviction_soft_grace_period);
+        thresholds.extend(soft.map_err(refused("eviction-soft"))?);
+        Ok(EvictionConfig {
+            thresholds,
+            pressure_transition_period: self.eviction_pressure_transition_period,
+            max_pod_grace_period: self.eviction_max_pod_grace_period,
+        })
     }
 
     fn log_limits(&self) -> LogLimits {
@@ -144,6 +222,7 @@ pub(crate) async fn once(global: &Global, args: NodeArgs) -> anyhow::Result<Exit
 
 pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationToken) -> anyhow::Result<ExitCode> {
     let name = node_name(args.node_name.as_deref())?;
+    let (image_gc, eviction) = (args.image_gc()?, args.eviction()?);
     let sources = ManifestSources::new(&args, &name)?;
     let path = args.listen.path()?;
     let tcp = args.listen.bind_tcp().await?;
@@ -161,7 +240,9 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
         refuse_to_share(&client, &name).await?;
     }
     let runtime = client.version().await?.runtime_name;
-    let node = node_config(&args, name, &client).await;
+    let mut node = node_config(&args, name, &client).await;
+    // A simulated runtime has no processes, and must not fill the cgroups of this machine.
+    node.cgroups_per_qos &= runtime != SIMULATED;
 
     let unix = args.listen.bind().await?;
     let store = Store::open(&args.state_file)?;
@@ -170,10 +251,13 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
     let generator = generator(&args, &client, metrics);
     let node_loop = NodeLoop::new(client.clone(), generator.handle(), node, origins.clone(), &runtime)?
         .with_store(store)
-        .with_logs(args.log_limits());
+        .with_logs(args.log_limits())
+        .with_image_gc(image_gc)
+        .with_eviction(eviction);
     let settings = Settings::from([
         ("listen", path.display().to_string()),
         ("listen-tcp", args.listen.tcp_text()),
+        ("witness", WitnessMode::from(args.witness).to_string()),
     ]);
     let setup = Setup::new(client.clone(), settings);
     let router = routes::router(generator.handle(), setup, Some(node_loop.reports()), shutdown.clone());
@@ -223,6 +307,7 @@ fn generator(args: &NodeArgs, client: &Client, metrics: Metrics) -> Generator<Cr
     // On a runtime of our own there is no kubelet that would miss the events that we consume.
     config.evented.exclusive_subscriber = !args.share_runtime;
     config.heartbeat = Some(pleg_node::HEARTBEAT);
+    config.witness = args.witness.into();
     Generator::new(CriRuntime::new(client.clone()), config, metrics)
 }
 
@@ -230,12 +315,20 @@ async fn node_config(args: &NodeArgs, name: NodeName, client: &Client) -> NodeCo
     NodeConfig {
         ips: args.node_ip.or_else(host::address).into_iter().collect(),
         memory: host::memory(),
-        cgroups: cgroups(client).await,
+        cgroups_per_qos: args.cgroups_per_qos,
+        cgroups: match args.cgroup_driver {
+            Some(CgroupDriver::Cgroupfs) => Cgroups::Path,
+            Some(CgroupDriver::Systemd) => Cgroups::Systemd,
+            None => cgroups(client).await,
+        },
         cgroup_root: args.cgroup_root.clone(),
-        cgroup_mount: "/sys/fs/cgroup".into(),
+        cgroup_mount: CGROUP_MOUNT.into(),
+        oom_group: host::has_cgroup_v2(CGROUP_MOUNT.as_ref()),
+        systemctl: "systemctl".into(),
         dns: host::dns(),
         host: host_options(args),
         logs: args.log_dir.clone(),
+        log_links: args.log_link_dir.clone(),
         pods: args.pod_dir.clone(),
         name,
     }
@@ -298,11 +391,14 @@ fn runtime_class(text: &str) -> Result<(String, String), &'static str> {
     }
 }
 
-/// One level, without characters that have a meaning to systemd or in paths.
+/// The top, or one level without characters that have a meaning to systemd or in paths.
 fn cgroup_root(text: &str) -> Result<String, &'static str> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if text == "/" {
+        return Ok(text.to_owned());
+    }
     if text.is_empty() || text.len() > 64 || text.starts_with('.') || !text.chars().all(plain) {
-        return Err("up to 64 letters, digits, '-', '_' and '.', not starting with '.'");
+        return Err("expected / or up to 64 letters, digits, '-', '_' and '.', not starting with '.'");
     }
     Ok(text.to_owned())
 }

@@ -102,6 +102,13 @@ struct RunArgs {
     /// Serve the streaming list calls too.
     #[arg(long)]
     streaming_lists: bool,
+    /// Give every running container a real process, in a cgroup of its own, so that the kernel can be watched too; needs root or a
+    /// delegated cgroup.
+    #[arg(long)]
+    processes: bool,
+    /// With --processes: how long after the death of its process a container ends [default: 60ms, about as containerd 1.7].
+    #[arg(long, value_name = "DURATION")]
+    exit_lag: Option<Span>,
     /// Load a scenario from this YAML file and run its steps; flags override the file.
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
@@ -125,6 +132,8 @@ impl RunArgs {
         config.jitter = self.jitter.map_or(config.jitter, |span| span.0);
         config.flavour = self.flavour.unwrap_or(config.flavour);
         config.streaming_lists |= self.streaming_lists;
+        config.processes |= self.processes;
+        config.exit_lag = self.exit_lag.map_or(config.exit_lag, |span| span.0);
         config.api = self.api.map_or(config.api, |api| match api {
             Api::V1 => ApiVersion::V1,
             Api::V1alpha2 => ApiVersion::V1Alpha2,

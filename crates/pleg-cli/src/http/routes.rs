@@ -117,11 +117,11 @@ async fn readyz(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Resul
 }
 
 async fn health(State(app): State<Arc<App>>, _: NoQuery) -> Response {
-    Json(ReportJson::of(&app.pleg).with_refused(app.board.as_ref())).into_response()
+    Json(ReportJson::of(&app.pleg, app.board.as_ref())).into_response()
 }
 
 async fn conditions(State(app): State<Arc<App>>, _: NoQuery) -> Response {
-    Json(Conditions::of(&app.pleg)).into_response()
+    Json(Conditions::of(&app.pleg, app.board.as_ref())).into_response()
 }
 
 async fn pods(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Response, Bad> {

@@ -239,6 +239,43 @@ fn settings_that_contradict_each_other() {
 }
 
 #[test]
+fn thresholds_of_a_node_are_checked() {
+    for (args, says) in [
+        (
+            &["--image-gc-high-threshold", "50"][..],
+            "--image-gc-low-threshold 80 must be less than --image-gc-high-threshold 50",
+        ),
+        (
+            &["--eviction-hard", "memory.available<0"],
+            "--eviction-hard: memory.available<0: expected more than 0, and at most 100%",
+        ),
+        (
+            &["--eviction-hard", "disk<1Gi"],
+            "--eviction-hard: \"disk\" is not a signal; expected memory.available, nodefs.available, nodefs.inodesFree, \
+             imagefs.available, imagefs.inodesFree or pid.available",
+        ),
+        (
+            &["--eviction-soft", "memory.available<1Gi"],
+            "--eviction-soft: the soft threshold of memory.available has no grace period; set one with \
+             --eviction-soft-grace-period memory.available=DURATION",
+        ),
+    ] {
+        let mut command = pleg(&[
+            "node",
+            "-r",
+            "/none.sock",
+            "--manifests",
+            "/tmp",
+            "--listen",
+            "/tmp/never-made.sock",
+        ]);
+        let output = command.args(args).assert().code(2).stdout("").get_output().clone();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(stderr, format!("Error: {says}\n"), "{args:?}");
+    }
+}
+
+#[test]
 fn a_bad_variable_is_named() {
     let mut command = pleg(&["version", "-o", "json"]);
     command.env("CONTAINER_RUNTIME_ENDPOINT", "tcp://1");

@@ -24,6 +24,7 @@ mod operation;
 mod pods;
 mod pods_watch;
 mod problems;
+mod processes;
 mod proxy;
 mod selection;
 mod watching;

@@ -4,14 +4,17 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use pleg_cri::Endpoint;
-use pleg_sim::{Sim, SimConfig};
+use pleg_sim::{Sim, SimConfig, SimError};
 use tempfile::TempDir;
 
 /// Nothing here takes longer, unless it hangs.
 pub(crate) const LONG: Duration = Duration::from_secs(30);
+
+static SEEDS: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) struct Node {
     pub(crate) dir: TempDir,
@@ -33,6 +36,28 @@ impl Node {
         })
     }
 
+    /// Containers with real processes. None on a machine where no cgroup can be made, if that is what it says.
+    pub(crate) fn with_processes(pods: usize) -> Option<Self> {
+        let config = SimConfig {
+            pods,
+            processes: true,
+            // The kernel is one for all tests: no two simulators may have containers with the same ids.
+            seed: u64::from(std::process::id()) << 16 | SEEDS.fetch_add(1, Ordering::Relaxed),
+            ..Default::default()
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let tried = Endpoint::unix(dir.path().join("try.sock"));
+        match block_on(Sim::start(config.clone(), tried)) {
+            Ok(sim) => drop(sim),
+            Err(SimError::World(error)) => {
+                assert!(error.to_string().contains("delegated cgroup"), "{error}");
+                return None;
+            }
+            Err(error) => panic!("{error}"),
+        }
+        Some(Self::start(config))
+    }
+
     /// The binary, pointed at this node's runtime.
     pub(crate) fn pleg(&self, args: &[&str]) -> assert_cmd::Command {
         let mut command = pleg(args);
@@ -51,7 +76,12 @@ impl Node {
     pub(crate) fn daemon(&self, args: &[&str]) -> Daemon {
         let socket = self.dir.path().join("run/pleg.sock");
         let listen = format!("unix://{}", socket.display());
-        let mut running = self.spawn(&[&["run", "--period", "50ms", "--listen", &listen], args].concat());
+        let period: &[&str] = if args.contains(&"--period") {
+            &[]
+        } else {
+            &["--period", "50ms"]
+        };
+        let mut running = self.spawn(&[&["run", "--listen", &listen], period, args].concat());
         let ready = running.stderr_line();
         assert!(ready.contains("watching unix://"), "{ready}");
         let daemon = Daemon { running, socket };

@@ -85,6 +85,23 @@ pub struct LinuxRuntimeConfiguration {
     #[prost(enumeration = "CgroupDriver", tag = "1")]
     pub cgroup_driver: i32,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct UpdateRuntimeConfigRequest {
+    #[prost(message, optional, tag = "1")]
+    pub runtime_config: ::core::option::Option<RuntimeConfig>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct UpdateRuntimeConfigResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RuntimeConfig {
+    #[prost(message, optional, tag = "1")]
+    pub network_config: ::core::option::Option<NetworkConfig>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NetworkConfig {
+    #[prost(string, tag = "1")]
+    pub pod_cidr: ::prost::alloc::string::String,
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PodSandboxStateValue {
     #[prost(enumeration = "PodSandboxState", tag = "1")]
@@ -756,6 +773,199 @@ pub struct ExecSyncResponse {
     pub stderr: ::prost::alloc::vec::Vec<u8>,
     #[prost(int32, tag = "3")]
     pub exit_code: i32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ContainerStatsRequest {
+    #[prost(string, tag = "1")]
+    pub container_id: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ContainerStatsResponse {
+    #[prost(message, optional, tag = "1")]
+    pub stats: ::core::option::Option<ContainerStats>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ContainerStatsFilter {
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub pod_sandbox_id: ::prost::alloc::string::String,
+    #[prost(map = "string, string", tag = "3")]
+    pub label_selector: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListContainerStatsRequest {
+    #[prost(message, optional, tag = "1")]
+    pub filter: ::core::option::Option<ContainerStatsFilter>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListContainerStatsResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub stats: ::prost::alloc::vec::Vec<ContainerStats>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ContainerStats {
+    #[prost(message, optional, tag = "1")]
+    pub attributes: ::core::option::Option<ContainerAttributes>,
+    #[prost(message, optional, tag = "2")]
+    pub cpu: ::core::option::Option<CpuUsage>,
+    #[prost(message, optional, tag = "3")]
+    pub memory: ::core::option::Option<MemoryUsage>,
+    #[prost(message, optional, tag = "4")]
+    pub writable_layer: ::core::option::Option<FilesystemUsage>,
+    #[prost(message, optional, tag = "5")]
+    pub swap: ::core::option::Option<SwapUsage>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ContainerAttributes {
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "2")]
+    pub metadata: ::core::option::Option<ContainerMetadata>,
+    #[prost(map = "string, string", tag = "3")]
+    pub labels: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+    #[prost(map = "string, string", tag = "4")]
+    pub annotations: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CpuUsage {
+    #[prost(int64, tag = "1")]
+    pub timestamp: i64,
+    #[prost(message, optional, tag = "2")]
+    pub usage_core_nano_seconds: ::core::option::Option<UInt64Value>,
+    #[prost(message, optional, tag = "3")]
+    pub usage_nano_cores: ::core::option::Option<UInt64Value>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct MemoryUsage {
+    #[prost(int64, tag = "1")]
+    pub timestamp: i64,
+    #[prost(message, optional, tag = "2")]
+    pub working_set_bytes: ::core::option::Option<UInt64Value>,
+    #[prost(message, optional, tag = "3")]
+    pub available_bytes: ::core::option::Option<UInt64Value>,
+    #[prost(message, optional, tag = "4")]
+    pub usage_bytes: ::core::option::Option<UInt64Value>,
+    #[prost(message, optional, tag = "5")]
+    pub rss_bytes: ::core::option::Option<UInt64Value>,
+    #[prost(message, optional, tag = "6")]
+    pub page_faults: ::core::option::Option<UInt64Value>,
+    #[prost(message, optional, tag = "7")]
+    pub major_page_faults: ::core::option::Option<UInt64Value>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SwapUsage {
+    #[prost(int64, tag = "1")]
+    pub timestamp: i64,
+    #[prost(message, optional, tag = "2")]
+    pub swap_available_bytes: ::core::option::Option<UInt64Value>,
+    #[prost(message, optional, tag = "3")]
+    pub swap_usage_bytes: ::core::option::Option<UInt64Value>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PodSandboxStatsRequest {
+    #[prost(string, tag = "1")]
+    pub pod_sandbox_id: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PodSandboxStatsResponse {
+    #[prost(message, optional, tag = "1")]
+    pub stats: ::core::option::Option<PodSandboxStats>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PodSandboxStatsFilter {
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    #[prost(map = "string, string", tag = "2")]
+    pub label_selector: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListPodSandboxStatsRequest {
+    #[prost(message, optional, tag = "1")]
+    pub filter: ::core::option::Option<PodSandboxStatsFilter>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListPodSandboxStatsResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub stats: ::prost::alloc::vec::Vec<PodSandboxStats>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PodSandboxStats {
+    #[prost(message, optional, tag = "1")]
+    pub attributes: ::core::option::Option<PodSandboxAttributes>,
+    #[prost(message, optional, tag = "2")]
+    pub linux: ::core::option::Option<LinuxPodSandboxStats>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PodSandboxAttributes {
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "2")]
+    pub metadata: ::core::option::Option<PodSandboxMetadata>,
+    #[prost(map = "string, string", tag = "3")]
+    pub labels: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+    #[prost(map = "string, string", tag = "4")]
+    pub annotations: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LinuxPodSandboxStats {
+    #[prost(message, optional, tag = "1")]
+    pub cpu: ::core::option::Option<CpuUsage>,
+    #[prost(message, optional, tag = "2")]
+    pub memory: ::core::option::Option<MemoryUsage>,
+    #[prost(message, optional, tag = "3")]
+    pub network: ::core::option::Option<NetworkUsage>,
+    #[prost(message, optional, tag = "4")]
+    pub process: ::core::option::Option<ProcessUsage>,
+    #[prost(message, repeated, tag = "5")]
+    pub containers: ::prost::alloc::vec::Vec<ContainerStats>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct NetworkUsage {
+    #[prost(int64, tag = "1")]
+    pub timestamp: i64,
+    #[prost(message, optional, tag = "2")]
+    pub default_interface: ::core::option::Option<NetworkInterfaceUsage>,
+    #[prost(message, repeated, tag = "3")]
+    pub interfaces: ::prost::alloc::vec::Vec<NetworkInterfaceUsage>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NetworkInterfaceUsage {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "2")]
+    pub rx_bytes: ::core::option::Option<UInt64Value>,
+    #[prost(message, optional, tag = "3")]
+    pub rx_errors: ::core::option::Option<UInt64Value>,
+    #[prost(message, optional, tag = "4")]
+    pub tx_bytes: ::core::option::Option<UInt64Value>,
+    #[prost(message, optional, tag = "5")]
+    pub tx_errors: ::core::option::Option<UInt64Value>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ProcessUsage {
+    #[prost(int64, tag = "1")]
+    pub timestamp: i64,
+    #[prost(message, optional, tag = "2")]
+    pub process_count: ::core::option::Option<UInt64Value>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetEventsRequest {}
@@ -1479,6 +1689,41 @@ pub mod runtime_service_server {
             request: tonic::Request<super::ExecSyncRequest>,
         ) -> std::result::Result<
             tonic::Response<super::ExecSyncResponse>,
+            tonic::Status,
+        >;
+        async fn container_stats(
+            &self,
+            request: tonic::Request<super::ContainerStatsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ContainerStatsResponse>,
+            tonic::Status,
+        >;
+        async fn list_container_stats(
+            &self,
+            request: tonic::Request<super::ListContainerStatsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListContainerStatsResponse>,
+            tonic::Status,
+        >;
+        async fn pod_sandbox_stats(
+            &self,
+            request: tonic::Request<super::PodSandboxStatsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::PodSandboxStatsResponse>,
+            tonic::Status,
+        >;
+        async fn list_pod_sandbox_stats(
+            &self,
+            request: tonic::Request<super::ListPodSandboxStatsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListPodSandboxStatsResponse>,
+            tonic::Status,
+        >;
+        async fn update_runtime_config(
+            &self,
+            request: tonic::Request<super::UpdateRuntimeConfigRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::UpdateRuntimeConfigResponse>,
             tonic::Status,
         >;
         /// Server streaming response type for the GetContainerEvents method.
@@ -2434,6 +2679,242 @@ pub mod runtime_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ExecSyncSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/runtime.v1.RuntimeService/ContainerStats" => {
+                    #[allow(non_camel_case_types)]
+                    struct ContainerStatsSvc<T: RuntimeService>(pub Arc<T>);
+                    impl<
+                        T: RuntimeService,
+                    > tonic::server::UnaryService<super::ContainerStatsRequest>
+                    for ContainerStatsSvc<T> {
+                        type Response = super::ContainerStatsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ContainerStatsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as RuntimeService>::container_stats(&inner, request)
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ContainerStatsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/runtime.v1.RuntimeService/ListContainerStats" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListContainerStatsSvc<T: RuntimeService>(pub Arc<T>);
+                    impl<
+                        T: RuntimeService,
+                    > tonic::server::UnaryService<super::ListContainerStatsRequest>
+                    for ListContainerStatsSvc<T> {
+                        type Response = super::ListContainerStatsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListContainerStatsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as RuntimeService>::list_container_stats(&inner, request)
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListContainerStatsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/runtime.v1.RuntimeService/PodSandboxStats" => {
+                    #[allow(non_camel_case_types)]
+                    struct PodSandboxStatsSvc<T: RuntimeService>(pub Arc<T>);
+                    impl<
+                        T: RuntimeService,
+                    > tonic::server::UnaryService<super::PodSandboxStatsRequest>
+                    for PodSandboxStatsSvc<T> {
+                        type Response = super::PodSandboxStatsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::PodSandboxStatsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as RuntimeService>::pod_sandbox_stats(&inner, request)
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = PodSandboxStatsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/runtime.v1.RuntimeService/ListPodSandboxStats" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListPodSandboxStatsSvc<T: RuntimeService>(pub Arc<T>);
+                    impl<
+                        T: RuntimeService,
+                    > tonic::server::UnaryService<super::ListPodSandboxStatsRequest>
+                    for ListPodSandboxStatsSvc<T> {
+                        type Response = super::ListPodSandboxStatsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListPodSandboxStatsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as RuntimeService>::list_pod_sandbox_stats(
+                                        &inner,
+                                        request,
+                                    )
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListPodSandboxStatsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/runtime.v1.RuntimeService/UpdateRuntimeConfig" => {
+                    #[allow(non_camel_case_types)]
+                    struct UpdateRuntimeConfigSvc<T: RuntimeService>(pub Arc<T>);
+                    impl<
+                        T: RuntimeService,
+                    > tonic::server::UnaryService<super::UpdateRuntimeConfigRequest>
+                    for UpdateRuntimeConfigSvc<T> {
+                        type Response = super::UpdateRuntimeConfigResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::UpdateRuntimeConfigRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as RuntimeService>::update_runtime_config(
+                                        &inner,
+                                        request,
+                                    )
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = UpdateRuntimeConfigSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -11,7 +11,7 @@ use tracing::warn;
 use super::error::{ContainerFilesError, call_failed};
 use super::requests::{ContainerInputs, Environment, NodeConfig, check_user, log_path};
 use super::{
-    ActionContext, ActionError, RuntimeExecutor, hosts_file, ignore_not_found, log_files, objects, subject,
+    ActionContext, ActionError, RuntimeExecutor, hosts_file, ignore_not_found, log_files, log_links, objects, subject,
     termination_messages, volumes, whole_seconds,
 };
 use crate::error::with_causes;
@@ -60,6 +60,7 @@ impl RuntimeExecutor {
         };
         let started = self.call(&about, request).await;
         started.map_err(call_failed("RunContainerError"))?;
+        self.link_log(pod, &container.name, start.attempt, &id).await;
         let Some(hook) = &container.post_start else {
             return Ok(());
         };
@@ -70,6 +71,21 @@ impl RuntimeExecutor {
             // It is about to be killed anyway.
             () = no_starts.cancelled() => Ok(()),
         }
+    }
+
+    /// Links to the log of a container that was started. A container runs without it too.
+    async fn link_log(&self, pod: &Pod, name: &str, attempt: u32, id: &ContainerId) {
+        let log = self.log_directory(pod).join(log_path(name, attempt));
+        let link = self.log_link(pod, name, id);
+        let linked = tokio::task::spawn_blocking(move || log_links::create(&link, &log)).await;
+        if let Err(error) = linked.map_err(std::io::Error::from).flatten() {
+            let link = self.log_link(pod, name, id);
+            warn!(pod = %pod.id, container = name, link = %link.display(), "cannot link to the container log: {error}");
+        }
+    }
+
+    fn log_link(&self, pod: &Pod, name: &str, id: &ContainerId) -> std::path::PathBuf {
+        log_links::path(&self.node.log_links, pod, name, id.as_str())
     }
 
     async fn create(&self, start: &StartRequest<'_>) -> Result<ContainerId, ActionError> {
@@ -87,7 +103,7 @@ impl RuntimeExecutor {
         let request = v1::CreateContainerRequest {
             pod_sandbox_id: start.sandbox.to_string(),
             config: Some(config),
-            sandbox_config: Some(self.sandbox_config(pod, start.context.source, start.context.sandbox_attempt)),
+            sandbox_config: Some(self.node.sandbox_config(pod, start.context.sandbox_attempt)),
         };
         let about = Subject {
             container: Some(container.name.as_str().into()),
@@ -199,8 +215,12 @@ impl RuntimeExecutor {
         let removed = self.call(&about, request).await;
         ignore_not_found(removed).map_err(call_failed("RemoveContainerError"))?;
         let path = self.log_directory(pod).join(log_path(name, attempt));
-        let log = path.clone();
-        let removed = tokio::task::spawn_blocking(move || log_files::remove(&log)).await;
+        let (log, link) = (path.clone(), self.log_link(pod, name, id));
+        let removed = tokio::task::spawn_blocking(move || {
+            log_links::remove(&link)?;
+            log_files::remove(&log)
+        });
+        let removed = removed.await;
         let removed = removed.map_err(std::io::Error::from).flatten();
         removed.map_err(|source| ActionError::RemoveLog { path, source })?;
         let (node, uid, of) = (Arc::clone(&self.node), pod.id.uid.clone(), name.to_owned());

@@ -11,6 +11,7 @@ use super::hosts_file::HostsFileError;
 use super::objects::ObjectsError;
 use super::requests::{EnvError, HostnameTooLong, RunAsNonRootError};
 use super::volumes::VolumeError;
+use crate::cgroups::CgroupError;
 use crate::net::NetError;
 
 /// Why an action failed. A failed call may still have taken effect, in particular one that timed out.
@@ -58,6 +59,9 @@ pub(crate) enum ActionError {
         #[source]
         source: io::Error,
     },
+    /// The cgroup of the pod cannot be set up or removed.
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
     /// Something of the pod cannot be removed from the host.
     #[error(transparent)]
     Cleanup(#[from] CleanupError),
@@ -93,6 +97,7 @@ impl ActionError {
             Self::PreStopHook(_) => "PreStopHookError",
             Self::VolumeObjects(_) | Self::Interrupted(_) => "FailedMount",
             Self::Cleanup(_) => "FailedCleanup",
+            Self::Cgroup(_) => "FailedCreatePodContainer",
             Self::RemoveLog { .. } | Self::RemoveTerminationMessage { .. } => "RemoveContainerError",
         }
     }

@@ -1,5 +1,5 @@
 //! Rotates container logs, as a kubelet does: a log that is too large is renamed (`0.log` becomes `0.log.20261116-110700`), the runtime
-//! reopens the log, and the oldest rotated files are removed.
+//! reopens the log, rotated files except the newest are compressed, and the oldest are removed.
 //!
 //! A runtime keeps writing to the open file after it is renamed, so nothing is lost in between. If `pleg node` ends at that point, the next
 //! run finds a rotated file without a current log, and makes the runtime reopen it.
@@ -54,6 +54,9 @@ enum RotateError {
     /// Its files cannot be renamed or removed.
     #[error(transparent)]
     Files(#[from] io::Error),
+    /// The log is rotated, but an older file cannot be compressed.
+    #[error("cannot compress an older file")]
+    Compress(#[source] io::Error),
     /// The runtime does not reopen it.
     #[error(transparent)]
     Reopen(#[from] pleg_cri::Error),
@@ -164,7 +167,7 @@ impl LogRotator {
             }
             Err(error) if self.logged.insert(log.id.clone()) => {
                 let error = with_causes(&error);
-                warn!(%pod, %container, %file, "cannot rotate the container log, which keeps growing: {error}");
+                warn!(%pod, %container, %file, "cannot rotate the container log; its files keep growing: {error}");
             }
             Err(_) => {}
         }
@@ -190,5 +193,8 @@ async fn rotate(context: &NodeContext, log: &ContainerLog, limits: LogLimits) ->
             undone?;
         }
     }
-    Ok(reopened?)
+    reopened?;
+    let file = log.file.clone();
+    let compressed = tokio::task::spawn_blocking(move || log_files::compress(&file)).await?;
+    compressed.map_err(RotateError::Compress)
 }

@@ -10,11 +10,11 @@
 //! | [`requests`] | CRI requests from a manifest: pure |
 //! | `hosts_file`, `termination_messages` | files of ours that containers mount |
 //! | [`objects`] | config maps, secrets and tokens that a pod refers to |
-//! | [`volumes`], [`host_mounts`], `cleanup`, `cgroups` | directories and mounts of a pod, made and removed: blocking |
+//! | [`volumes`], [`host_mounts`], `cleanup` | directories and mounts of a pod, made and removed: blocking |
 //! | `logs`, `log_files` | rotation of container logs: a task, and its files |
+//! | `log_links` | links to container logs: blocking |
 //! | `error` | why an action failed, with the reason of Kubernetes |
 
-pub(crate) mod cgroups;
 pub mod host_mounts;
 pub(crate) mod logs;
 pub mod objects;
@@ -28,6 +28,7 @@ mod hooks;
 mod hosts_file;
 mod images;
 mod log_files;
+pub(crate) mod log_links;
 mod sandbox;
 mod termination_messages;
 
@@ -46,13 +47,14 @@ use self::cleanup::CleanupError;
 use self::container::{StartRequest, StopRequest};
 use self::objects::{ApiObjects, NoApiServer};
 use self::requests::{NodeConfig, SysctlError};
+use crate::cgroups::PodCgroups;
 use crate::host;
 use crate::manifest::Pod;
 use crate::reconcile::action::Action;
 use crate::reconcile::history::PodFailure;
 
+pub(crate) use self::cleanup::remove_unmounted_directory;
 pub(crate) use self::error::{ActionError, ExecError};
-pub(crate) use self::sandbox::ConfigSource;
 pub(crate) use self::termination_messages::ExitedContainer;
 
 /// Deadline of reading a file of a pod.
@@ -65,8 +67,6 @@ pub(crate) struct ActionContext {
     pub(crate) sandbox_attempt: u32,
     /// Its addresses.
     pub(crate) ips: Box<[IpAddr]>,
-    /// Where its manifest comes from.
-    pub(crate) source: ConfigSource,
     /// Cancelled once the pod has failed or terminates: nothing is created or started, and no start waits for an image or a hook. Also if the
     /// container that is being started has exited, so that its hook is of no use.
     pub(crate) no_starts: CancellationToken,
@@ -109,6 +109,7 @@ pub(crate) struct RuntimeExecutor {
     node: Arc<NodeConfig>,
     objects: Arc<dyn ApiObjects>,
     pulls: Arc<Semaphore>,
+    cgroups: PodCgroups,
 }
 
 impl RuntimeExecutor {
@@ -119,6 +120,7 @@ impl RuntimeExecutor {
             node,
             objects: Arc::new(NoApiServer),
             pulls: Arc::new(Semaphore::new(images::CONCURRENT_PULLS)),
+            cgroups: PodCgroups::default(),
         }
     }
 
@@ -133,7 +135,7 @@ impl RuntimeExecutor {
             context,
         };
         let result = match &action {
-            Action::RunSandbox { attempt, replaces } => self.run_sandbox(pod, context.source, *attempt, replaces).await,
+            Action::RunSandbox { attempt, replaces } => self.run_sandbox(pod, *attempt, replaces).await,
             Action::StopSandbox(id) => self.stop_sandbox(pod, id).await,
             Action::RemoveSandbox(id) | Action::RemoveOldSandbox(id) => self.remove_sandbox(pod, id).await,
             Action::RemoveContainer { id, name, attempt } => self.remove_container(pod, id, name, *attempt).await,
@@ -219,10 +221,33 @@ impl RuntimeExecutor {
 
     /// Removes the directories and the cgroup of a terminated pod.
     pub(crate) async fn clean_up(&self, pod: &Pod) -> Result<(), ActionError> {
+        self.cgroups.release(&pod.id.uid);
         match self.blocking(pod, cleanup::remove).await {
-            Err(ActionError::Interrupted(error)) => Err(CleanupError::Interrupted(error).into()),
-            removed => removed,
+            Err(ActionError::Interrupted(error)) => return Err(CleanupError::Interrupted(error).into()),
+            removed => removed?,
         }
+        Ok(self.cgroups.remove_slices(&self.node, &pod.id.uid).await?)
+    }
+
+    /// Removes an exited container, and then its log.
+    pub(crate) async fn remove_dead(
+        &self,
+        pod: &Pod,
+        id: &ContainerId,
+        name: &str,
+        attempt: u32,
+    ) -> Result<(), ActionError> {
+        self.remove_container(pod, id, name, attempt).await
+    }
+
+    /// The configuration of the node.
+    pub(crate) fn node(&self) -> &Arc<NodeConfig> {
+        &self.node
+    }
+
+    /// The cgroups of pods.
+    pub(crate) fn cgroups(&self) -> &PodCgroups {
+        &self.cgroups
     }
 
     /// The address of a pod that has these IPs. With `hostNetwork` that is the host's, which may have changed since we started.

@@ -2,6 +2,8 @@
 //!
 //! In: `/proc`, `/etc/resolv.conf` and the kernel. Out: plain values. Blocking, and without DNS queries.
 
+pub mod resources;
+
 pub(crate) mod clock;
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
@@ -68,6 +70,11 @@ fn total_memory(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
+}
+
+/// Whether cgroups are mounted there in version 2 alone. Where both versions are, runtimes use version 1.
+pub fn has_cgroup_v2(mount: &Path) -> bool {
+    mount.join("cgroup.controllers").exists()
 }
 
 /// The DNS configuration of this machine.

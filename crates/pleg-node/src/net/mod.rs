@@ -4,6 +4,7 @@
 //! In: where to connect and what to ask for. Out: an answer or a [`NetError`]. No state: callers set the timeouts.
 
 pub(crate) mod http_get;
+pub(crate) mod redirect;
 pub(crate) mod tls;
 
 mod exchange;
@@ -41,10 +42,10 @@ pub(crate) enum NetError {
         #[source]
         source: io::Error,
     },
-    /// The server redirects to something that is not an HTTP URL.
-    #[error("the server redirects to {0:?}, which is not an HTTP URL")]
-    Redirect(String),
-    /// The server redirects again and again.
+    /// A redirect leads to something that is not HTTP.
+    #[error("cannot follow the redirect to {0:?}")]
+    BadRedirect(String),
+    /// There is no end of redirects.
     #[error("stopped after {0} redirects")]
     TooManyRedirects(usize),
     /// The request is not one that can be sent.

@@ -9,7 +9,6 @@ use pleg::{PodRef, PodUid};
 use tracing::info;
 
 use super::PodWorkers;
-use crate::executor::ConfigSource;
 use crate::manifest::Pod;
 use crate::reconcile::decide::Goal;
 use crate::reconcile::history::PodHistory;
@@ -68,7 +67,7 @@ impl PodWorkers {
     }
 
     /// Terminates a pod that has no worker: with its grace period and hooks if its manifest is stored, else with the defaults.
-    pub(super) fn terminate_orphan(&mut self, id: PodRef, why: &str) {
+    pub(crate) fn terminate_orphan(&mut self, id: PodRef, why: &str) {
         let stored = self.stored_pods.get(&id.uid).cloned();
         let pod = stored.unwrap_or_else(|| Arc::new(Pod::without_manifest(id)));
         info!(pod = %pod.id, "terminating pod: {why}");
@@ -77,7 +76,6 @@ impl PodWorkers {
             since: self.context.clock.now(),
             grace: pod.spec.termination_grace,
         };
-        // It gets no other sandbox, so its source no longer matters.
-        self.spawn(pod, ConfigSource::File, goal);
+        self.spawn(pod, goal);
     }
 }

@@ -17,15 +17,16 @@ use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
-use pleg::{ContainerState, PodEntry, PodStatus, SandboxState, Token, WaitError};
+use pleg::{ContainerState, PodEntry, PodRef, PodStatus, SandboxState, Token, WaitError};
 use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::context::NodeContext;
 use crate::error::with_causes;
-use crate::executor::{ActionOutcome, ConfigSource};
+use crate::eviction::manager::Eviction;
+use crate::executor::ActionOutcome;
 use crate::manifest::Pod;
 use crate::metrics::Operation;
 use crate::probes::PodProber;
@@ -48,26 +49,32 @@ pub(crate) const DRAIN: Duration = Duration::from_secs(5);
 /// What the registry holds of a worker.
 #[derive(Debug)]
 pub(crate) struct PodWorkerHandle {
-    pub(crate) pod: Arc<Pod>,
-    /// Where its manifest comes from.
-    pub(crate) source: ConfigSource,
+    /// Its UID, namespace and name, which never change.
+    pub(crate) id: PodRef,
+    /// The pod as it is desired now.
+    pub(crate) pod: watch::Sender<Arc<Pod>>,
     pub(crate) goal: watch::Sender<Goal>,
     /// Something about the pod may have changed.
     pub(crate) wake: Arc<Notify>,
     /// The history of the pod, for the next worker if this one panics.
     pub(crate) history: Arc<Mutex<PodHistory>>,
+    /// Set to evict the pod; the worker takes it.
+    pub(crate) eviction: Arc<Mutex<Option<Eviction>>>,
 }
 
 /// The worker of one pod.
 pub(crate) struct PodWorker {
+    /// The pod as the last decision saw it.
     pod: Arc<Pod>,
-    source: ConfigSource,
+    /// The pod as it is desired now.
+    desired: watch::Receiver<Arc<Pod>>,
     context: NodeContext,
     goal: watch::Receiver<Goal>,
     wake: Arc<Notify>,
     history: PodHistory,
     /// The history as it was last saved.
     saved: Arc<Mutex<PodHistory>>,
+    eviction: Arc<Mutex<Option<Eviction>>>,
     in_flight: InFlight,
     /// Number of actions on the sandbox that are in flight.
     sandbox_actions: usize,
@@ -104,22 +111,19 @@ type Done = (ActionOutcome, Option<StartSlot>);
 type Running = FuturesUnordered<BoxFuture<'static, Done>>;
 
 impl PodWorker {
-    pub(crate) fn new(
-        pod: Arc<Pod>,
-        source: ConfigSource,
-        goal: Goal,
-        history: PodHistory,
-        context: NodeContext,
-    ) -> (Self, PodWorkerHandle) {
+    pub(crate) fn new(pod: Arc<Pod>, goal: Goal, history: PodHistory, context: NodeContext) -> (Self, PodWorkerHandle) {
         let (sender, goal) = watch::channel(goal);
+        let (desired_sender, desired) = watch::channel(Arc::clone(&pod));
         let wake = Arc::new(Notify::new());
         let saved = Arc::new(Mutex::new(history.clone()));
+        let eviction = Arc::new(Mutex::new(None));
         let handle = PodWorkerHandle {
-            pod: Arc::clone(&pod),
-            source,
+            id: pod.id.clone(),
+            pod: desired_sender,
             goal: sender,
             wake: Arc::clone(&wake),
             history: Arc::clone(&saved),
+            eviction: Arc::clone(&eviction),
         };
         let prober = PodProber::new(
             context.executor.clone(),
@@ -130,11 +134,12 @@ impl PodWorker {
         let worker = Self {
             prober,
             pod,
-            source,
+            desired,
             context,
             goal,
             wake,
             saved,
+            eviction,
             history,
             in_flight: InFlight::default(),
             sandbox_actions: 0,
@@ -179,6 +184,7 @@ impl PodWorker {
                     self.on_goal_changed();
                     sync_due = true;
                 }
+                Ok(()) = self.desired.changed() => sync_due = true,
                 () = self.wake.notified() => sync_due = true,
                 Ok(()) = self.context.stale.changed() => self.publish_status(),
                 () = sleep_until(slot_ends.unwrap_or_else(far)), if slot_ends.is_some() => self.start_slot = None,
@@ -215,12 +221,14 @@ impl PodWorker {
     fn sync(&mut self, entry: &PodEntry, token: Token, running: &mut Running) -> Option<Wake> {
         debug_assert!(entry.observed >= token, "acted on a status that is not fresh");
         let status = &entry.status;
+        self.follow_update();
         self.observe(status);
         self.admit(status);
         self.end_hooks_of_exited(status);
         let goal = *self.goal.borrow_and_update();
         // Reading it here may be what marks it as seen.
         self.on_goal_changed();
+        self.take_eviction();
         self.probe(status, goal);
         if goal == Goal::Run {
             self.remember_probes(status);
@@ -235,6 +243,7 @@ impl PodWorker {
             && !may_use_ports(status)
         {
             self.context.host_ports.release(&self.pod.id.uid);
+            self.context.executor.cgroups().release(&self.pod.id.uid);
         }
         self.measure(status, goal, running);
         self.save_history();
@@ -251,6 +260,18 @@ impl PodWorker {
         }
         self.publish_status();
         Some(self.next_wake(decide_at.into_iter().chain(retry_at).min()))
+    }
+
+    /// Continues with the pod as it is desired now. Actions in flight complete with what they began with.
+    fn follow_update(&mut self) {
+        let desired = Arc::clone(&self.desired.borrow_and_update());
+        if Arc::ptr_eq(&desired, &self.pod) {
+            return;
+        }
+        if desired.spec != self.pod.spec {
+            info!(pod = %self.pod.id, generation = desired.object.metadata.generation, "pod updated");
+        }
+        self.pod = desired;
     }
 
     /// The pod terminates, or has less time than it had.
@@ -312,6 +333,29 @@ impl PodWorker {
         self.history.observe(status, now);
     }
 
+    /// Fails the pod if it is to be evicted, unless it is over already.
+    fn take_eviction(&mut self) {
+        let Some(eviction) = self.eviction.lock().take() else {
+            return;
+        };
+        let is_over = self
+            .last
+            .as_ref()
+            .is_some_and(|(_, decision)| decision.stage != Stage::Running);
+        if self.history.failed.is_none() && !is_over {
+            self.history.failed = Some(eviction.why);
+            self.history.eviction_grace = Some(eviction.grace);
+        }
+    }
+
+    /// Whether the pod may get a sandbox: not under pressure if it never had one, nor while another pod has one of its host ports.
+    fn admit(&self, status: &PodStatus) -> Result<(), PodFailure> {
+        if status.sandboxes.is_empty() {
+            self.context.reports.pressure().admit(&self.pod)?;
+        }
+        self.context.host_ports.claim(&self.pod)
+    }
+
     fn decide(&mut self, status: &PodStatus, goal: Goal) -> Decision {
         self.in_flight.sandbox = self.sandbox_actions > 0;
         let decision = decide(&DecisionInput {
@@ -340,7 +384,7 @@ impl PodWorker {
                 continue;
             }
             if matches!(action, Action::RunSandbox { .. })
-                && let Err(conflict) = self.context.host_ports.claim(&self.pod)
+                && let Err(conflict) = self.admit(status)
             {
                 not_admitted = Some(conflict);
                 continue;
@@ -348,7 +392,7 @@ impl PodWorker {
             self.start_action(action.clone(), status, running);
         }
         if let Some(failure) = not_admitted.as_ref().filter(|_| not_admitted != self.not_admitted) {
-            warn!(reason = failure.reason, "{}", failure.message);
+            warn!(pod = %self.pod.id, reason = failure.reason, "{}", failure.message);
         }
         self.not_admitted = not_admitted;
         retry_at
@@ -383,9 +427,12 @@ impl PodWorker {
     }
 
     /// Nothing of the pod is left in the runtime: removes its directories.
-    async fn clean_up(&self) -> WorkerExit {
+    async fn clean_up(&mut self) -> WorkerExit {
         let removed = self.context.executor.clean_up(&self.pod).await;
-        self.context.reports.remove(&self.pod.id.uid);
+        let store = self.context.store.clone().filter(|_| removed.is_ok());
+        if let Some(report) = self.report(true) {
+            self.context.reports.finish(report, store);
+        }
         if let Err(error) = removed {
             // It stays in the store, so that another run of `pleg node` retries too.
             warn!(
@@ -395,9 +442,6 @@ impl PodWorker {
                 with_causes(&error)
             );
             return WorkerExit::DirectoriesLeft;
-        }
-        if let Some(store) = &self.context.store {
-            store.delete(&self.pod.id.uid);
         }
         WorkerExit::Terminated
     }

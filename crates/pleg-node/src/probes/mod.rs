@@ -27,7 +27,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use self::run_probe::{ProbeError, ProbeWarning, run_probe};
+use self::run_probe::{ProbeError, run_probe};
 use crate::error::with_causes;
 use crate::executor::RuntimeExecutor;
 use crate::manifest::{Container, Pod, Probe, ProbeKind};
@@ -214,16 +214,13 @@ impl ContainerProber {
     }
 
     /// Records a settled result and wakes the pod worker, if the result changed.
-    fn settle(&self, kind: ProbeKind, probe: &Probe, answer: Result<Option<ProbeWarning>, ProbeError>) {
+    fn settle(&self, kind: ProbeKind, probe: &Probe, answer: Result<(), ProbeError>) {
         if !self.results.lock().set(&self.probed.id, kind, answer.is_ok()) {
             return;
         }
         let (pod, container) = (&self.probed.pod.id, &self.probed.name);
         match answer {
-            Ok(None) => debug!(%pod, container, "{} probe succeeded", kind.name()),
-            Ok(Some(warning)) => {
-                warn!(%pod, container, reason = "ProbeWarning", "{} probe succeeded, but {warning}", kind.name());
-            }
+            Ok(()) => debug!(%pod, container, "{} probe succeeded", kind.name()),
             Err(error) => {
                 let (times, error) = (probe.failure_threshold, with_causes(&error));
                 warn!(%pod, container, times, "{} probe failed: {error}", kind.name());

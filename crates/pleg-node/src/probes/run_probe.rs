@@ -1,18 +1,24 @@
 //! One probe of one container, within its timeout.
 
-use std::fmt;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::timeout;
 use tonic::client::Grpc;
 use tonic_prost::ProstCodec;
+use tracing::warn;
 
 use super::ProbedContainer;
 use crate::executor::{ExecError, RuntimeExecutor};
 use crate::manifest::{HttpGet, Probe, ProbeHandler};
 use crate::net::NetError;
-use crate::net::http_get::{self, Answer, authority, connect, host_or_pod_ip};
+use crate::net::http_get::{authority, connect, host_or_pod_ip};
+use crate::net::redirect::get_following;
+
+/// Most probed paths for which a redirect to another host is logged.
+const MAX_LOGGED: usize = 1024;
 
 /// Why a probe failed, or was not run.
 #[derive(Debug, thiserror::Error)]
@@ -46,16 +52,6 @@ pub(super) enum ProbeError {
     NotServing(i32),
 }
 
-/// A probe succeeded, but with an answer that may not be meant: a redirect to this URL of another host, which was not followed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ProbeWarning(String);
-
-impl fmt::Display for ProbeWarning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the container redirects to another host: {:?}", self.0)
-    }
-}
-
 impl ProbeError {
     /// The runtime could not run the command, or does not answer. That says nothing about the container.
     pub(super) fn is_unknown(&self) -> bool {
@@ -68,21 +64,20 @@ pub(super) async fn run_probe(
     executor: &RuntimeExecutor,
     container: &ProbedContainer,
     probe: &Probe,
-) -> Result<Option<ProbeWarning>, ProbeError> {
+) -> Result<(), ProbeError> {
     let ip = || executor.address(&container.pod, container.ip.as_slice());
     let running = async {
         match &probe.handler {
             ProbeHandler::Exec(command) => {
                 let ProbedContainer { pod, name, id, .. } = container;
-                executor.exec(pod, name, id, command, probe.timeout).await?;
-                Ok(None)
+                Ok(executor.exec(pod, name, id, command, probe.timeout).await?)
             }
             ProbeHandler::Http(get) => http(get, ip()).await,
             ProbeHandler::Tcp { host, port } => {
                 connect(host.as_deref(), *port, ip()).await?;
-                Ok(None)
+                Ok(())
             }
-            ProbeHandler::Grpc { port, service } => grpc(service, *port, ip()).await.map(|()| None),
+            ProbeHandler::Grpc { port, service } => grpc(service, *port, ip()).await,
         }
     };
     if matches!(probe.handler, ProbeHandler::Exec(_)) {
@@ -95,12 +90,29 @@ pub(super) async fn run_probe(
     }
 }
 
-async fn http(get: &HttpGet, ip: Option<IpAddr>) -> Result<Option<ProbeWarning>, ProbeError> {
-    let Answer { status, elsewhere } = http_get::get(get, ip).await?;
-    if (200..400).contains(&status.as_u16()) {
-        return Ok(elsewhere.map(ProbeWarning));
+async fn http(get: &HttpGet, ip: Option<IpAddr>) -> Result<(), ProbeError> {
+    let answer = get_following(get, ip).await?;
+    if let Some(elsewhere) = answer.elsewhere {
+        warn_once(get, &elsewhere);
     }
-    Err(ProbeError::HttpStatus(status.as_u16()))
+    let status = answer.status.as_u16();
+    if (200..400).contains(&status) {
+        return Ok(());
+    }
+    Err(ProbeError::HttpStatus(status))
+}
+
+/// Logs once per probed path that it redirects to another host. The probe succeeds.
+fn warn_once(get: &HttpGet, elsewhere: &str) {
+    static LOGGED: Mutex<BTreeSet<(u16, String)>> = Mutex::new(BTreeSet::new());
+    let mut logged = LOGGED.lock();
+    if logged.len() < MAX_LOGGED && logged.insert((get.port, get.path.clone())) {
+        warn!(
+            port = get.port,
+            path = get.path,
+            "probe terminated redirects: the container redirects to {elsewhere}"
+        );
+    }
 }
 
 /// `grpc.health.v1.HealthCheckRequest`.

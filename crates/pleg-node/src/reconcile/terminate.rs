@@ -19,7 +19,8 @@ impl<'a> Decider<'a> {
         self.decision.stage = Stage::Finished;
         self.decision.backing_off.clear();
         let since = self.input.history.finishing_since.unwrap_or(self.input.now);
-        let grace = self.input.pod.spec.termination_grace;
+        let evicted = self.input.history.eviction_grace;
+        let grace = evicted.unwrap_or(self.input.pod.spec.termination_grace);
         if !self.stop_containers(since, grace, KillReason::PodFinished) {
             return;
         }

@@ -128,8 +128,8 @@ fn waiting(reason: &str, message: String) -> ApiContainerState {
 /// Why a container that is about to be started has not been, if that is known.
 fn why_waiting(from: &StatusInput<'_>, container: &Container) -> Option<ApiContainerState> {
     let name = container.name.as_str();
-    // Nothing of a failed pod is started.
-    if from.history.failed.is_some() {
+    // Nothing of a failed or terminated pod is started.
+    if from.history.failed.is_some() || from.terminated {
         return None;
     }
     let history = from.history.container(name);

@@ -10,11 +10,13 @@
 //! | `phase` | Pending, Running, Succeeded or Failed |
 //! | `conditions` | Ready and others, and since when |
 //! | [`reports`] | the published status of each pod |
+//! | [`updates`] | what changed, for a publisher that acknowledges it |
 //!
 //! One thing differs from the kubelet: while the runtime does not answer, `Ready` is `Unknown`, with the time up to which the rest of the
 //! status is true. A kubelet shows the last status as if nothing had happened.
 
 pub mod reports;
+pub mod updates;
 
 mod conditions;
 mod containers;
@@ -57,6 +59,8 @@ pub struct StatusInput<'a> {
     pub in_flight: &'a BTreeSet<String>,
     /// Why the pod is not started, if it was not admitted.
     pub not_admitted: Option<&'a PodFailure>,
+    /// The pod has terminated: nothing of it is left, and its phase is final.
+    pub terminated: bool,
     /// Set while this pod cannot be observed.
     pub stale: Option<&'a Stale>,
     /// The last published status, for the transition times of its conditions.

@@ -10,11 +10,14 @@ use pleg::PodUid;
 use serde::{Serialize, Serializer};
 use tokio::sync::watch;
 
+use crate::eviction::admission::NodePressure;
 use crate::manifest::Pod;
 use crate::reconcile::backoff::later;
 use crate::reconcile::decide::{Goal, Stage};
 use crate::sources::{RefusedPod, SourceProblem};
+use crate::status::updates::{Queue, StatusUpdates};
 use crate::status::{self, ApiPodStatus, Stale};
+use crate::store::StoreWriter;
 
 /// The annotation of a pod whose status is stale: when it was last true.
 pub const AS_OF: &str = "pleg.io/status-as-of";
@@ -130,7 +133,7 @@ impl Serialize for PodList {
 
 #[derive(Debug, Default)]
 struct Published {
-    pods: BTreeMap<PodUid, Report>,
+    queue: Queue,
     problems: Vec<SourceProblem>,
     refused: Vec<Report>,
 }
@@ -142,6 +145,7 @@ pub struct PodReports {
     published: Arc<RwLock<Published>>,
     /// Grows with each change.
     version: watch::Sender<u64>,
+    pressure: NodePressure,
 }
 
 impl Default for PodReports {
@@ -149,6 +153,7 @@ impl Default for PodReports {
         Self {
             published: Arc::default(),
             version: watch::Sender::new(0),
+            pressure: NodePressure::default(),
         }
     }
 }
@@ -156,13 +161,13 @@ impl Default for PodReports {
 impl PodReports {
     /// The report of one pod.
     pub fn get(&self, uid: &PodUid) -> Option<Report> {
-        self.published.read().pods.get(uid).cloned()
+        self.published.read().queue.get(uid).cloned()
     }
 
     /// All pods, ordered by name, including refused ones unless another pod has their name.
     pub fn pods(&self) -> Vec<Report> {
         let published = self.published.read();
-        let mut pods: Vec<Report> = published.pods.values().cloned().collect();
+        let mut pods: Vec<Report> = published.queue.reports().cloned().collect();
         let names: BTreeSet<Arc<str>> = pods.iter().map(|report| report.pod.id.full_name()).collect();
         let free = |report: &&Report| !names.contains(&report.pod.id.full_name());
         pods.extend(published.refused.iter().filter(free).cloned());
@@ -176,6 +181,21 @@ impl PodReports {
         self.published.read().problems.clone()
     }
 
+    /// The conditions of the node about its resources.
+    pub fn pressure(&self) -> &NodePressure {
+        &self.pressure
+    }
+
+    /// Statuses that change, for a publisher: from now on, the record of a terminated pod stays until its last status is acknowledged.
+    /// There can be one publisher; another one takes over, and starts with all pods.
+    pub fn publish(&self) -> StatusUpdates {
+        self.published.write().queue.attach();
+        StatusUpdates {
+            version: self.version.subscribe(),
+            reports: self.clone(),
+        }
+    }
+
     /// Waits until the reports are as asked for. Cancel-safe.
     pub async fn wait_for(&self, is: impl Fn(&Self) -> bool) {
         let mut version = self.version.subscribe();
@@ -184,14 +204,23 @@ impl PodReports {
     }
 
     pub(crate) fn set(&self, report: Report) {
-        let uid = report.pod.id.uid.clone();
-        self.published.write().pods.insert(uid, report);
+        self.published.write().queue.set(report);
         self.changed();
     }
 
-    pub(crate) fn remove(&self, uid: &PodUid) {
-        self.published.write().pods.remove(uid);
+    /// The pod has terminated; this is its last report. Its record is deleted from `store`, if given, once that is published.
+    pub(crate) fn finish(&self, report: Report, store: Option<StoreWriter>) {
+        self.published.write().queue.finish(report, store);
         self.changed();
+    }
+
+    /// The pod is desired again: its record stays.
+    pub(crate) fn reopen(&self, uid: &PodUid) {
+        self.published.write().queue.reopen(uid);
+    }
+
+    pub(super) fn with_queue<T>(&self, with: impl FnOnce(&mut Queue) -> T) -> T {
+        with(&mut self.published.write().queue)
     }
 
     pub(crate) fn set_problems(&self, problems: Vec<SourceProblem>) {
@@ -211,7 +240,7 @@ impl PodReports {
         self.changed();
     }
 
-    fn changed(&self) {
+    pub(super) fn changed(&self) {
         self.version.send_modify(|version| *version += 1);
     }
 }

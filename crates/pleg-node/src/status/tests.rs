@@ -26,6 +26,7 @@ fn compute_with(case: &Case, stale: Option<&Stale>, before: Option<&ApiPodStatus
         backing_off: &decision.backing_off,
         in_flight: &case.in_flight.containers,
         not_admitted: None,
+        terminated: false,
         stale,
         before,
         node: &node(),

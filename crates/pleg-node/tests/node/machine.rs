@@ -3,13 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use pleg::{CriRuntime, Endpoint, Generator, Metrics, Pleg, PodUid};
 use pleg_cri::v1::ContainerState;
 use pleg_cri::{Client, Deadlines, Rpc};
 use pleg_node::executor::requests::{Cgroups, HostOptions, NodeConfig};
+use pleg_node::host::resources::{Amount, Filesystem, HostResources};
 use pleg_node::manifest::{DnsConfig, NodeName, Pod};
 use pleg_node::sources::static_pods::{ConfigSource, read};
 use pleg_node::sources::{DesiredPod, Origin, Snapshot};
@@ -70,6 +71,7 @@ pub(crate) struct Machine {
     pub(crate) dir: tempfile::TempDir,
     lives: Arc<Mutex<Lives>>,
     watcher: JoinHandle<()>,
+    host: Arc<TestHost>,
 }
 
 impl Machine {
@@ -83,6 +85,7 @@ impl Machine {
             .await
             .unwrap();
         let (sim, lives) = (Arc::new(sim), Arc::new(Mutex::new(Lives::default())));
+        let host = Arc::new(TestHost::new(Arc::clone(&sim)));
         // In every test: two containers of one name never run at once in one pod. Checked often enough to see every container before it is
         // removed; the runtime knows to the nanosecond when it ran.
         let (watched, seen) = (Arc::clone(&sim), Arc::clone(&lives));
@@ -97,7 +100,13 @@ impl Machine {
             dir,
             lives,
             watcher,
+            host,
         }
+    }
+
+    /// What the machine says about its resources.
+    pub(crate) fn figures(&self) -> MutexGuard<'_, Figures> {
+        self.host.figures.lock().unwrap()
     }
 
     /// A node on this machine.
@@ -114,7 +123,21 @@ impl Machine {
         self.node_of(Deadlines::default(), sources).await
     }
 
+    /// A node that is set up by the test.
+    pub(crate) async fn node_set_up(&self, set_up: impl FnOnce(NodeLoop) -> NodeLoop) -> Running {
+        self.node_of_all(Deadlines::default(), &[SOURCE], set_up).await
+    }
+
     async fn node_of(&self, deadlines: Deadlines, sources: &[&str]) -> Running {
+        self.node_of_all(deadlines, sources, |node| node).await
+    }
+
+    async fn node_of_all(
+        &self,
+        deadlines: Deadlines,
+        sources: &[&str],
+        set_up: impl FnOnce(NodeLoop) -> NodeLoop,
+    ) -> Running {
         let metrics = Metrics::new().unwrap();
         let config = pleg_cri::Config {
             deadlines,
@@ -132,7 +155,8 @@ impl Machine {
         let store = Store::open(&self.dir.path().join("node.redb")).unwrap();
         let sources = sources.iter().map(|source| Origin::from(*source));
         let node_loop = NodeLoop::new(client, pleg.clone(), node, sources, "sim").unwrap();
-        let node_loop = node_loop.with_store(store);
+        let host: Arc<dyn HostResources> = Arc::clone(&self.host) as _;
+        let node_loop = set_up(node_loop.with_store(store).with_host(host));
         let reports = node_loop.reports();
         let (wants, snapshots) = mpsc::channel(4);
         let monitor = generator.runtime_monitor();
@@ -219,6 +243,80 @@ impl Machine {
     }
 }
 
+/// What a machine says about its resources.
+#[derive(Debug)]
+pub(crate) struct Figures {
+    pub(crate) memory: Amount,
+    pub(crate) processes: Amount,
+    /// Of pods and logs.
+    pub(crate) disk: Filesystem,
+    /// The size of the disk of images, if they have one. What the images of the runtime need is not available.
+    pub(crate) image_disk: Option<u64>,
+}
+
+/// A machine with plenty of everything, until a test says otherwise.
+#[derive(Debug)]
+struct TestHost {
+    figures: Mutex<Figures>,
+    sim: Arc<Sim>,
+}
+
+impl TestHost {
+    fn new(sim: Arc<Sim>) -> Self {
+        let plenty = Amount {
+            capacity: 8 << 30,
+            available: 7 << 30,
+        };
+        let figures = Figures {
+            memory: plenty,
+            processes: plenty,
+            disk: Filesystem {
+                capacity: 1 << 40,
+                available: 1 << 39,
+                inodes: 1 << 20,
+                inodes_free: 1 << 19,
+            },
+            image_disk: Some(1 << 40),
+        };
+        Self {
+            figures: Mutex::new(figures),
+            sim,
+        }
+    }
+
+    fn is_image_path(path: &Path) -> bool {
+        path.starts_with("/var/lib/containerd")
+    }
+}
+
+impl HostResources for TestHost {
+    fn filesystem(&self, path: &Path) -> std::io::Result<Filesystem> {
+        let figures = self.figures.lock().unwrap();
+        let Some(capacity) = figures.image_disk.filter(|_| Self::is_image_path(path)) else {
+            return Ok(figures.disk);
+        };
+        let (used, _) = self.sim.world().image_usage();
+        Ok(Filesystem {
+            capacity,
+            available: capacity.saturating_sub(used),
+            ..figures.disk
+        })
+    }
+
+    fn same_filesystem(&self, one: &Path, other: &Path) -> std::io::Result<bool> {
+        let own = self.figures.lock().unwrap().image_disk.is_some();
+        Ok(!own || Self::is_image_path(one) == Self::is_image_path(other))
+    }
+
+    fn memory(&self) -> std::io::Result<Amount> {
+        Ok(self.figures.lock().unwrap().memory)
+    }
+
+    fn processes(&self) -> std::io::Result<Amount> {
+        Ok(self.figures.lock().unwrap().processes)
+    }
+}
+
 /// When each container ran, by id.
 #[derive(Default)]
 struct Lives(BTreeMap<Arc<str>, Life>);
@@ -267,10 +365,14 @@ fn node(directory: &Path) -> NodeConfig {
         ips: vec!["192.0.2.1".parse().unwrap()],
         memory: 8 << 30,
         logs: directory.join("logs"),
+        log_links: directory.join("containers"),
         pods: directory.join("pods"),
+        cgroups_per_qos: true,
         cgroups: Cgroups::Path,
         cgroup_root: "pleg-test".to_owned(),
         cgroup_mount: directory.join("cgroup"),
+        oom_group: false,
+        systemctl: directory.join("systemctl"),
         dns: DnsConfig::default(),
         host: HostOptions::default(),
     }

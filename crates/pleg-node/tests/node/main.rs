@@ -10,7 +10,10 @@
 
 mod chaos;
 mod container_files;
+mod eviction;
 mod faults;
+mod images;
+mod leftovers;
 mod life;
 mod logs;
 mod machine;
@@ -20,3 +23,4 @@ mod outages;
 mod phases;
 mod probes;
 mod restart;
+mod updates;

@@ -103,6 +103,9 @@ pub struct Exit {
     /// Killed for its memory instead: 137, `OOMKilled`.
     #[serde(default)]
     pub oom: bool,
+    /// Only the runtime says so: the process of the container lives on, as after its shim was killed.
+    #[serde(default)]
+    pub leave_process: bool,
 }
 
 /// More pods.

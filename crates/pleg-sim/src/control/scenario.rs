@@ -83,6 +83,10 @@ pub struct Scenario {
     pub jitter: Option<Span>,
     /// How long a pull takes.
     pub pull_time: Option<Span>,
+    /// Give containers real processes.
+    pub processes: Option<bool>,
+    /// How long after the death of its process a container ends.
+    pub exit_lag: Option<Span>,
     /// `v1` or `v1alpha2`.
     #[serde(deserialize_with = "api")]
     pub api: Option<ApiVersion>,
@@ -233,6 +237,8 @@ impl Scenario {
         set(&mut config.latency, self.latency.map(|span| span.0));
         set(&mut config.jitter, self.jitter.map(|span| span.0));
         set(&mut config.pull_time, self.pull_time.map(|span| span.0));
+        set(&mut config.processes, self.processes);
+        set(&mut config.exit_lag, self.exit_lag.map(|span| span.0));
         set(&mut config.api, self.api);
         set(&mut config.flavour, self.flavour);
         set(&mut config.streaming_lists, self.streaming_lists);

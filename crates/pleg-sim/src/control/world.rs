@@ -52,9 +52,15 @@ impl Commanded for Simulation {
                 container,
                 exit_code,
                 oom,
+                leave_process,
             }) => {
                 let ending = if oom { Ending::Oom } else { Ending::Exit(exit_code) };
-                let count = world().exit(&pod, container.as_deref(), ending)?;
+                let container = container.as_deref();
+                let count = if leave_process {
+                    world().exit_leaving_process(&pod, container, ending)?
+                } else {
+                    world().exit(&pod, container, ending)?
+                };
                 format!(
                     "{} of pod {pod} exited with {}",
                     counted(count, "container"),

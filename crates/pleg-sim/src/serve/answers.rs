@@ -31,6 +31,14 @@ pub(super) fn conditions(readiness: Readiness) -> Vec<v1::RuntimeCondition> {
     ]
 }
 
+/// The verbose status of a container, as far as clients read it. Only a running container with a process has a pid.
+pub(super) fn container_info(pid: Option<u32>) -> String {
+    match pid {
+        Some(pid) => format!(r#"{{"pid":{pid},"runtimeType":"pleg-sim"}}"#),
+        None => r#"{"runtimeType":"pleg-sim"}"#.to_owned(),
+    }
+}
+
 /// The verbose status of a sandbox as containerd reports it, as far as clients read it. No machine can have a process with this pid.
 pub(super) fn sandbox_info(id: &str, process: &str) -> String {
     let pid = id
@@ -54,13 +62,13 @@ pub(super) struct Exec {
     pub(super) answer: v1::ExecSyncResponse,
 }
 
-/// `echo` answers its words; otherwise the command is a script, and one that never ends counts as success.
+/// The command is a script: what it writes is the answer, and one that never ends counts as success.
 pub(super) fn exec(cmd: &[String]) -> Exec {
     let mut answer = v1::ExecSyncResponse::default();
-    if let Some(("echo", words)) = cmd.split_first().map(|(name, words)| (name.as_str(), words)) {
-        answer.stdout = format!("{}\n", words.join(" ")).into_bytes();
-    }
     let script = Script::parse(cmd.iter().map(String::as_str));
+    if let Some(output) = script.output {
+        answer.stdout = output.text.into_bytes();
+    }
     let takes = script.ends.map_or(Duration::ZERO, |(takes, ending)| {
         answer.exit_code = ending.code();
         takes

@@ -8,9 +8,7 @@ use tonic::{Request, Response, Status};
 
 use super::runtime::status;
 use crate::sim::Simulation;
-
-/// Where the simulated images would be.
-const IMAGE_ROOT: &str = "/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs";
+use crate::world::IMAGE_ROOT;
 
 /// The image service over the shared world.
 #[derive(Debug)]

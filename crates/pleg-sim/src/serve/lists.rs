@@ -40,11 +40,20 @@ pub(crate) async fn answer(shared: &Simulation, rpc: Rpc, request: Request<Body>
     };
     // The streaming requests have the same fields.
     let answer = if matches!(rpc, Rpc::ListPodSandbox | Rpc::StreamPodSandboxes) {
-        let request = v1::ListPodSandboxRequest::decode(message).map_err(|e| malformed(&e))?;
-        shared.world().list_sandboxes(request.filter.as_ref())
+        let mut request = v1::ListPodSandboxRequest::decode(message).map_err(|e| malformed(&e))?;
+        let mut world = shared.world();
+        if let Some(filter) = &mut request.filter {
+            filter.id = world.full_sandbox_id(std::mem::take(&mut filter.id));
+        }
+        world.list_sandboxes(request.filter.as_ref())
     } else {
-        let request = v1::ListContainersRequest::decode(message).map_err(|e| malformed(&e))?;
-        shared.world().list_containers(request.filter.as_ref())
+        let mut request = v1::ListContainersRequest::decode(message).map_err(|e| malformed(&e))?;
+        let mut world = shared.world();
+        if let Some(filter) = &mut request.filter {
+            filter.id = world.full_container_id(std::mem::take(&mut filter.id));
+            filter.pod_sandbox_id = world.full_sandbox_id(std::mem::take(&mut filter.pod_sandbox_id));
+        }
+        world.list_containers(request.filter.as_ref())
     };
     let body = ListBody {
         items: answer_items(answer, streamed)?,

@@ -10,6 +10,7 @@
 //! | `lists` | list answers made of encoded items |
 //! | `events` | the event stream, made of encoded events |
 //! | `runtime`, `image` | the two CRI services |
+//! | `logs` | the log files of containers that clients created |
 //! | `answers` | what a real runtime would know from its processes |
 
 mod answers;
@@ -19,6 +20,7 @@ pub(crate) mod front;
 mod image;
 pub(crate) mod listening;
 mod lists;
+pub(crate) mod logs;
 pub(crate) mod router;
 mod runtime;
 pub(crate) mod socket;

@@ -55,8 +55,7 @@ impl Service<Request<Body>> for Router {
 
     fn call(&mut self, mut request: Request<Body>) -> Answer {
         let Some((service, rpc)) = route(request.uri().path(), self.shared.config.api) else {
-            let path: String = request.uri().path().chars().take(200).collect();
-            let status = Status::unimplemented(format!("unknown service or method {path}"));
+            let status = unserved(request.uri().path());
             return Box::pin(async move { Ok(status.into_http()) });
         };
         // The handlers behind know v1 only; the messages are the same.
@@ -80,6 +79,24 @@ impl Service<Request<Body>> for Router {
             _ => self.runtime.call(request),
         }
     }
+}
+
+/// Why a path leads nowhere.
+fn unserved(path: &str) -> Status {
+    let instead = match path.rsplit('/').next().unwrap_or(path) {
+        "Exec" => "the simulated runtime has no streaming server; ExecSync works (crictl exec -s)",
+        "Attach" => "the simulated runtime has no streaming server, and its containers have no processes to attach to",
+        "PortForward" => "the simulated runtime has no streaming server, and its pods have no network",
+        "ListPodSandboxMetrics" | "ListMetricDescriptors" => {
+            "no metrics; the stats calls work (crictl stats, crictl statsp)"
+        }
+        "CheckpointContainer" => "the simulated runtime has no processes to checkpoint",
+        _ => {
+            let path: String = path.chars().take(200).collect();
+            return Status::unimplemented(format!("unknown service or method {path}"));
+        }
+    };
+    Status::unimplemented(instead)
 }
 
 /// Service and call of a path, if it is one of the API that is served.

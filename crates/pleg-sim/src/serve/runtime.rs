@@ -11,7 +11,8 @@ use pleg_cri::{Rpc, v1};
 use tokio::time::timeout;
 use tonic::{Code, Request, Response, Status};
 
-use super::answers::{conditions, exec, sandbox_info, unimplemented};
+use super::answers::{conditions, container_info, exec, sandbox_info, unimplemented};
+use super::logs;
 use crate::sim::Simulation;
 use crate::world::{Stopping, WorldError};
 
@@ -37,7 +38,7 @@ pub(super) fn status(error: &WorldError) -> Status {
     let code = match error {
         WorldError::NotFound { .. } | WorldError::NoPod(_) | WorldError::NoContainer { .. } => Code::NotFound,
         WorldError::Invalid(_) => Code::InvalidArgument,
-        WorldError::Refused(_) => Code::Unknown,
+        WorldError::Refused(_) | WorldError::Process(_) => Code::Unknown,
         WorldError::Full(..) => Code::ResourceExhausted,
     };
     Status::new(code, error.to_string())
@@ -54,10 +55,26 @@ fn ok<T>(message: T) -> Result<Response<T>, Status> {
 }
 
 impl Runtime {
+    /// The container that a request names: clients may shorten ids as long as they are unique.
+    fn container(&self, id: String) -> String {
+        self.shared.world().full_container_id(id)
+    }
+
+    /// The sandbox that a request names.
+    fn sandbox(&self, id: String) -> String {
+        self.shared.world().full_sandbox_id(id)
+    }
+
     /// To end a sandbox or container, or to run something in it, its shim is needed.
     async fn ending(&self, id: &str) {
         let changes = self.shared.world().shims();
         self.shared.wait_until(changes, |world| !world.waits_for_shim(id)).await;
+    }
+
+    /// One hung shim hangs the stats of everybody, as on containerd.
+    async fn all_shims(&self) {
+        let changes = self.shared.world().shims();
+        self.shared.wait_until(changes, |world| !world.any_shim_hangs()).await;
     }
 
     /// Waits while an event subscriber that does not read blocks the runtime.
@@ -155,7 +172,7 @@ impl RuntimeService for Runtime {
         &self,
         request: Request<v1::StopPodSandboxRequest>,
     ) -> Result<Response<v1::StopPodSandboxResponse>, Status> {
-        let id = request.into_inner().pod_sandbox_id;
+        let id = self.sandbox(request.into_inner().pod_sandbox_id);
         self.ending(&id).await;
         self.shared.world().stop_sandbox(&id);
         ok(v1::StopPodSandboxResponse {})
@@ -165,7 +182,7 @@ impl RuntimeService for Runtime {
         &self,
         request: Request<v1::RemovePodSandboxRequest>,
     ) -> Result<Response<v1::RemovePodSandboxResponse>, Status> {
-        let id = request.into_inner().pod_sandbox_id;
+        let id = self.sandbox(request.into_inner().pod_sandbox_id);
         self.ending(&id).await;
         self.shared.world().remove_sandbox(&id);
         ok(v1::RemovePodSandboxResponse {})
@@ -179,6 +196,7 @@ impl RuntimeService for Runtime {
             pod_sandbox_id,
             verbose,
         } = request.into_inner();
+        let pod_sandbox_id = self.sandbox(pod_sandbox_id);
         // containerd asks the shim for this, and gives up after a while without an error.
         let silent = verbose && timeout(SHIM_PATIENCE, self.shared.shim(&pod_sandbox_id)).await.is_err();
         let world = self.shared.world();
@@ -220,7 +238,8 @@ impl RuntimeService for Runtime {
     ) -> Result<Response<v1::CreateContainerResponse>, Status> {
         let request = request.into_inner();
         let config = request.config.unwrap_or_default();
-        let created = self.shared.world().create_container(&request.pod_sandbox_id, config);
+        let sandbox = self.sandbox(request.pod_sandbox_id);
+        let created = self.shared.world().create_container(&sandbox, config);
         let container_id = created.map_err(|e| status(&e))?.to_string();
         self.events_sent().await;
         ok(v1::CreateContainerResponse { container_id })
@@ -230,12 +249,17 @@ impl RuntimeService for Runtime {
         &self,
         request: Request<v1::StartContainerRequest>,
     ) -> Result<Response<v1::StartContainerResponse>, Status> {
-        let id = request.into_inner().container_id;
+        let id = self.container(request.into_inner().container_id);
         if timeout(START_PATIENCE, self.shared.shim(&id)).await.is_err() {
             let error = self.shared.world().fail_start(&id, "context deadline exceeded");
             return Err(status(&error));
         }
-        self.shared.world().start_container(&id).map_err(|e| status(&e))?;
+        let log_texts = {
+            let mut world = self.shared.world();
+            world.start_container(&id).map_err(|e| status(&e))?;
+            world.take_log_texts()
+        };
+        logs::write(log_texts);
         self.events_sent().await;
         ok(v1::StartContainerResponse {})
     }
@@ -245,6 +269,7 @@ impl RuntimeService for Runtime {
         request: Request<v1::StopContainerRequest>,
     ) -> Result<Response<v1::StopContainerResponse>, Status> {
         let v1::StopContainerRequest { container_id, timeout } = request.into_inner();
+        let container_id = self.container(container_id);
         let grace = Duration::from_secs(u64::try_from(timeout).unwrap_or(0));
         self.ending(&container_id).await;
         let stopping = self.shared.world().stop_container(&container_id, grace);
@@ -260,7 +285,7 @@ impl RuntimeService for Runtime {
         &self,
         request: Request<v1::RemoveContainerRequest>,
     ) -> Result<Response<v1::RemoveContainerResponse>, Status> {
-        let id = request.into_inner().container_id;
+        let id = self.container(request.into_inner().container_id);
         self.ending(&id).await;
         self.shared.world().remove_container(&id);
         ok(v1::RemoveContainerResponse {})
@@ -285,14 +310,15 @@ impl RuntimeService for Runtime {
         request: Request<v1::ContainerStatusRequest>,
     ) -> Result<Response<v1::ContainerStatusResponse>, Status> {
         let v1::ContainerStatusRequest { container_id, verbose } = request.into_inner();
-        let found = self
-            .shared
-            .world()
-            .container_status(&container_id)
-            .map_err(|e| status(&e))?;
+        let container_id = self.container(container_id);
+        let (found, pid) = {
+            let world = self.shared.world();
+            let found = world.container_status(&container_id).map_err(|e| status(&e))?;
+            (found, world.pid(&container_id))
+        };
         let mut info = HashMap::new();
         if verbose {
-            info.insert("info".to_owned(), r#"{"runtimeType":"pleg-sim"}"#.to_owned());
+            info.insert("info".to_owned(), container_info(pid));
         }
         ok(v1::ContainerStatusResponse {
             status: Some(found),
@@ -307,6 +333,7 @@ impl RuntimeService for Runtime {
         let v1::UpdateContainerResourcesRequest {
             container_id, linux, ..
         } = request.into_inner();
+        let container_id = self.container(container_id);
         if self.shared.world().waits_for_shim(&container_id) {
             // containerd holds the container's lock while it asks the shim.
             let lock = self.shared.faults.lock(None, [container_id.as_str().into()]);
@@ -323,8 +350,11 @@ impl RuntimeService for Runtime {
         &self,
         request: Request<v1::ReopenContainerLogRequest>,
     ) -> Result<Response<v1::ReopenContainerLogResponse>, Status> {
-        let id = request.into_inner().container_id;
-        self.shared.world().check_running(&id).map_err(|e| status(&e))?;
+        let id = self.container(request.into_inner().container_id);
+        let path = self.shared.world().log_of(&id).map_err(|e| status(&e))?;
+        if let Some(path) = path {
+            logs::reopen(&path).map_err(|e| Status::unknown(format!("failed to open log file {path}: {e}")))?;
+        }
         ok(v1::ReopenContainerLogResponse {})
     }
 
@@ -334,6 +364,7 @@ impl RuntimeService for Runtime {
             cmd,
             timeout,
         } = request.into_inner();
+        let container_id = self.container(container_id);
         self.shared
             .world()
             .check_running(&container_id)
@@ -357,6 +388,60 @@ impl RuntimeService for Runtime {
                 ok(run.answer)
             }
         }
+    }
+
+    async fn container_stats(
+        &self,
+        request: Request<v1::ContainerStatsRequest>,
+    ) -> Result<Response<v1::ContainerStatsResponse>, Status> {
+        let id = self.container(request.into_inner().container_id);
+        // A real runtime asks the shim; so do the three calls below.
+        self.ending(&id).await;
+        let stats = self.shared.world().container_stats(&id).map_err(|e| status(&e))?;
+        ok(v1::ContainerStatsResponse { stats: Some(stats) })
+    }
+
+    async fn list_container_stats(
+        &self,
+        request: Request<v1::ListContainerStatsRequest>,
+    ) -> Result<Response<v1::ListContainerStatsResponse>, Status> {
+        let mut filter = request.into_inner().filter.unwrap_or_default();
+        filter.id = self.container(filter.id);
+        filter.pod_sandbox_id = self.sandbox(filter.pod_sandbox_id);
+        self.all_shims().await;
+        let stats = self.shared.world().list_container_stats(&filter);
+        ok(v1::ListContainerStatsResponse { stats })
+    }
+
+    async fn pod_sandbox_stats(
+        &self,
+        request: Request<v1::PodSandboxStatsRequest>,
+    ) -> Result<Response<v1::PodSandboxStatsResponse>, Status> {
+        let id = self.sandbox(request.into_inner().pod_sandbox_id);
+        self.ending(&id).await;
+        let stats = self.shared.world().sandbox_stats(&id).map_err(|e| status(&e))?;
+        ok(v1::PodSandboxStatsResponse { stats: Some(stats) })
+    }
+
+    async fn list_pod_sandbox_stats(
+        &self,
+        request: Request<v1::ListPodSandboxStatsRequest>,
+    ) -> Result<Response<v1::ListPodSandboxStatsResponse>, Status> {
+        let mut filter = request.into_inner().filter.unwrap_or_default();
+        filter.id = self.sandbox(filter.id);
+        self.all_shims().await;
+        let stats = self.shared.world().list_sandbox_stats(&filter);
+        ok(v1::ListPodSandboxStatsResponse { stats })
+    }
+
+    async fn update_runtime_config(
+        &self,
+        request: Request<v1::UpdateRuntimeConfigRequest>,
+    ) -> Result<Response<v1::UpdateRuntimeConfigResponse>, Status> {
+        let config = request.into_inner().runtime_config.unwrap_or_default();
+        let cidr = config.network_config.unwrap_or_default().pod_cidr;
+        self.shared.world().set_pod_cidr(&cidr).map_err(|e| status(&e))?;
+        ok(v1::UpdateRuntimeConfigResponse {})
     }
 
     async fn get_container_events(

@@ -1,6 +1,6 @@
 //! The image store.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 
 use pleg_cri::v1;
@@ -13,7 +13,7 @@ const MOST_IMAGES: usize = 10_000;
 /// Maximum length of a name.
 const LONGEST_NAME: usize = 512;
 
-/// Images by their full name.
+/// Images by their full name. Several names may be those of one image.
 #[derive(Debug, Default)]
 pub(crate) struct Images(BTreeMap<String, Stored>);
 
@@ -27,20 +27,63 @@ impl Images {
     pub(crate) fn add(&mut self, name: &str) -> String {
         let name = full_name(name);
         let stored = self.0.entry(name).or_insert_with_key(|name| Stored {
-            id: format!("sha256:{}", digest(name)),
+            id: format!("sha256:{}", digest(content(name))),
             size: 4 << 20,
         });
         stored.id.clone()
     }
 
-    /// The image of that name or id.
+    /// The image of that name, id or digest.
     pub(super) fn find(&self, name: &str) -> Option<(&String, &Stored)> {
+        let by_id = |stored: &Stored| stored.id == name || stored.id[7..] == *name;
+        let by_digest = |own: &str, stored: &Stored| repo_digest(own, stored) == name;
         self.0.get_key_value(&full_name(name)).or_else(|| {
             self.0
                 .iter()
-                .find(|(_, stored)| stored.id == name || stored.id[7..] == *name)
+                .find(|(own, stored)| by_id(stored) || by_digest(own, stored))
         })
     }
+
+    /// The names of each image, by its id.
+    fn by_id(&self) -> BTreeMap<&str, Vec<(&String, &Stored)>> {
+        let mut images: BTreeMap<&str, Vec<_>> = BTreeMap::new();
+        for (name, stored) in &self.0 {
+            images.entry(&stored.id).or_default().push((name, stored));
+        }
+        images
+    }
+
+    /// An image as a message, from all its names.
+    fn message(names: &[(&String, &Stored)]) -> Option<v1::Image> {
+        let (first, stored) = *names.first()?;
+        let digests: BTreeSet<String> = names.iter().map(|(name, stored)| repo_digest(name, stored)).collect();
+        let tags = names.iter().filter(|(name, _)| !name.contains('@'));
+        Some(v1::Image {
+            id: stored.id.clone(),
+            repo_tags: tags.map(|&(name, _)| name.clone()).collect(),
+            repo_digests: digests.into_iter().collect(),
+            size: stored.size,
+            spec: Some(v1::ImageSpec {
+                image: first.clone(),
+                ..Default::default()
+            }),
+            ..Default::default()
+        })
+    }
+}
+
+/// What an image is made of: the same behind the same path and tag, whichever registry serves it.
+fn content(name: &str) -> &str {
+    name.split_once('/').map_or(name, |(_, path)| path)
+}
+
+/// The name by which its registry knows exactly this image.
+fn repo_digest(name: &str, stored: &Stored) -> String {
+    if name.contains('@') {
+        return name.to_owned();
+    }
+    let repository = name.rsplit_once(':').map_or(name, |(repository, _)| repository);
+    format!("{repository}@{}", stored.id)
 }
 
 /// 64 hexadecimal digits that follow from the name.
@@ -66,38 +109,21 @@ fn full_name(name: &str) -> String {
     format!("{registry}{name}{tag}")
 }
 
-fn message(name: &str, stored: &Stored) -> v1::Image {
-    let repository = name.rsplit_once(':').map_or(name, |(repository, _)| repository);
-    v1::Image {
-        id: stored.id.clone(),
-        repo_tags: vec![name.to_owned()],
-        repo_digests: vec![format!("{repository}@{}", stored.id)],
-        size: stored.size,
-        spec: Some(v1::ImageSpec {
-            image: name.to_owned(),
-            ..Default::default()
-        }),
-        ..Default::default()
-    }
-}
-
 impl World {
     /// All images, or the one that the filter names.
     pub fn images(&self, filter: &str) -> Vec<v1::Image> {
         if filter.is_empty() {
-            return self
-                .images
-                .0
-                .iter()
-                .map(|(name, stored)| message(name, stored))
-                .collect();
+            let images = self.images.by_id();
+            return images.values().filter_map(|names| Images::message(names)).collect();
         }
         self.image(filter).into_iter().collect()
     }
 
-    /// The image of that name or id.
+    /// The image of that name, id or digest.
     pub fn image(&self, name: &str) -> Option<v1::Image> {
-        self.images.find(name).map(|(name, stored)| message(name, stored))
+        let (_, stored) = self.images.find(name)?;
+        let names: Vec<_> = self.images.0.iter().filter(|(_, one)| one.id == stored.id).collect();
+        Images::message(&names)
     }
 
     /// Pulls an image: every name exists except those that contain `missing`.
@@ -120,19 +146,21 @@ impl World {
         Ok(self.images.add(name))
     }
 
-    /// Removes an image; succeeds if there is none.
+    /// Removes an image with all its names, as containerd does; succeeds if there is none.
     pub fn remove_image(&mut self, name: &str) {
-        if let Some(name) = self.images.find(name).map(|(name, _)| name.clone()) {
-            self.images.0.remove(&name);
+        if let Some(id) = self.images.find(name).map(|(_, stored)| stored.id.clone()) {
+            self.images.0.retain(|_, stored| stored.id != id);
         }
     }
 
     /// Bytes and files of all images.
     pub fn image_usage(&self) -> (u64, u64) {
-        (
-            self.images.0.values().map(|stored| stored.size).sum(),
-            self.images.0.len() as u64 * 100,
-        )
+        let images = self.images.by_id();
+        let sizes = images
+            .values()
+            .filter_map(|names| names.first())
+            .map(|(_, stored)| stored.size);
+        (sizes.sum(), images.len() as u64 * 100)
     }
 }
 
@@ -172,5 +200,36 @@ mod tests {
         world.remove_image("busybox");
         world.remove_image("busybox");
         assert_eq!(world.images("busybox"), []);
+    }
+
+    #[test]
+    fn an_image_is_found_by_all_its_names() {
+        let mut world = World::new(&SimConfig::default()).unwrap();
+        let id = world.pull_image("registry.k8s.io/pause:3.9").unwrap();
+        assert_eq!(
+            world.pull_image("mirror.example.com/pause:3.9").unwrap(),
+            id,
+            "a mirror has the same image"
+        );
+        let image = world.image(&id).unwrap();
+        assert_eq!(
+            image.repo_tags,
+            ["mirror.example.com/pause:3.9", "registry.k8s.io/pause:3.9"]
+        );
+        for name in image.repo_tags.iter().chain(&image.repo_digests).chain([&id]) {
+            assert_eq!(world.image(name).as_ref(), Some(&image), "{name}");
+        }
+        assert_eq!(world.images("").iter().filter(|one| one.id == id).count(), 1);
+        world.remove_image("registry.k8s.io/pause:3.9");
+        assert_eq!(world.image(&id), None);
+    }
+
+    #[test]
+    fn an_image_pulled_by_digest_has_no_tag() {
+        let mut world = World::new(&SimConfig::default()).unwrap();
+        let name = format!("registry.example.com/app@sha256:{}", "5".repeat(64));
+        world.pull_image(&name).unwrap();
+        let image = world.image(&name).unwrap();
+        assert_eq!((image.repo_tags, image.repo_digests), (vec![], vec![name]));
     }
 }

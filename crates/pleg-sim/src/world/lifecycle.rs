@@ -45,7 +45,21 @@ fn checked(metadata: Option<v1::PodSandboxMetadata>) -> Result<v1::PodSandboxMet
     Ok(metadata)
 }
 
-fn not_found(kind: &'static str, id: &str) -> WorldError {
+/// A group belongs to a user: runtimes refuse one without the other.
+fn check_user(linux: Option<&v1::LinuxContainerConfig>) -> Result<(), WorldError> {
+    let context = linux.and_then(|linux| linux.security_context.as_ref());
+    let alone = |context: &v1::LinuxContainerSecurityContext| {
+        context.run_as_group.is_some() && context.run_as_user.is_none() && context.run_as_username.is_empty()
+    };
+    if context.is_some_and(alone) {
+        return Err(WorldError::Invalid(
+            "run_as_group is set without run_as_user or run_as_username".into(),
+        ));
+    }
+    Ok(())
+}
+
+pub(super) fn not_found(kind: &'static str, id: &str) -> WorldError {
     let name = id.chars().take(80).collect();
     WorldError::NotFound { kind, name }
 }
@@ -66,11 +80,11 @@ impl World {
             .and_then(|linux| linux.security_context)
             .and_then(|context| context.namespace_options)
             .is_some_and(|options| options.network() == v1::NamespaceMode::Node);
-        let [_, b, c, d] = self.rng.u32(..).to_be_bytes();
+        let address = self.pod_cidr.address(self.rng.u32(..));
         let ip = if host_network {
             String::new()
         } else {
-            format!("10.{b}.{c}.{d}")
+            address.to_string()
         };
         let mut sandbox = Sandbox {
             id: Arc::clone(&id),
@@ -81,6 +95,7 @@ impl World {
             ip,
             host_network,
             handler: handler.to_owned(),
+            log_directory: config.log_directory,
             labels,
             annotations,
             quirk: None,
@@ -88,6 +103,9 @@ impl World {
             told: std::cell::OnceCell::new(),
             size: 0,
         };
+        if let Some(processes) = &mut self.processes {
+            processes.add_sandbox(&sandbox.pod, &id)?;
+        }
         sandbox.encode(&mut self.shuffle);
         sandbox.size = sandbox.encoded.bytes();
         self.bytes += sandbox.size;
@@ -127,6 +145,9 @@ impl World {
         };
         sandbox.ready = false;
         sandbox.encode(&mut self.shuffle);
+        if let Some(processes) = &self.processes {
+            processes.remove_cgroup(&sandbox.pod, Some(id));
+        }
         self.emit(Event::ContainerStoppedEvent, id, id);
     }
 
@@ -158,9 +179,14 @@ impl World {
 
     /// `CreateContainer`.
     pub fn create_container(&mut self, sandbox: &str, config: v1::ContainerConfig) -> Result<Arc<str>, WorldError> {
+        check_user(config.linux.as_ref())?;
         let words = config.command.iter().chain(&config.args).map(String::as_str);
         let script = Script::parse(words);
-        self.create_scripted(sandbox, config, script)
+        let id = self.create_scripted(sandbox, config, script)?;
+        if let Some(container) = self.containers.get_mut(&id) {
+            container.logs = !container.log_path.is_empty();
+        }
+        Ok(id)
     }
 
     /// `CreateContainer` of a container whose script is known.
@@ -190,7 +216,7 @@ impl World {
         let (labels, annotations) = (pairs(config.labels)?, pairs(config.annotations)?);
         let (pod, sandbox) = (Arc::clone(&owner.pod), Arc::clone(&owner.id));
         let name = container_name(&owner.metadata, &metadata);
-        let log_path = config.log_path;
+        let log_path = super::object::log_path(&owner.log_directory, &config.log_path);
         let id = self.new_id();
         self.reserve(name.clone(), &id)?;
         let mut container = Container {
@@ -211,9 +237,11 @@ impl World {
             labels,
             annotations,
             log_path,
+            logs: false,
             mounts: config.mounts,
             resources: config.linux.and_then(|linux| linux.resources),
             script,
+            process: None,
             due: None,
             quirk: None,
             encoded: super::encode::Variants::default(),
@@ -252,6 +280,10 @@ impl World {
         if container.script.start_fails {
             return Err(self.fail_start(id, "exec: no such file or directory"));
         }
+        if let Err(error) = self.start_process(id) {
+            return Err(self.fail_start(id, &error.to_string()));
+        }
+        let container = self.containers.get_mut(id).ok_or_else(|| not_found("container", id))?;
         container.state = State::ContainerRunning;
         container.started_at = now;
         container.encode(&mut self.shuffle);
@@ -263,6 +295,7 @@ impl World {
             container.due = Some(self.schedule.add(now.saturating_add(nanos(after)), due));
         }
         self.emit(Event::ContainerStartedEvent, id, &sandbox);
+        self.write_log(id);
         Ok(())
     }
 
@@ -286,7 +319,7 @@ impl World {
         };
         match container.script.on_term {
             _ if grace.is_zero() => self.kill_container(id),
-            Some(code) => self.finish(id, Ending::Exit(code)),
+            Some(code) => self.finish_now(id, Ending::Exit(code)),
             None => return Stopping::KillAfter(grace),
         };
         Stopping::Done
@@ -294,11 +327,22 @@ impl World {
 
     /// SIGKILL.
     pub fn kill_container(&mut self, id: &str) -> bool {
-        self.finish(id, Ending::Exit(137))
+        self.finish_now(id, Ending::Exit(137))
     }
 
-    /// A running container ends. False if there is none such.
+    /// A running container ends by itself. False if there is none such, or if it is ending.
     pub fn finish(&mut self, id: &str, ending: Ending) -> bool {
+        self.end_process(id, ending)
+            .unwrap_or_else(|| self.finish_now(id, ending))
+    }
+
+    /// A running container has ended, and its process with it. False if there is none such.
+    pub(super) fn finish_now(&mut self, id: &str, ending: Ending) -> bool {
+        self.finish_leaving(id, ending, false)
+    }
+
+    /// A running container has ended, by what the runtime says; its process may be left.
+    pub(super) fn finish_leaving(&mut self, id: &str, ending: Ending, leave_process: bool) -> bool {
         let now = self.stamp();
         let Some(container) = self.containers.get(id).filter(|container| container.running()) else {
             return false;
@@ -319,6 +363,9 @@ impl World {
         }
         let sandbox = Arc::clone(&container.sandbox);
         let name = container.metadata.name.clone();
+        if !leave_process {
+            self.kill_process(id);
+        }
         self.emit(Event::ContainerStoppedEvent, id, &sandbox);
         self.crash_loop(&pod, &name);
         true
@@ -327,6 +374,8 @@ impl World {
     /// `RemoveContainer`: kills it if need be.
     pub fn remove_container(&mut self, id: &str) {
         self.kill_container(id);
+        // One that was left over, too.
+        self.kill_process(id);
         let Some(container) = self.containers.remove(id) else {
             return;
         };
@@ -428,6 +477,9 @@ impl World {
         let name = format!("{}/{}", pod.namespace, pod.name);
         if self.names.get(&name) == Some(key) {
             self.names.remove(&name);
+        }
+        if let Some(processes) = &self.processes {
+            processes.remove_cgroup(key, None);
         }
         if let Some(pod) = self.pods.remove(key) {
             self.cancel_restarts(pod.own.as_ref());

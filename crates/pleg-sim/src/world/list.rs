@@ -20,7 +20,26 @@ impl ListAnswer {
     }
 }
 
+/// Ids have 64 digits; what is shorter may be the beginning of one.
+const ID_LENGTH: usize = 64;
+
 impl World {
+    /// The id of a container from what a client wrote: the id itself, or a unique beginning of it.
+    pub(crate) fn full_container_id(&self, id: String) -> String {
+        if id.len() >= ID_LENGTH || self.containers.get(&id).is_some() {
+            return id;
+        }
+        self.containers.full_id(&id).map_or(id, ToString::to_string)
+    }
+
+    /// The id of a sandbox from what a client wrote.
+    pub(crate) fn full_sandbox_id(&self, id: String) -> String {
+        if id.len() >= ID_LENGTH || self.sandboxes.get(&id).is_some() {
+            return id;
+        }
+        self.sandboxes.full_id(&id).map_or(id, ToString::to_string)
+    }
+
     /// The answer to `ListPodSandbox`.
     pub(crate) fn list_sandboxes(&mut self, filter: Option<&v1::PodSandboxFilter>) -> ListAnswer {
         let mut answer = ListAnswer::default();

@@ -10,10 +10,14 @@
 //! | `churn` | spontaneous changes at a rate per second |
 //! | `schedule` | exits and restarts to come, and when |
 //! | [`script`] | what a container does by itself |
+//! | `process` | the processes of containers, if they have any |
 //! | `encode` | list items kept encoded |
 //! | `list` | list answers |
 //! | `events` | the event stream: subscribers and delivery |
 //! | `queue` | what waits for one subscriber |
+//! | `logs` | what containers write to their logs |
+//! | `usage` | what containers and pods use: CPU, memory, disk, network |
+//! | `network` | the addresses of pods |
 //! | `shim` | shims that hang |
 //! | `images` | the image store |
 //! | `odd` | objects for hostile-input tests |
@@ -25,9 +29,12 @@ mod events;
 mod images;
 mod lifecycle;
 mod list;
+mod logs;
+mod network;
 mod object;
 mod odd;
 mod own;
+mod process;
 mod queue;
 mod schedule;
 pub mod script;
@@ -37,8 +44,10 @@ mod template;
 #[cfg(test)]
 mod tests;
 mod truth;
+mod usage;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use fastrand::Rng;
 use rustc_hash::FxHashMap;
@@ -47,14 +56,17 @@ use tokio::sync::watch;
 pub use events::EventStats;
 pub use lifecycle::Stopping;
 pub(crate) use list::ListAnswer;
+pub(crate) use logs::LogText;
 pub use odd::Odd;
 pub use own::{ContainerSpec, PodSpec};
 pub use queue::Subscription;
-pub use script::{Ending, Script};
+pub use script::{Ending, Output, Script};
 pub use truth::{ContainerTruth, SandboxTruth, Truth};
+pub(crate) use usage::IMAGE_ROOT;
 
 use crate::clock::Clock;
 use crate::config::SimConfig;
+use crate::processes::Processes;
 use events::Events;
 use images::Images;
 use object::{Container, Sandbox};
@@ -100,6 +112,9 @@ pub enum WorldError {
     /// The request is valid, but not in the current state.
     #[error("{0}")]
     Refused(String),
+    /// The process of a container cannot be started.
+    #[error("no process for the container: {0}")]
+    Process(String),
     /// A limit of the simulator.
     #[error("the simulator holds at most {1} {0}")]
     Full(&'static str, usize),
@@ -172,11 +187,18 @@ pub struct World {
     /// Notified when a shim hangs or recovers.
     shims: watch::Sender<()>,
     readiness: Readiness,
+    pod_cidr: network::PodCidr,
     images: Images,
+    /// What was written to logs and is not yet in their files.
+    log_texts: Vec<LogText>,
     extra: odd::Extra,
     template: own::Template,
     /// Bytes of all encoded objects.
     bytes: usize,
+    /// The processes of containers; none if the configuration wants none.
+    processes: Option<Processes>,
+    /// How long after the death of a process its container ends.
+    exit_lag: Duration,
 }
 
 impl World {
@@ -197,10 +219,14 @@ impl World {
             events: Events::new(config),
             shims: watch::Sender::new(()),
             readiness: Readiness::default(),
+            pod_cidr: network::PodCidr::default(),
             images: Images::default(),
+            log_texts: Vec::new(),
             extra: odd::Extra::default(),
             template: own::Template::new(config),
             bytes: 0,
+            processes: config.processes.then(Processes::start).transpose()?,
+            exit_lag: config.exit_lag,
         };
         for image in template::IMAGES {
             world.images.add(image);
@@ -250,6 +276,8 @@ impl World {
                     }
                     self.finish(&id, ending);
                 }
+                Due::Exited { id, ending } => _ = self.finish_now(&id, ending),
+                Due::Write { id } => self.write_log(&id),
                 Due::Restart { pod, container } => self.restart_due(&pod, &container),
             }
         }

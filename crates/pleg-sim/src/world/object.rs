@@ -2,12 +2,14 @@
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use pleg_cri::v1;
 
 use super::encode::Variants;
 use super::odd::Quirk;
+use super::process::Process;
 use super::schedule::DueKey;
 use super::script::Script;
 use super::table::Identified;
@@ -27,6 +29,8 @@ pub(crate) struct Sandbox {
     pub(crate) ip: String,
     pub(crate) host_network: bool,
     pub(crate) handler: String,
+    /// Where the logs of its containers are.
+    pub(crate) log_directory: String,
     pub(crate) labels: Pairs,
     pub(crate) annotations: Pairs,
     pub(crate) quirk: Option<Quirk>,
@@ -58,10 +62,15 @@ pub(crate) struct Container {
     pub(crate) image_ref: String,
     pub(crate) labels: Pairs,
     pub(crate) annotations: Pairs,
+    /// As runtimes report it: below the log directory of the sandbox.
     pub(crate) log_path: String,
+    /// Its log is a real file: it was created by a client.
+    pub(crate) logs: bool,
     pub(crate) mounts: Vec<v1::Mount>,
     pub(crate) resources: Option<v1::LinuxContainerResources>,
     pub(crate) script: Script,
+    /// Its process, while it runs, if containers have any.
+    pub(crate) process: Option<Process>,
     /// Its entry in the schedule, while it is to end by itself.
     pub(crate) due: Option<DueKey>,
     pub(crate) quirk: Option<Quirk>,
@@ -89,6 +98,14 @@ pub(crate) fn selected(pairs: &Pairs, selector: &HashMap<String, String>) -> boo
     selector
         .iter()
         .all(|(key, value)| pairs.iter().any(|(k, v)| k == key && v == value))
+}
+
+/// Where a log is: below the directory of its sandbox.
+pub(crate) fn log_path(directory: &str, path: &str) -> String {
+    if directory.is_empty() || path.is_empty() {
+        return path.to_owned();
+    }
+    Path::new(directory).join(path).to_string_lossy().into_owned()
 }
 
 pub(crate) fn map(pairs: &Pairs) -> HashMap<String, String> {

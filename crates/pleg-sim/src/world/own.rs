@@ -121,7 +121,7 @@ impl World {
         for attempt in 1..=self.template.dead {
             for name in &names {
                 if let Some(id) = self.latest(uid, name) {
-                    self.finish(&id, Ending::Exit(1));
+                    self.finish_now(&id, Ending::Exit(1));
                 }
                 self.start_attempt(uid, name, u32::try_from(attempt).unwrap_or(u32::MAX))?;
             }
@@ -222,6 +222,21 @@ impl World {
         Ok(ids.iter().filter(|id| self.finish(id, ending)).count())
     }
 
+    /// Every container of the pod, or the named one, has exited by what the runtime says, and its process lives on. Returns how many.
+    pub fn exit_leaving_process(
+        &mut self,
+        pod: &PodRef,
+        container: Option<&str>,
+        ending: Ending,
+    ) -> Result<usize, WorldError> {
+        if self.processes.is_none() {
+            let words = "the containers have no processes to leave: start the simulator with --processes";
+            return Err(WorldError::Refused(words.to_owned()));
+        }
+        let ids = self.select(pod, container)?;
+        Ok(ids.iter().filter(|id| self.finish_leaving(id, ending, true)).count())
+    }
+
     /// Every container of the pod, or the named one, is restarted now as a new attempt. Returns how many were.
     pub fn restart(&mut self, pod: &PodRef, container: Option<&str>) -> Result<usize, WorldError> {
         self.select(pod, container)?;
@@ -282,7 +297,7 @@ impl World {
                 "the shim of container {name} hangs: it cannot be restarted"
             )));
         }
-        self.finish(&latest, Ending::Exit(143));
+        self.finish_now(&latest, Ending::Exit(143));
         let attempt = self
             .containers
             .get(&latest)

@@ -11,8 +11,12 @@ pub(crate) type DueKey = (i64, u64);
 /// A scheduled change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Due {
-    /// A container ends.
+    /// A container ends by itself.
     End { id: Arc<str>, ending: Ending },
+    /// The runtime notices that the process of a container has died.
+    Exited { id: Arc<str>, ending: Ending },
+    /// A container writes to its log again.
+    Write { id: Arc<str> },
     /// A container of one of our own pods is restarted as a new attempt.
     Restart { pod: Arc<str>, container: String },
 }

@@ -49,7 +49,7 @@ impl World {
             if let Some(Shim::Hangs(ended)) = shim {
                 count += 1;
                 for (id, ending) in ended {
-                    self.finish(&id, ending);
+                    self.finish_now(&id, ending);
                 }
             }
         }
@@ -62,6 +62,11 @@ impl World {
         let of_container = || self.containers.get(id).map(|container| &container.pod);
         let pod = self.sandboxes.get(id).map(|sandbox| &sandbox.pod).or_else(of_container);
         pod.and_then(|pod| self.pods.get(pod)).is_some_and(Pod::shim_hangs)
+    }
+
+    /// Any shim hangs.
+    pub(crate) fn any_shim_hangs(&self) -> bool {
+        self.pods.values().any(Pod::shim_hangs)
     }
 
     /// Ending this needs the shim: it is a ready sandbox or a running container, and its shim hangs.

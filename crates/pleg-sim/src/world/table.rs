@@ -34,6 +34,16 @@ impl<T: Identified> Table<T> {
         self.places.get(id).and_then(|&place| self.items.get_mut(place))
     }
 
+    /// The full id of the only object whose id begins so. Only clients that people type for need it, so it may take its time.
+    pub(crate) fn full_id(&self, prefix: &str) -> Option<&Arc<str>> {
+        if prefix.is_empty() {
+            return None;
+        }
+        let mut found = self.items.iter().map(T::id).filter(|id| id.starts_with(prefix));
+        let first = found.next()?;
+        found.next().is_none().then_some(first)
+    }
+
     /// The object at a place, for a random choice. Places change with every removal.
     pub(crate) fn at(&self, place: usize) -> Option<&T> {
         self.items.get(place)
@@ -72,6 +82,17 @@ mod tests {
         fn id(&self) -> &Arc<str> {
             self
         }
+    }
+
+    #[test]
+    fn a_prefix_is_an_id_if_it_is_the_only_one() {
+        let mut table = Table::default();
+        for name in ["abc", "abd", "x"] {
+            table.insert(Arc::<str>::from(name));
+        }
+        let full = |prefix| table.full_id(prefix).map(|id| &**id);
+        assert_eq!((full("abd"), full("x"), full("ab")), (Some("abd"), Some("x"), None));
+        assert_eq!((full(""), full("y")), (None, None));
     }
 
     #[test]

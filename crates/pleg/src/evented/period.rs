@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use super::trust::Trust;
 
+/// A pause that is short enough to find everything, whatever is announced.
+const FREQUENT: Duration = Duration::from_secs(1);
+
 /// The pause between full relists. Doubles from the shortest to the longest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Period {
@@ -38,6 +41,11 @@ impl Period {
     /// It is longer than the shortest.
     pub(crate) fn is_grown(&self) -> bool {
         self.now > self.least
+    }
+
+    /// Full relists are rare: what nothing announces has to be looked for in between.
+    pub(crate) fn is_rare(&self) -> bool {
+        self.now > FREQUENT
     }
 
     /// A full relist found nothing that the stream had not reported. Returns whether that changes the pause.
@@ -93,6 +101,13 @@ mod tests {
         assert!(period.reset() && !period.is_grown());
         assert_eq!(period.now(), s(1));
         assert!(!period.reset());
+    }
+
+    #[test]
+    fn relists_are_rare_because_they_grew_so_or_are_configured_so() {
+        let mut period = Period::new(s(1), s(60), s(180));
+        assert!(!period.is_rare() && period.clean(&Trust::Full) && period.is_rare());
+        assert!(Period::new(s(10), s(60), s(180)).is_rare());
     }
 
     #[test]

@@ -32,6 +32,11 @@ pub(super) fn is_generator_rpc(rpc: Rpc) -> bool {
         | Rpc::UpdateContainerResources
         | Rpc::ReopenContainerLog
         | Rpc::ExecSync
+        | Rpc::ContainerStats
+        | Rpc::ListContainerStats
+        | Rpc::PodSandboxStats
+        | Rpc::ListPodSandboxStats
+        | Rpc::UpdateRuntimeConfig
         | Rpc::GetContainerEvents
         | Rpc::ListImages
         | Rpc::ImageStatus

@@ -50,6 +50,8 @@ pub(crate) struct Disagreement {
     pub(crate) pid: u32,
     /// The parent of the process: its shim or monitor.
     pub(crate) shim: Option<Shim>,
+    /// Its program, such as `conmon`.
+    pub(crate) shim_name: Option<Arc<str>>,
     pub(crate) since: Instant,
     pub(crate) wrong: Wrong,
 }
@@ -79,14 +81,12 @@ impl Disagreement {
             }
         };
         if let Some(shim) = self.shim {
+            let (pid, word, state) = (shim.pid, shim.word(), shim.state);
             // Writing to a string cannot fail.
-            let _ = write!(
-                text,
-                "; its parent, process {}, is {} ({})",
-                shim.pid,
-                shim.word(),
-                shim.state
-            );
+            let _ = match &self.shim_name {
+                Some(name) => write!(text, "; its parent, {name} (process {pid}), is {word} ({state})"),
+                None => write!(text, "; its parent, process {pid}, is {word} ({state})"),
+            };
         }
         text
     }

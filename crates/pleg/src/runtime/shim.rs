@@ -1,6 +1,7 @@
 //! The process between the runtime and a pod's containers, as `/proc` shows it. Only where the runtime is on the same machine.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -62,6 +63,13 @@ impl Shim {
             })
     }
 
+    /// The name of its program, which the kernel cuts to 15 bytes: `containerd-shim`, `conmon`. Whatever is no plain text is left out.
+    pub(crate) fn name(self) -> Option<Arc<str>> {
+        let stat = Stat::read(Path::new("/proc"), self.pid).ok()?;
+        let name: String = stat.name.chars().filter(|c| !c.is_control()).collect();
+        (!name.is_empty()).then(|| name.into())
+    }
+
     /// The state in a word.
     pub fn word(self) -> &'static str {
         match self.state {
@@ -107,6 +115,12 @@ mod tests {
         assert_eq!(Shim::find(proc.path(), ""), None);
         assert_eq!(Shim::read(proc.path(), 8), Some(shim));
         assert_eq!(Shim::read(proc.path(), 9), None);
-        assert_eq!(Shim::at(std::process::id()).unwrap().pid, std::process::id());
+        let this = Shim::at(std::process::id()).unwrap();
+        assert_eq!(this.pid, std::process::id());
+        assert!(
+            this.name().is_some_and(|name| (1..=15).contains(&name.len())),
+            "{:?}",
+            this.name()
+        );
     }
 }

@@ -219,17 +219,6 @@ impl Witness for Kernel {
         Ok(Process { pid, parent })
     }
 
-    fn forget(&mut self, id: &str) {
-        if let Some(token) = self.tokens.remove(id) {
-            self.close(token);
-        }
-        self.cgroups.forget(id);
-        self.pending.retain(|announcement| match announcement {
-            Announcement::Exited { id: other, .. } | Announcement::OomKilled { id: other } => &**other != id,
-            _ => true,
-        });
-    }
-
     fn lives(&self, id: &str) -> bool {
         let seen = self.tokens.get(id).and_then(|token| self.processes.get(token));
         seen.is_some_and(|seen| {

@@ -10,6 +10,7 @@
 //! early, duplicated, wrong or silent makes the generator ask sooner or later, and does no other harm. [`Kernel`] is the real one; the
 //! trait is small so that a test can be the witness, with paused time.
 
+mod alive;
 mod cgroups;
 mod kernel;
 mod names;
@@ -25,6 +26,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::PodUid;
+pub use alive::alive_in;
 pub use kernel::Kernel;
 
 /// Whether the kernel is used as a witness.
@@ -153,9 +155,6 @@ pub trait Witness: fmt::Debug + Send + 'static {
     /// Watches the first process of a container or sandbox, and the places where its cgroup and those of its siblings are. A process
     /// that is not in a cgroup with the id in its name is refused: a process id may have been reused.
     fn watch(&mut self, id: &Arc<str>, pid: u32) -> Result<Process, WatchError>;
-
-    /// The process does not matter any more. Announces nothing more about it.
-    fn forget(&mut self, id: &str);
 
     /// The watched process is alive, by what the kernel says now; false if it is not watched.
     fn lives(&self, id: &str) -> bool;

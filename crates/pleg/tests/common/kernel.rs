@@ -87,10 +87,6 @@ impl Witness for FakeKernel {
         Ok(Process { pid, parent: None })
     }
 
-    fn forget(&mut self, id: &str) {
-        self.state().watched.remove(id);
-    }
-
     fn lives(&self, id: &str) -> bool {
         self.state().watched.contains_key(id)
     }

@@ -87,7 +87,7 @@ const PARTS: [(&str, &str, &str); 5] = [
 async fn of_runtime(local: &Local) -> anyhow::Result<Vec<Part>> {
     let health = json(&local.health().await)?;
     let about = json(&Setup::new(local.client.clone(), Settings::new()).about().await)?;
-    let conditions = json(&Conditions::of(&local.pleg))?;
+    let conditions = json(&Conditions::of(&local.pleg, None))?;
     let metrics = local.pleg.render_metrics()?.into_bytes();
     let mut recorder = Vec::new();
     if let Some(recording) = local.pleg.recording().await {

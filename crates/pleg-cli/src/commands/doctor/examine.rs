@@ -357,13 +357,13 @@ impl Examination<'_> {
         self.facts.shims = host::shims(hung.collect(), left).await;
     }
 
-    /// Whether the processes of running containers are there.
+    /// Whether the processes of running containers are there, and those of others are not.
     async fn ask_kernel(&mut self) {
         let containers = self.facts.inventory.containers.iter();
-        let running: Vec<_> = containers.filter(|container| container.alive).cloned().collect();
+        let (running, ended) = containers.cloned().partition(|container| container.alive);
         self.progress.tell("the kernel".to_owned());
         let until = self.until - if self.plan.events { events::TIME } else { Duration::ZERO };
-        self.facts.processes = processes::examine(&self.client, running, until).await;
+        self.facts.processes = processes::examine(&self.client, running, ended, until).await;
     }
 
     async fn subscribe(&mut self) {

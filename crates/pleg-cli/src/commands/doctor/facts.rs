@@ -206,12 +206,14 @@ pub(super) struct Processes {
     /// Why another one cannot.
     pub(super) why_not: Option<String>,
     /// Containers that the runtime reports as running although their process has exited.
-    pub(super) exited: Vec<Exited>,
+    pub(super) exited: Vec<ContainerProcess>,
+    /// Containers that the runtime reports as exited although a process of theirs is alive.
+    pub(super) leftover: Vec<ContainerProcess>,
 }
 
-/// A container whose process has exited.
+/// A container and its process.
 #[derive(Debug, Clone)]
-pub(super) struct Exited {
+pub(super) struct ContainerProcess {
     pub(super) object: Arc<Object>,
     pub(super) pid: u32,
     /// The parent of the process, as long as it is not reaped.

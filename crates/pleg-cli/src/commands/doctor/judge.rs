@@ -11,7 +11,7 @@ use pleg::Trouble;
 use pleg::health::diagnosis::About;
 use pleg_cri::duration::seconds;
 
-use super::facts::{Answer, Events, Facts, KUBELET_LIMIT, Object, Silence};
+use super::facts::{Answer, ContainerProcess, Events, Facts, KUBELET_LIMIT, Object, Silence};
 use super::finding::{Finding, Place, Severity, counted, mebibytes};
 use super::kubelet::{Kubelet, over_limit, rounded};
 
@@ -267,16 +267,31 @@ impl Judge<'_> {
     }
 
     fn processes(&mut self) {
-        let exited = &self.facts.processes.exited;
-        if exited.is_empty() {
+        let exited = self.process_places(&self.facts.processes.exited, "has exited");
+        let leftover = self.process_places(&self.facts.processes.leftover, "is alive");
+        self.missed_exits(exited);
+        if !leftover.is_empty() {
+            let evidence = format!(
+                "the runtime reports {} as exited whose process is alive",
+                counted(leftover.len(), "container")
+            );
+            self.find(Severity::Critical, Trouble::LeftoverProcess, evidence, leftover);
+        }
+    }
+
+    fn process_places(&self, of: &[ContainerProcess], what: &str) -> Vec<Place> {
+        let places = of.iter().map(|one| Place {
+            shim_pid: one.shim.map(|shim| shim.pid),
+            shim_state: one.shim.map(|shim| shim.state),
+            ..self.place(&one.object, format!("process {} {what}", one.pid))
+        });
+        places.collect()
+    }
+
+    fn missed_exits(&mut self, places: Vec<Place>) {
+        if places.is_empty() {
             return;
         }
-        let places = exited.iter().map(|exited| Place {
-            shim_pid: exited.shim.map(|shim| shim.pid),
-            shim_state: exited.shim.map(|shim| shim.state),
-            ..self.place(&exited.object, format!("process {} has exited", exited.pid))
-        });
-        let places: Vec<_> = places.collect();
         let evidence = format!(
             "the runtime reports {} as running whose process has exited",
             counted(places.len(), "container")

@@ -1,17 +1,19 @@
-//! What the kernel shows of running containers: whether their processes can be watched, and whether they are still there.
+//! What the kernel shows of containers: whether the processes of running ones can be watched and are there, and whether those of others
+//! are gone.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use pleg::runtime::Runtime as _;
 use pleg::shim::Shim;
-use pleg::witness::{WatchError, Witness as _};
+use pleg::witness::{WatchError, Witness as _, alive_in};
 use pleg::{ContainerId, ContainerState, CriRuntime, Kernel};
 use pleg_cri::{Client, Subject};
 use tokio::time::{Instant, timeout};
 
-use super::facts::{Exited, Object, Processes};
+use super::facts::{ContainerProcess, Object, Processes};
 
 /// Containers beyond this many are not asked for: one that is watched shows that all can be.
 const MOST: usize = 1000;
@@ -19,11 +21,19 @@ const MOST: usize = 1000;
 const WIDTH: usize = 8;
 /// A runtime that does not say it of so many does not say it.
 const SILENT: usize = 3;
-/// A runtime may report an exit this late.
+/// Deadline of a search of `/proc`.
+const PROC_ANSWERS: Duration = Duration::from_secs(2);
+/// A runtime may report an exit this late, and a process may outlive its container this long.
 const LATE: Duration = Duration::from_secs(2);
 
-/// Looks for the processes of running containers; those that are gone are looked for again a while later.
-pub(super) async fn examine(client: &Client, running: Vec<Arc<Object>>, until: Instant) -> Processes {
+/// Looks for the processes of containers. Those of running ones that are gone, and those of others that are not, are looked for again a
+/// while later.
+pub(super) async fn examine(
+    client: &Client,
+    running: Vec<Arc<Object>>,
+    ended: Vec<Arc<Object>>,
+    until: Instant,
+) -> Processes {
     let mut kernel = Kernel::new();
     let mut found = Processes {
         running: running.len(),
@@ -54,21 +64,54 @@ pub(super) async fn examine(client: &Client, running: Vec<Arc<Object>>, until: I
         }
     }
     drop(calls);
+    let left = alive(&ended, until).await;
     if found.watched == 0 && !gone.is_empty() {
         // Nobody's process is here, so it is not theirs that are gone.
         found.why_not = gone.first().map(|(_, pid)| WatchError::NotFound(*pid).to_string());
-    } else if !gone.is_empty() && Instant::now() + LATE < until {
-        tokio::time::sleep(LATE).await;
-        for (object, pid) in gone {
-            let id: Arc<str> = object.id.as_str().into();
-            let lives = kernel.watch(&id, pid).is_ok() && kernel.lives(&id);
-            if !lives && is_running(&runtime, &object, until).await {
-                let shim = Shim::parent_of(pid);
-                found.exited.push(Exited { object, pid, shim });
-            }
+        gone.clear();
+    }
+    if gone.is_empty() && left.is_empty() || Instant::now() + LATE >= until {
+        return found;
+    }
+    tokio::time::sleep(LATE).await;
+    for (object, pid) in gone {
+        let id: Arc<str> = object.id.as_str().into();
+        let lives = kernel.watch(&id, pid).is_ok() && kernel.lives(&id);
+        if !lives && state(&runtime, &object, until).await == Some(ContainerState::Running) {
+            let shim = Shim::parent_of(pid);
+            found.exited.push(ContainerProcess { object, pid, shim });
+        }
+    }
+    let still = alive(&ended, until).await;
+    for (id, pid) in left.into_iter().filter(|(id, pid)| still.get(id) == Some(pid)) {
+        let Some(object) = ended.iter().find(|object| *object.id == *id) else {
+            continue;
+        };
+        // A container that is only created may have a process that waits for its start.
+        if state(&runtime, object, until).await == Some(ContainerState::Exited) {
+            let (object, shim) = (Arc::clone(object), Shim::parent_of(pid));
+            found.leftover.push(ContainerProcess { object, pid, shim });
         }
     }
     found
+        .leftover
+        .sort_by(|a, b| (&a.object.pod, &a.object.id).cmp(&(&b.object.pod, &b.object.id)));
+    found
+}
+
+/// Processes that are alive in the cgroups of these containers, if all of `/proc` was searched in time.
+async fn alive(containers: &[Arc<Object>], until: Instant) -> HashMap<Arc<str>, u32> {
+    if containers.is_empty() {
+        return HashMap::new();
+    }
+    let ids: Vec<Arc<str>> = containers.iter().map(|object| object.id.as_str().into()).collect();
+    let search = tokio::task::spawn_blocking(move || alive_in(ids).into_iter().collect());
+    // The report does not wait for a search that hangs.
+    let left = until.saturating_duration_since(Instant::now()).min(PROC_ANSWERS);
+    match timeout(left, search).await {
+        Ok(Ok(found)) => found,
+        _ => HashMap::new(),
+    }
 }
 
 fn subject(object: &Object) -> Subject {
@@ -82,10 +125,11 @@ async fn pid(runtime: &CriRuntime, object: Arc<Object>) -> (Arc<Object>, Option<
     (object, pid)
 }
 
-async fn is_running(runtime: &CriRuntime, object: &Object, until: Instant) -> bool {
+/// What the runtime says now.
+async fn state(runtime: &CriRuntime, object: &Object, until: Instant) -> Option<ContainerState> {
     let name: Arc<str> = object.container.as_deref().unwrap_or_default().into();
     let id = ContainerId::from(object.id.as_str());
     let left = until.saturating_duration_since(Instant::now());
     let status = timeout(left, runtime.container_status(&subject(object), &id, &name)).await;
-    matches!(status, Ok(Ok(status)) if status.state == ContainerState::Running)
+    Some(status.ok()?.ok()?.state)
 }

@@ -101,6 +101,9 @@ enum Verb {
         /// Report them as OOMKilled, exit code 137.
         #[arg(long)]
         oom: bool,
+        /// Leave their processes alive: only the runtime reports the exit, as after its shim was killed (needs --processes).
+        #[arg(long)]
+        leave_process: bool,
     },
     /// Restart the containers of a pod now, as new attempts.
     Restart {
@@ -257,11 +260,13 @@ impl Verb {
                 target: Target { pod, container },
                 exit_code,
                 oom,
+                leave_process,
             } => Command::Exit(Exit {
                 pod,
                 container,
                 exit_code,
                 oom,
+                leave_process,
             }),
             Self::Restart { target } => Command::Restart(target.into()),
             Self::Remove { target } => Command::Remove(target.into()),

@@ -29,7 +29,9 @@ use pleg::PodUid;
 use pleg_cri::v1;
 
 use super::host_mounts::{HostMounts, Mounts};
+use crate::cgroups::names;
 use crate::manifest::{Container, Dns, DnsConfig, NodeName, Pod, ProjectedKind, Protocol, Role, Stdin, Volume};
+use crate::status::qos_class;
 
 pub use env::{EnvError, Environment};
 pub use hostname::HostnameTooLong;
@@ -58,14 +60,23 @@ pub struct NodeConfig {
     pub memory: u64,
     /// The directory of container logs: `/var/log/pods`.
     pub logs: PathBuf,
+    /// The directory of links to container logs: `/var/log/containers`.
+    pub log_links: PathBuf,
     /// The directory of pod directories: `/var/lib/pleg/pods`.
     pub pods: PathBuf,
+    /// Whether pods get cgroups with limits of their own. Otherwise the runtime creates them, without limits.
+    pub cgroups_per_qos: bool,
     /// How cgroups of pods are named.
     pub cgroups: Cgroups,
-    /// The name, at the top of the hierarchy, below which all cgroups of pods are.
+    /// The name, at the top of the hierarchy, below which `kubepods` is; `/` for the top itself.
     pub cgroup_root: String,
     /// Where cgroups are mounted: `/sys/fs/cgroup`.
     pub cgroup_mount: PathBuf,
+    /// Whether the kernel kills all processes of a container together when its memory is short (`memory.oom.group`). Needs version 2 of
+    /// cgroups.
+    pub oom_group: bool,
+    /// The program that sets limits of systemd's slices: `systemctl`.
+    pub systemctl: PathBuf,
     /// The DNS configuration of the host, for pods that add to it.
     pub dns: DnsConfig,
     /// What the host has and allows.
@@ -185,11 +196,10 @@ impl NodeConfig {
 
     /// The cgroup of a pod, as the runtime expects it.
     pub fn cgroup(&self, pod: &Pod) -> String {
-        let root = &self.cgroup_root;
+        let levels = names::pod(&self.cgroup_root, qos_class(pod), &pod.id.uid);
         match self.cgroups {
-            Cgroups::Path => format!("/{root}/pod{}", pod.id.uid),
-            // systemd takes dashes for levels; a UID has none.
-            Cgroups::Systemd => format!("{root}-pod{}.slice", pod.id.uid),
+            Cgroups::Path => names::path(&levels),
+            Cgroups::Systemd => names::slice(&levels),
         }
     }
 
@@ -290,10 +300,19 @@ impl NodeConfig {
             tty: container.tty,
             stop_signal: stop_signal(container).into(),
             linux: Some(v1::LinuxContainerConfig {
-                resources: Some(resources::of(pod, container, self.memory)),
+                resources: Some(self.resources(pod, container)),
                 security_context: Some(security::of_container(self, pod, container)),
             }),
         }
+    }
+
+    /// The limits of a container.
+    fn resources(&self, pod: &Pod, container: &Container) -> v1::LinuxContainerResources {
+        let mut resources = resources::of(pod, container, self.memory);
+        if self.oom_group {
+            resources.unified.insert("memory.oom.group".to_owned(), "1".to_owned());
+        }
+        resources
     }
 
     /// The labels of every object of a pod.

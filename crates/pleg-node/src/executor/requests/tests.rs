@@ -13,10 +13,14 @@ fn node() -> NodeConfig {
         ips: vec!["192.0.2.1".parse().unwrap()],
         memory: 8 << 30,
         logs: "/var/log/pods".into(),
+        log_links: "/var/log/containers".into(),
         pods: "/var/lib/pleg/pods".into(),
+        cgroups_per_qos: true,
         cgroups: Cgroups::Path,
         cgroup_root: "pleg".to_owned(),
         cgroup_mount: "/sys/fs/cgroup".into(),
+        oom_group: false,
+        systemctl: "systemctl".into(),
         dns: DnsConfig {
             servers: vec!["192.0.2.53".parse().unwrap()],
             searches: vec!["example.com".to_owned()],
@@ -241,5 +245,18 @@ fn volumes_are_relabelled_where_selinux_is() {
         let relabelled: Vec<bool> = mounts.iter().map(|mount| mount.selinux_relabel).collect();
         // A path of the host has a label of its own, which others rely on.
         assert_eq!(relabelled, [selinux, false]);
+    }
+}
+
+/// As a kubelet: with version 2 of cgroups, an OOM kill ends the whole container instead of leaving it without one of its processes.
+#[test]
+fn a_container_is_killed_as_a_whole_where_the_kernel_can() {
+    let pod = pod("containers: [{name: app, image: img}]");
+    for oom_group in [false, true] {
+        let node = NodeConfig { oom_group, ..node() };
+        let config = node.container_config(&pod, &pod.spec.containers[0], 0, "sha256:1", ContainerInputs::default());
+        let unified = config.linux.unwrap().resources.unwrap().unified;
+        let expected = if oom_group { Some("1") } else { None };
+        assert_eq!(unified.get("memory.oom.group").map(String::as_str), expected);
     }
 }

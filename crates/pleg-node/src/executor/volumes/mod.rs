@@ -126,12 +126,12 @@ impl VolumeError {
 
 /// Creates the directories of logs and volumes, checks host paths, and writes files. What exists already stays.
 pub fn prepare(node: &NodeConfig, pod: &Pod, objects: &Objects) -> Result<(), VolumeError> {
+    // No other user of this machine may access the pod's directory. It also marks the logs as ours.
+    create_dir(&node.pod_directory(&pod.id.uid), 0o750, "the pod")?;
     let logs = node.log_directory(pod);
     for container in pod.spec.all_containers().chain(&pod.spec.ephemeral_containers) {
         create_dir(&logs.join(&container.name), 0o755, "the logs")?;
     }
-    // No other user of this machine may access the pod's directory.
-    create_dir(&node.pod_directory(&pod.id.uid), 0o750, "the pod")?;
     for (name, volume) in &pod.spec.volumes {
         match volume {
             Volume::EmptyDir(empty_dir) => {

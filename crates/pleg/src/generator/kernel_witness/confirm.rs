@@ -55,6 +55,10 @@ impl Question {
     }
 }
 
+/// After so long, what its pod's lists do not show is looked for everywhere: a full relist, so only once. CRI-O makes the cgroup of a
+/// container long before it lists it, so earlier a full relist would find no more than the list of the pod.
+const EVERYWHERE: std::ops::Range<Duration> = ms(1000)..ms(2000);
+
 /// What the kernel announced of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Announced {
@@ -64,6 +68,13 @@ pub(super) struct Announced {
     pub(super) pod: Option<PodUid>,
     pub(super) reached: Reached,
     pub(super) since: Instant,
+}
+
+impl Announced {
+    /// It should be found somewhere by now, if not in its pod. The pauses between lists let one of them fall into this time.
+    pub(super) fn is_overdue(&self, now: Instant) -> bool {
+        EVERYWHERE.contains(&now.saturating_duration_since(self.since))
+    }
 }
 
 /// Announcements that the runtime has not confirmed yet.

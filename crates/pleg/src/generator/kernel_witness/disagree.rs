@@ -124,12 +124,14 @@ impl<R: Runtime> Generator<R> {
             }
             _ => return,
         };
+        let shim = process.parent.and_then(Shim::at);
         let disagreement = Disagreement {
             pod: known.pod.clone(),
             container: known.reference.clone(),
             sandbox: self.records.sandbox_of(id.as_str()),
             pid: process.pid,
-            shim: process.parent.and_then(Shim::at),
+            shim,
+            shim_name: shim.and_then(Shim::name),
             since,
             wrong,
         };

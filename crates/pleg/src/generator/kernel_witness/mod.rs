@@ -49,6 +49,8 @@ pub(super) struct KernelWitness {
     finding: FuturesUnordered<BoxFuture<'static, Found>>,
     /// The runtime did not say which process a container has, so often in a row.
     silent: u32,
+    /// Containers that could not be watched because a limit was reached: each has its turn when a watched process is gone.
+    refused: VecDeque<ContainerId>,
     /// How many containers cannot be watched, and why one of them cannot.
     unwatched: usize,
     why_unwatched: Option<Arc<str>>,
@@ -120,6 +122,7 @@ impl KernelWitness {
             wanted: VecDeque::new(),
             finding: FuturesUnordered::new(),
             silent: 0,
+            refused: VecDeque::new(),
             unwatched: 0,
             why_unwatched: None,
             unconfirmed: Confirmations::default(),
@@ -353,7 +356,10 @@ impl<R: Runtime> Generator<R> {
                     let uid = self.records.pod(key).map(|pod| pod.uid.clone());
                     self.stream.hinted.want(uid.or(announced.pod), None);
                 }
-                (None, _) => self.stream.hinted.want(announced.pod, Some(announced.id)),
+                (None, _) => {
+                    let id = Some(&announced.id).filter(|_| announced.is_overdue(now)).cloned();
+                    self.stream.hinted.want(announced.pod, id);
+                }
             }
         }
         self.inspect_or_list(by_id, Source::Kernel);
@@ -379,6 +385,7 @@ impl<R: Runtime> Generator<R> {
     /// The process of a container has exited. The runtime is going to say so, or it has missed it.
     fn process_exited(&mut self, id: &ContainerId, pid: u32, at: jiff::Timestamp, exit_code: Option<i32>) {
         let now = Instant::now();
+        self.room_for_one();
         let Some(known) = self.witness.containers.get(id) else {
             return;
         };

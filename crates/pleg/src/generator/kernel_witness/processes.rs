@@ -107,11 +107,25 @@ impl<R: Runtime> Generator<R> {
     pub(in crate::generator) fn find_unwatched_again(&mut self) {
         let witness = &mut self.witness;
         witness.silent = 0;
+        witness.refused.clear();
         for (id, known) in &mut witness.containers {
             if let Phase::Unwatched = known.phase {
                 known.phase = Phase::Wanted { attempts: 0 };
                 witness.unwatched -= 1;
                 witness.wanted.push_back(id.clone());
+            }
+        }
+    }
+
+    /// A process is not watched any more: one that was refused by a limit takes its place.
+    pub(super) fn room_for_one(&mut self) {
+        let witness = &mut self.witness;
+        while let Some(id) = witness.refused.pop_front() {
+            let known = witness.containers.get(&id).map(|known| &known.phase);
+            if let Some(Phase::Unwatched) = known {
+                witness.set(&id, Phase::Wanted { attempts: 0 });
+                witness.wanted.push_back(id);
+                return;
             }
         }
     }
@@ -123,9 +137,13 @@ impl<R: Runtime> Generator<R> {
         match witness.watch(&id.shared(), pid) {
             Ok(process) => self.witness.set(id, Phase::Watched(process)),
             Err(error) => {
-                if let WatchError::NotFound(_) = error {
+                match error {
                     // It may have exited before it could be watched.
-                    self.hinted(id.shared(), None, Reached::Ended, Instant::now());
+                    WatchError::NotFound(_) => self.hinted(id.shared(), None, Reached::Ended, Instant::now()),
+                    WatchError::Limit(_) if self.witness.refused.len() < MOST => {
+                        self.witness.refused.push_back(id.clone());
+                    }
+                    _ => {}
                 }
                 self.unwatched(id, &error.to_string());
             }

@@ -313,30 +313,27 @@ async fn only_the_first_process_of_a_container_counts() {
     assert_eq!(machine.kernel.watched().processes, 1);
 }
 
+/// A container with `hostPID` shares the namespace of all other processes, and containers may share one with each other: whose a process
+/// is, its cgroup says.
 #[tokio::test]
-async fn what_is_forgotten_is_not_announced() {
+async fn containers_in_one_pid_namespace_are_told_apart() {
     let mut machine = Machine::new();
-    let [first, second, third] = [1, 2, 3].map(|number| {
-        let shell = Shell::run("read x");
-        machine.watch(&id(number), shell.pid());
-        shell
-    });
-    machine.kernel.forget(&id(1));
-    machine.kernel.forget("never watched");
-    first.signal(Signal::KILL);
-    second.signal(Signal::KILL);
-    third.signal(Signal::KILL);
-    for shell in [&first, &second, &third] {
-        // Until all are dead, so that the two are announced at once.
-        let exited = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
-        rustix::process::waitid(rustix::process::WaitId::Pid(number(shell.pid())), exited).unwrap();
-    }
-    let (announced, ..) = machine.exited().await;
-    let other = if announced == id(2) { id(3) } else { id(2) };
-    assert_eq!(machine.kernel.pending.len(), 1);
-    machine.kernel.forget(&other);
-    assert!(machine.is_silent().await);
-    assert_eq!(machine.kernel.watched(), Watched::default());
+    // All of them see each other, and one has started the others, as a container with hostPID may.
+    let mut shell = Shell::run("sleep 1000 & echo $!; sleep 1000 & echo $!; read x; exit 5");
+    let [second, third]: [u32; 2] = [shell.line().parse().unwrap(), shell.line().parse().unwrap()];
+    machine.watch(&id(1), shell.pid());
+    machine.watch(&id(2), second);
+    machine.watch(&id(3), third);
+    // Not even if the runtime names the process of another container.
+    assert_eq!(machine.kernel.watch(&id(4), second), Err(WatchError::Mismatch(second)));
+    send(third, Signal::KILL);
+    let (announced, pid, _) = machine.exited().await;
+    assert_eq!((announced, pid), (id(3), third));
+    shell.close();
+    assert_eq!(machine.exited().await, (id(1), shell.pid(), Some(5)));
+    assert!(machine.is_silent().await && machine.kernel.lives(&id(2)));
+    send(second, Signal::KILL);
+    assert_eq!(machine.exited().await.0, id(2));
 }
 
 #[tokio::test]
@@ -582,16 +579,11 @@ fn a_thousand_starts_and_exits_leave_nothing_open() {
         for number in 0..1000 {
             let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
             machine.watch(&id(number), child.id());
-            if number % 3 == 0 {
-                machine.kernel.forget(&id(number));
-            }
             child.kill().unwrap();
-            if number % 3 == 1 {
+            if number % 2 == 1 {
                 child.wait().unwrap();
             }
-            if number % 3 != 0 {
-                assert_eq!(machine.exited().await.0, id(number));
-            }
+            assert_eq!(machine.exited().await.0, id(number));
             child.wait().unwrap();
             std::fs::remove_dir_all(machine.proc.path().join(child.id().to_string())).unwrap();
         }
@@ -611,15 +603,21 @@ fn no_more_is_watched_than_half_of_the_open_files() {
     rustix::process::setrlimit(Resource::Nofile, limit).unwrap();
     let mut machine = Machine::new();
     let shell = Shell::run("read x");
-    for number in 0..50 {
+    for number in 0..49 {
         machine.watch(&id(number), shell.pid());
     }
+    let last = Shell::run("read x");
+    machine.watch(&id(49), last.pid());
     machine.put(shell.pid(), &id(50));
     let refused = machine.kernel.watch(&id(50), shell.pid());
     assert!(matches!(refused, Err(WatchError::Limit(_))), "{refused:?}");
     // One that is watched already may be watched again.
     machine.watch(&id(7), shell.pid());
-    machine.kernel.forget(&id(8));
+    // One that has exited makes room.
+    last.signal(Signal::KILL);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let (exited, ..) = runtime.unwrap().block_on(machine.exited());
+    assert_eq!(exited, id(49));
     machine.watch(&id(50), shell.pid());
     assert_eq!(machine.kernel.watched().processes, 50);
 }

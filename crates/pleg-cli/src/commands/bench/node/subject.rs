@@ -60,6 +60,10 @@ impl Subject {
             .args(["--node-name", NODE, "--cgroup-root", NODE])
             .arg("--log-dir")
             .arg(path("logs"))
+            .arg("--log-link-dir")
+            .arg(path("containers"))
+            // The state of this machine must not decide about the pods that are measured.
+            .args(["--image-gc-high-threshold", "100", "--eviction-hard", ""])
             .arg("--pod-dir")
             .arg(path("pods"))
             .arg("--state-file")

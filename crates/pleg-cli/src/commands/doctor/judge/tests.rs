@@ -1,6 +1,6 @@
 //! What is found of what was seen, as a table. The issues are those in which people met it.
 
-use super::super::facts::{Condition, DeadOf, Exited, List, Runtime, Sample, Socket};
+use super::super::facts::{Condition, ContainerProcess, DeadOf, List, Runtime, Sample, Socket};
 use super::super::kubelet;
 use super::*;
 use Severity::{Critical, Info, Warning};
@@ -121,7 +121,7 @@ const CASES: &[Case] = &[
     (
         "a stopped monitor hides an exit",
         |facts| {
-            let exited = Exited {
+            let exited = ContainerProcess {
                 object: object(2, Some("app")),
                 pid: 4712,
                 shim: Some(Shim { pid: 4711, state: 'T' }),
@@ -133,6 +133,23 @@ const CASES: &[Case] = &[
             Trouble::MissedExit,
             "1 container as running whose process has exited",
             "default/web-2",
+        )],
+    ),
+    (
+        "a killed shim leaves a process",
+        |facts| {
+            let leftover = ContainerProcess {
+                object: object(1, Some("app")),
+                pid: 4712,
+                shim: Some(Shim { pid: 1, state: 'S' }),
+            };
+            facts.processes.leftover.push(leftover);
+        },
+        &[(
+            Critical,
+            Trouble::LeftoverProcess,
+            "1 container as exited whose process is alive",
+            "default/web-1",
         )],
     ),
     ("a node that is well", |_| {}, &[]),
@@ -470,9 +487,8 @@ fn the_table() {
 /// Whatever can be found is in the table.
 #[test]
 fn every_trouble_has_a_case() {
-    // Doctor has no generator that could end, nor one that follows the stream for long enough to see that it misses changes, or that
-    // knew a process before its container ended.
-    const NOT_SEEN: [Trouble; 3] = [Trouble::GeneratorEnded, Trouble::LossyStream, Trouble::LeftoverProcess];
+    // Doctor has no generator that could end, nor one that follows the stream for long enough to see that it misses changes.
+    const NOT_SEEN: [Trouble; 2] = [Trouble::GeneratorEnded, Trouble::LossyStream];
     for trouble in Trouble::ALL.into_iter().filter(|trouble| !NOT_SEEN.contains(trouble)) {
         let has = |case: &&Case| case.2.iter().any(|(_, found, ..)| *found == trouble);
         assert!(CASES.iter().any(|case| has(&case)), "{trouble}");

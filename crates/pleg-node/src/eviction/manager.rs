@@ -1,0 +1,354 @@
+//! The task: observes, publishes conditions, reclaims, and evicts one pod at a time.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use pleg::{ContainerState, PodUid};
+use pleg_cri::Client;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::EvictionConfig;
+use super::message::{EVICTED, message};
+use super::ranking::{PodUsage, rank};
+use super::signals::{Observation, Observations, Resource, Signal};
+use super::state::PressureState;
+use super::thresholds::Threshold;
+use super::usage;
+use crate::error::with_causes;
+use crate::executor::remove_unmounted_directory;
+use crate::host::resources::{Filesystem, HostResources};
+use crate::images::{DeleteUnused, image_mount_point};
+use crate::manifest::Pod;
+use crate::pod_workers::context::NodeContext;
+use crate::reconcile::decide::Goal;
+use crate::reconcile::history::PodFailure;
+use crate::status::Phase;
+use crate::status::reports::Report;
+
+/// How often the machine is observed.
+const PERIOD: Duration = Duration::from_secs(10);
+/// How long an evicted pod may take until the next one is considered.
+const POD_CLEANUP: Duration = Duration::from_secs(30);
+/// The grace period of a pod that is evicted for a hard threshold.
+const IMMEDIATE: Duration = Duration::from_secs(1);
+/// How long the reclaim of images may take before pods are evicted.
+const RECLAIM: Duration = Duration::from_mins(5);
+/// Most dead containers that are removed in one reclaim.
+const MAX_REMOVALS: usize = 256;
+
+/// A pod to evict, for its worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Eviction {
+    pub(crate) uid: PodUid,
+    pub(crate) why: PodFailure,
+    /// Its grace period.
+    pub(crate) grace: Duration,
+}
+
+/// Watches the machine, and evicts pods when it has to.
+#[derive(Debug)]
+pub(crate) struct EvictionManager {
+    client: Client,
+    context: NodeContext,
+    host: Arc<dyn HostResources>,
+    state: PressureState,
+    max_pod_grace: Duration,
+    /// Where the runtime keeps its images, once it has said so.
+    image_path: Option<PathBuf>,
+    images: mpsc::Sender<DeleteUnused>,
+    evictions: mpsc::Sender<Eviction>,
+}
+
+/// What was read from the machine.
+#[derive(Debug, Default)]
+struct Figures {
+    observations: Observations,
+    /// Whether images have a filesystem of their own.
+    has_image_fs: bool,
+}
+
+impl EvictionManager {
+    pub(crate) fn new(
+        client: Client,
+        context: NodeContext,
+        host: Arc<dyn HostResources>,
+        config: EvictionConfig,
+        images: mpsc::Sender<DeleteUnused>,
+        evictions: mpsc::Sender<Eviction>,
+    ) -> Self {
+        Self {
+            client,
+            context,
+            host,
+            state: PressureState::new(config.thresholds, config.pressure_transition_period),
+            max_pod_grace: config.max_pod_grace_period,
+            image_path: None,
+            images,
+            evictions,
+        }
+    }
+
+    pub(crate) async fn run(mut self, shutdown: CancellationToken) {
+        if self.state.is_idle() {
+            return;
+        }
+        let working = async {
+            loop {
+                match self.synchronize().await {
+                    // There may be more to evict.
+                    Some(evicted) => self.wait_for_cleanup(&evicted).await,
+                    None => sleep(PERIOD).await,
+                }
+            }
+        };
+        // Nothing here has to be finished.
+        shutdown.run_until_cancelled(working).await;
+    }
+
+    /// One round. Returns the pod that was evicted.
+    async fn synchronize(&mut self) -> Option<PodUid> {
+        let figures = self.observe().await;
+        let verdict = self.state.step(&figures.observations, Instant::now());
+        let changed = self
+            .context
+            .reports
+            .pressure()
+            .set(&verdict.conditions, self.context.clock.now());
+        for condition in changed {
+            info!(
+                condition = condition.kind,
+                status = condition.status,
+                reason = condition.reason,
+                "{}",
+                condition.message
+            );
+        }
+        let threshold = verdict.act_on?;
+        let resource = threshold.signal.resource();
+        warn!(
+            reason = "EvictionThresholdMet",
+            signal = threshold.signal.name(),
+            "attempting to reclaim {resource}"
+        );
+        if resource.is_disk() && self.reclaim(&threshold, &figures).await {
+            info!("disk pressure is reduced without evicting pods");
+            return None;
+        }
+        self.evict_one(&threshold, &figures.observations).await
+    }
+
+    async fn observe(&mut self) -> Figures {
+        // Where images are does not change while a runtime runs, and it may be slow under pressure.
+        if self.image_path.is_none() {
+            self.image_path = image_mount_point(&self.client).await.unwrap_or_else(|error| {
+                debug!(%error, "the image filesystem is not known");
+                None
+            });
+        }
+        let image_path = self.image_path.clone();
+        let (host, pods) = (Arc::clone(&self.host), self.context.executor.node().pods.clone());
+        let read = move || read_figures(&*host, &pods, image_path.as_deref());
+        tokio::task::spawn_blocking(read).await.unwrap_or_default()
+    }
+
+    /// Removes dead containers and unused images, where that helps. Returns whether no threshold is met any more.
+    async fn reclaim(&mut self, threshold: &Threshold, before: &Figures) -> bool {
+        // With an image filesystem of its own, images do not help the other one.
+        if before.has_image_fs && !threshold.signal.is_image_fs() {
+            return false;
+        }
+        self.remove_dead_containers().await;
+        let (answer, freed) = oneshot::channel();
+        if self.images.send(answer).await.is_ok() {
+            match timeout(RECLAIM, freed).await {
+                Ok(Ok(bytes)) => info!(bytes, "removed unused images because of disk pressure"),
+                _ => warn!("unused images could not be removed in time"),
+            }
+        }
+        let after = self.observe().await;
+        !self.state.any_met(&after.observations)
+    }
+
+    /// Removes exited attempts of containers, except the newest of each name, whose exit decides about a restart.
+    async fn remove_dead_containers(&self) {
+        let mut room = MAX_REMOVALS;
+        for report in self.active_pods() {
+            let Some(entry) = self.context.pleg.cache().get(&report.pod.id.uid) else {
+                continue;
+            };
+            let containers = &entry.status.containers;
+            let is_replaced = |name: &str, attempt: u32| {
+                let mut same = containers.iter().filter(|other| *other.name == *name);
+                same.any(|other| other.attempt > attempt)
+            };
+            for dead in containers.iter().filter(|one| one.state == ContainerState::Exited) {
+                if room == 0 {
+                    return;
+                }
+                if !is_replaced(&dead.name, dead.attempt) {
+                    continue;
+                }
+                room -= 1;
+                let executor = &self.context.executor;
+                let removed = executor
+                    .remove_dead(&report.pod, &dead.id, &dead.name, dead.attempt)
+                    .await;
+                if let Err(error) = removed {
+                    warn!(pod = %report.pod.id, container = %dead.name, "cannot remove a dead container: {error}");
+                }
+            }
+        }
+    }
+
+    /// Pods that run or start.
+    fn active_pods(&self) -> Vec<Report> {
+        let mut pods = self.context.reports.pods();
+        pods.retain(|report| {
+            let is_over = matches!(report.status.phase, Phase::Failed | Phase::Succeeded);
+            report.goal == Goal::Run && !is_over
+        });
+        pods
+    }
+
+    /// Whether any container of a pod runs.
+    fn runs(&self, uid: &PodUid) -> bool {
+        let entry = self.context.pleg.cache().get(uid);
+        entry.is_some_and(|entry| {
+            let mut containers = entry.status.containers.iter();
+            containers.any(|container| container.state == ContainerState::Running)
+        })
+    }
+
+    async fn evict_one(&self, threshold: &Threshold, observations: &Observations) -> Option<PodUid> {
+        let resource = threshold.signal.resource();
+        let mut pods = self.usage(resource).await;
+        if pods.is_empty() {
+            warn!("eviction thresholds have been met, but no pods are active to evict");
+            return None;
+        }
+        rank(&mut pods, resource);
+        let Some((pod, usage)) = pods
+            .iter()
+            .find(|pod| !pod.is_critical())
+            .and_then(|usage| Some((usage.pod.as_ref()?, usage)))
+        else {
+            warn!("unable to evict any pods from the node: all are critical");
+            return None;
+        };
+        let eviction = Eviction {
+            uid: pod.id.uid.clone(),
+            grace: self.grace(threshold, pod),
+            why: PodFailure {
+                reason: EVICTED.to_owned(),
+                message: message(threshold, observations, usage),
+            },
+        };
+        warn!(pod = %pod.id, reason = EVICTED, "{}", eviction.why.message);
+        self.context.metrics.evicted(threshold.signal.name());
+        let uid = eviction.uid.clone();
+        self.evictions.send(eviction).await.ok()?;
+        Some(uid)
+    }
+
+    fn grace(&self, threshold: &Threshold, pod: &Pod) -> Duration {
+        if threshold.is_hard() {
+            IMMEDIATE
+        } else {
+            self.max_pod_grace.min(pod.spec.termination_grace)
+        }
+    }
+
+    async fn usage(&self, resource: Resource) -> Vec<PodUsage> {
+        // A pod of which nothing runs frees nothing.
+        let active = self
+            .active_pods()
+            .into_iter()
+            .filter(|report| self.runs(&report.pod.id.uid));
+        let with_entry = |report: Report| {
+            let entry = self.context.pleg.cache().get(&report.pod.id.uid);
+            (report.pod, entry)
+        };
+        let pods: Vec<_> = active.map(with_entry).collect();
+        let node = Arc::clone(self.context.executor.node());
+        let read = move || {
+            let of = |(pod, entry): (Arc<Pod>, Option<pleg::PodEntry>)| {
+                let unknown = || Arc::new(pleg::PodStatus::empty(pod.id.clone()));
+                let status = entry.map_or_else(unknown, |entry| entry.status);
+                usage::of(&node, pod, &status, resource.is_disk())
+            };
+            pods.into_iter().map(of).collect()
+        };
+        tokio::task::spawn_blocking(read).await.unwrap_or_default()
+    }
+
+    /// Waits until nothing of an evicted pod runs, but not for long, and removes its volumes: it is not started again.
+    async fn wait_for_cleanup(&self, uid: &PodUid) {
+        let is_over = |reports: &crate::PodReports| {
+            let failed = reports
+                .get(uid)
+                .is_none_or(|report| report.status.phase == Phase::Failed);
+            failed && !self.runs(uid)
+        };
+        if timeout(POD_CLEANUP, self.context.reports.wait_for(is_over))
+            .await
+            .is_err()
+        {
+            warn!(%uid, "the evicted pod still runs; going on");
+            return;
+        }
+        let volumes = self.context.executor.node().pod_directory(uid).join("volumes");
+        let removed = tokio::task::spawn_blocking(move || remove_unmounted_directory(&volumes)).await;
+        if let Ok(Err(error)) = removed {
+            warn!(%uid, "the volumes of the evicted pod stay: {}", with_causes(&error));
+        }
+    }
+}
+
+fn read_figures(host: &dyn HostResources, pods: &Path, images: Option<&Path>) -> Figures {
+    let mut figures = Figures::default();
+    let mut add = |signal: Signal, capacity: u64, available: u64| {
+        // A filesystem that creates inodes on demand has none to run out of.
+        if capacity > 0 {
+            figures.observations.insert(signal, Observation { capacity, available });
+        }
+    };
+    let mut add_disk = |signals: [Signal; 2], disk: std::io::Result<Filesystem>| match disk {
+        Ok(disk) => {
+            add(signals[0], disk.capacity, disk.available);
+            add(signals[1], disk.inodes, disk.inodes_free);
+        }
+        Err(error) => debug!(%error, signal = signals[0].name(), "the filesystem cannot be examined"),
+    };
+    let pods = existing(pods);
+    add_disk(
+        [Signal::NodeFsAvailable, Signal::NodeFsInodesFree],
+        host.filesystem(&pods),
+    );
+    if let Some(images) = images {
+        add_disk(
+            [Signal::ImageFsAvailable, Signal::ImageFsInodesFree],
+            host.filesystem(images),
+        );
+    }
+    for (signal, read) in [
+        (Signal::MemoryAvailable, host.memory()),
+        (Signal::PidAvailable, host.processes()),
+    ] {
+        match read {
+            Ok(amount) => add(signal, amount.capacity, amount.available),
+            Err(error) => debug!(%error, signal = signal.name(), "cannot be read"),
+        }
+    }
+    figures.has_image_fs = images.is_some_and(|images| !host.same_filesystem(&pods, images).unwrap_or(true));
+    figures
+}
+
+/// The nearest directory that exists: that of pods is created with the first pod.
+fn existing(path: &Path) -> PathBuf {
+    let found = path.ancestors().find(|path| path.exists());
+    found.unwrap_or(Path::new("/")).to_owned()
+}

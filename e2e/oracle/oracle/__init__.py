@@ -1,0 +1,1 @@
+"""The kubelet as the oracle for `pleg node`: see ../README.md."""
