@@ -223,7 +223,7 @@ impl PodWorker {
         let status = &entry.status;
         self.follow_update();
         self.observe(status);
-        self.admit(status);
+        self.reject_forbidden(status);
         self.end_hooks_of_exited(status);
         let goal = *self.goal.borrow_and_update();
         // Reading it here may be what marks it as seen.

@@ -7,7 +7,7 @@ use super::PodWorker;
 
 impl PodWorker {
     /// Rejects a pod that this node must not run: it has failed, for good. A pod that runs already was admitted.
-    pub(super) fn admit(&mut self, status: &PodStatus) {
+    pub(super) fn reject_forbidden(&mut self, status: &PodStatus) {
         if self.last.is_some() || self.history.failed.is_some() || !status.sandboxes.is_empty() {
             return;
         }
