@@ -23,7 +23,7 @@
 //! | [`probes`] | liveness, readiness and startup probes | a table, and a task per container |
 //! | [`status`] | the pod status of the Kubernetes API, computed and published: [`PodReports`] | pure, and a table |
 //! | `store` | the state that survives a restart of `pleg node`: [`Store`] | a thread |
-//! | `net` | HTTP GET and TLS, for probes, hooks and URLs | calls |
+//! | [`net`] | the HTTP client, and TLS, for probes, hooks and URLs | calls |
 //! | [`host`] | facts about this machine, and the clock | calls |
 //! | `metrics` | the metrics of a node | counters |
 //!
@@ -57,6 +57,7 @@
 pub mod executor;
 pub mod host;
 pub mod manifest;
+pub mod net;
 pub mod probes;
 pub mod reconcile;
 pub mod sources;
@@ -67,7 +68,6 @@ mod error;
 mod eviction;
 mod images;
 mod metrics;
-mod net;
 mod node_loop;
 mod pod_workers;
 mod store;

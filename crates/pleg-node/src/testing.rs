@@ -196,5 +196,6 @@ pub(crate) fn node(directory: &std::path::Path) -> crate::executor::requests::No
         oom_group: false,
         systemctl: directory.join("systemctl"),
         dns: crate::manifest::DnsConfig::default(),
+        host: crate::executor::requests::HostOptions::default(),
     }
 }

@@ -14,7 +14,7 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use pleg::{CriRuntime, Generator, Metrics, WitnessMode};
 use pleg_cri::{Client, Deadlines, v1};
-use pleg_node::executor::requests::{Cgroups, NodeConfig};
+use pleg_node::executor::requests::{Cgroups, HostOptions, NodeConfig, check_pattern};
 use pleg_node::manifest::{NodeName, Quantity};
 use pleg_node::{DEFAULT_HARD, EvictionConfig, ImageGcPolicy, LogLimits, NodeLoop, Store, Threshold, host};
 use tokio_util::sync::CancellationToken;
@@ -110,6 +110,18 @@ pub(crate) struct NodeArgs {
     /// Cgroup below which `kubepods` with all pods is; `/` for the top, which a kubelet uses
     #[arg(long, value_name = "NAME", default_value = "pleg", value_parser = cgroup_root)]
     cgroup_root: String,
+    /// Directory of the seccomp profiles that pods refer to as Localhost
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/pleg/seccomp")]
+    seccomp_dir: PathBuf,
+    /// Kernel parameters that pods may set although they are not safe, such as kernel.msg*
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = sysctl_pattern)]
+    allowed_unsafe_sysctls: Vec<String>,
+    /// Handler of the runtime for a runtimeClassName [default: the handler of the same name]
+    #[arg(long, value_name = "CLASS=HANDLER", value_parser = runtime_class)]
+    runtime_class: Vec<(String, String)>,
+    /// Domain of the cluster, for the full names of pods with a subdomain
+    #[arg(long, value_name = "DOMAIN", default_value = "cluster.local")]
+    cluster_domain: String,
     /// Give each pod a cgroup with limits of its own; false leaves it to the runtime
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
     cgroups_per_qos: bool,
@@ -314,10 +326,25 @@ async fn node_config(args: &NodeArgs, name: NodeName, client: &Client) -> NodeCo
         oom_group: host::has_cgroup_v2(CGROUP_MOUNT.as_ref()),
         systemctl: "systemctl".into(),
         dns: host::dns(),
+        host: host_options(args),
         logs: args.log_dir.clone(),
         log_links: args.log_link_dir.clone(),
         pods: args.pod_dir.clone(),
         name,
+    }
+}
+
+/// What this machine has and allows.
+fn host_options(args: &NodeArgs) -> HostOptions {
+    HostOptions {
+        cpus: host::cpus(),
+        ephemeral_storage: host::disk_size(&args.pod_dir),
+        selinux: host::has_selinux(),
+        seccomp_profiles: args.seccomp_dir.clone(),
+        allowed_unsafe_sysctls: args.allowed_unsafe_sysctls.clone(),
+        runtime_handlers: args.runtime_class.iter().cloned().collect(),
+        cluster_domain: args.cluster_domain.clone(),
+        ..HostOptions::default()
     }
 }
 
@@ -346,6 +373,21 @@ fn log_size(text: &str) -> Result<u64, String> {
         _ => Err(format!(
             "is less than {LEAST_LOG} bytes: the log would be rotated constantly"
         )),
+    }
+}
+
+/// A kernel parameter of a pod's namespaces.
+fn sysctl_pattern(text: &str) -> Result<String, String> {
+    check_pattern(text).map_err(|error| error.to_string())
+}
+
+/// A runtime class and its handler.
+fn runtime_class(text: &str) -> Result<(String, String), &'static str> {
+    match text.split_once('=') {
+        Some((class, handler)) if !class.is_empty() && !handler.is_empty() => {
+            Ok((class.to_owned(), handler.to_owned()))
+        }
+        _ => Err("expected CLASS=HANDLER, such as gvisor=runsc"),
     }
 }
 

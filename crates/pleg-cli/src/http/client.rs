@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::BytesMut;
-use http::{Request, Response, StatusCode};
+use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper_util::rt::TokioIo;
 use pleg_cri::duration::seconds;
+use pleg_node::net::{Connection, Exchange, exchange};
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
@@ -92,8 +92,9 @@ impl Daemon {
     /// Gets the whole answer without decoding it.
     pub(crate) async fn get_bytes(&self, path: &str) -> anyhow::Result<Bytes> {
         let answer = async {
-            let response = self.get(path).await?;
-            let body = self.within(Limited::new(response.into_body(), LIMIT).collect()).await?;
+            let answer = self.get(path).await?;
+            let body = Limited::new(answer.response.into_body(), LIMIT).collect();
+            let body = self.within(body).await?;
             let body = body
                 .map_err(|error| anyhow::anyhow!("{error}"))
                 .with_context(|| format!("the connection to {} broke during the answer", self.address))?;
@@ -104,13 +105,15 @@ impl Daemon {
 
     /// Gets a stream of lines.
     pub(crate) async fn lines(&self, path: &str, query: &[(&str, String)]) -> anyhow::Result<Lines> {
+        let answer = self.get(&uri(path, query)).await?;
         Ok(Lines {
-            body: self.get(&uri(path, query)).await?.into_body(),
+            body: answer.response.into_body(),
+            _connection: answer.connection,
             read: BytesMut::new(),
         })
     }
 
-    async fn get(&self, uri: &str) -> anyhow::Result<Response<Incoming>> {
+    async fn get(&self, uri: &str) -> anyhow::Result<Exchange> {
         match &self.address {
             DaemonAddress::Unix(endpoint) => {
                 let stream = self.within(UnixStream::connect(endpoint.path())).await?;
@@ -141,28 +144,22 @@ impl Daemon {
         }
     }
 
-    async fn ask<S>(&self, stream: S, host: &str, uri: &str) -> anyhow::Result<Response<Incoming>>
+    async fn ask<S>(&self, stream: S, host: &str, uri: &str) -> anyhow::Result<Exchange>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let at = &self.address;
         let no_http = |error: hyper::Error| anyhow::anyhow!("{at} does not answer as a pleg daemon does: {error}");
-        let (mut send, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(no_http)?;
-        // The task ends with its request.
-        tokio::spawn(connection);
         let request = Request::get(uri)
             .header(http::header::HOST, host)
             .body(Empty::<Bytes>::new())?;
-        let response = self.within(send.send_request(request)).await?.map_err(no_http)?;
-        let status = response.status();
+        let answer = self.within(exchange(stream, request)).await?.map_err(no_http)?;
+        let status = answer.response.status();
         if status == StatusCode::OK {
-            return Ok(response);
+            return Ok(answer);
         }
-        let body = self
-            .within(Limited::new(response.into_body(), LINE_LIMIT).collect())
-            .await?;
+        let body = Limited::new(answer.response.into_body(), LINE_LIMIT).collect();
+        let body = self.within(body).await?;
         let text = body
             .map(|body| String::from_utf8_lossy(&body.to_bytes()).into_owned())
             .unwrap_or_default();
@@ -187,6 +184,8 @@ impl Daemon {
 #[derive(Debug)]
 pub(crate) struct Lines {
     body: Incoming,
+    /// Ends with the stream.
+    _connection: Connection,
     read: BytesMut,
 }
 

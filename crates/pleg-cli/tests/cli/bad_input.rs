@@ -192,6 +192,8 @@ fn wrong_usage_is_two() {
         &["run", "--insecure-listen-any"],
         &["demo", "--pods", "0"],
         &["inspect"],
+        &["node", "--manifests", "x", "--allowed-unsafe-sysctls", "vm.swappiness"],
+        &["node", "--manifests", "x", "--runtime-class", "kata"],
         &[],
     ] {
         let output = pleg(args).assert().code(2).stdout("").get_output().clone();

@@ -1,13 +1,12 @@
 //! Removes what a terminated pod leaves on the host: its directories and its cgroup. Blocking.
 
-use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
+use super::host_mounts::{HostMounts, Mounts};
 use super::log_links;
-use super::requests::{Cgroups, NodeConfig};
+use super::requests::{Cgroups, NodeConfig, SUB_PATHS};
 use crate::cgroups::{names, remove as remove_cgroup};
 use crate::manifest::Pod;
 
@@ -21,6 +20,15 @@ pub(crate) enum CleanupError {
         path: PathBuf,
         /// The mount point in it.
         mount: PathBuf,
+    },
+    /// A mount of ours cannot be unmounted.
+    #[error("cannot unmount {}", .mount.display())]
+    Unmount {
+        /// The mount point.
+        mount: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
     },
     /// It cannot be removed.
     #[error("cannot remove {}", .path.display())]
@@ -36,13 +44,9 @@ pub(crate) enum CleanupError {
     Interrupted(#[source] tokio::task::JoinError),
 }
 
-/// Removes the pod's own directories and its cgroup, with all that is in them; never the target of a symbolic link, or what is mounted
-/// there. What does not exist is skipped.
+/// Removes the pod's own directories and its cgroup, with all that is in them; never the target of a symbolic link, or what somebody else
+/// mounted there. Our own mounts are unmounted first, also those of a run that was killed. What does not exist is skipped.
 pub(super) fn remove(node: &NodeConfig, pod: &Pod) -> Result<(), CleanupError> {
-    remove_unmounted(node, pod, Path::new("/proc/self/mountinfo"))
-}
-
-fn remove_unmounted(node: &NodeConfig, pod: &Pod, mountinfo: &Path) -> Result<(), CleanupError> {
     let logs = node.log_directory(pod);
     log_links::remove_of_pod(&node.log_links, pod, &logs).map_err(|source| CleanupError::Remove {
         path: node.log_links.clone(),
@@ -50,7 +54,7 @@ fn remove_unmounted(node: &NodeConfig, pod: &Pod, mountinfo: &Path) -> Result<()
     })?;
     // The pod's own directory last: while it exists, the logs are known to be ours.
     for path in [logs, node.pod_directory(&pod.id.uid)] {
-        remove_directory(&path, mountinfo)?;
+        remove_directory(&path, &*node.host.mounts)?;
     }
     // systemd removes slices itself.
     if node.cgroups == Cgroups::Path {
@@ -66,12 +70,13 @@ fn remove_unmounted(node: &NodeConfig, pod: &Pod, mountinfo: &Path) -> Result<()
     Ok(())
 }
 
-/// Removes a directory with all that is in it, unless something is mounted there.
+/// Removes the directory of a pod, or of its volumes, with all that is in it. What we mounted there is unmounted first; if something else is
+/// mounted there, nothing is removed.
 pub(crate) fn remove_unmounted_directory(path: &Path) -> Result<(), CleanupError> {
-    remove_directory(path, Path::new("/proc/self/mountinfo"))
+    remove_directory(path, &HostMounts)
 }
 
-fn remove_directory(path: &Path, mountinfo: &Path) -> Result<(), CleanupError> {
+fn remove_directory(path: &Path, mounts: &dyn Mounts) -> Result<(), CleanupError> {
     if !path.exists() {
         return Ok(());
     }
@@ -79,12 +84,23 @@ fn remove_directory(path: &Path, mountinfo: &Path) -> Result<(), CleanupError> {
         path: path.to_owned(),
         source,
     };
-    // A privileged container can leave mounts behind in a volume. Their content must not be removed.
-    let mounts = fs::read_to_string(mountinfo).map_err(failed)?;
     let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    if let Some(mount) = mount_points(&mounts).find(|mount| mount.starts_with(&real)) {
-        let path = path.to_owned();
-        return Err(CleanupError::Mounted { path, mount });
+    let mut mounted = mounts.mounted().map_err(failed)?;
+    mounted.retain(|mount| mount.starts_with(&real));
+    // A privileged container can leave mounts behind in a volume. Their content must not be removed.
+    if let Some(mount) = mounted.iter().find(|mount| !is_ours(&real, mount)) {
+        return Err(CleanupError::Mounted {
+            path: path.to_owned(),
+            mount: mount.clone(),
+        });
+    }
+    // The newest first: one may be on another.
+    for mount in mounted.iter().rev() {
+        let unmounted = mounts.unmount(mount);
+        unmounted.map_err(|source| CleanupError::Unmount {
+            mount: mount.clone(),
+            source,
+        })?;
     }
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
@@ -92,26 +108,28 @@ fn remove_directory(path: &Path, mountinfo: &Path) -> Result<(), CleanupError> {
     }
 }
 
-/// The mount points in a `mountinfo` file.
-fn mount_points(mountinfo: &str) -> impl Iterator<Item = PathBuf> {
-    let points = mountinfo.lines().filter_map(|line| line.split(' ').nth(4));
-    points.map(|point| {
-        // Spaces and other special characters are written as \ooo.
-        let mut bytes = Vec::with_capacity(point.len());
-        let mut rest = point.as_bytes();
-        while let Some((&byte, after)) = rest.split_first() {
-            let code = after.get(..3).filter(|_| byte == b'\\');
-            let code = code.and_then(|code| u8::from_str_radix(std::str::from_utf8(code).ok()?, 8).ok());
-            bytes.push(code.unwrap_or(byte));
-            rest = if code.is_some() { &after[3..] } else { after };
+/// Whether we mounted it: a volume in memory, or a part of a volume and what came with it. `path` is the directory of a pod, or of its
+/// volumes.
+fn is_ours(path: &Path, mount: &Path) -> bool {
+    let is_ours_below = |pod_directory: &Path| {
+        let below = mount.strip_prefix(pod_directory).unwrap_or(mount);
+        let parts: Vec<_> = below.iter().collect();
+        match parts.as_slice() {
+            [volumes, kind, _name] => *volumes == "volumes" && kind.to_string_lossy().starts_with("kubernetes.io~"),
+            [sub_paths, _volume, _container, _index, ..] => *sub_paths == SUB_PATHS,
+            _ => false,
         }
-        PathBuf::from(OsString::from_vec(bytes))
-    })
+    };
+    is_ours_below(path) || path.parent().is_some_and(is_ours_below)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::executor::host_mounts::testing::{FakeMount, FakeMounts};
+    use crate::executor::objects::Objects;
     use crate::executor::volumes::prepare;
     use crate::testing::{node, pod};
 
@@ -119,29 +137,26 @@ mod tests {
     #[test]
     fn what_is_mounted_in_a_volume_is_not_removed() {
         let dir = tempfile::tempdir().unwrap();
-        let node = node(dir.path());
+        let mut node = node(dir.path());
+        let mounts = Arc::new(FakeMounts::default());
+        node.host.mounts = mounts.clone();
         let pod = pod("volumes: [{name: tmp, emptyDir: {}}], containers: [{name: a, image: i}]");
-        prepare(&node, &pod).unwrap();
+        prepare(&node, &pod, &Objects::default()).unwrap();
         let disk = node.empty_dir(&pod, "tmp").join("my disk");
         fs::create_dir(&disk).unwrap();
         fs::write(disk.join("precious"), "x").unwrap();
-        let mountinfo = dir.path().join("mountinfo");
-        let place = fs::canonicalize(&disk)
-            .unwrap()
-            .display()
-            .to_string()
-            .replace(' ', "\\040");
-        let lines =
-            format!("22 1 8:1 / / rw - ext4 /dev/sda1 rw\n36 22 8:2 / {place} rw shared:1 - ext4 /dev/sdb1 rw\n");
-        fs::write(&mountinfo, lines).unwrap();
-        let error = remove_unmounted(&node, &pod, &mountinfo).unwrap_err().to_string();
+        mounts.0.lock().push(FakeMount {
+            target: fs::canonicalize(&disk).unwrap(),
+            source: "/dev/sdb1".to_owned(),
+        });
+        let error = remove(&node, &pod).unwrap_err().to_string();
         assert!(
             error.starts_with("not removing ") && error.ends_with("my disk is a mount point; unmount it first"),
             "{error}"
         );
         assert!(disk.join("precious").exists());
-        fs::write(&mountinfo, "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n").unwrap();
-        remove_unmounted(&node, &pod, &mountinfo).unwrap();
+        mounts.0.lock().clear();
+        remove(&node, &pod).unwrap();
         assert!(!disk.exists());
     }
 }

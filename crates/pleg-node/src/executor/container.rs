@@ -1,5 +1,6 @@
 //! Containers: created, started, killed and removed.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use pleg::{ContainerId, SandboxId};
@@ -7,10 +8,11 @@ use pleg_cri::{Subject, v1};
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::error::call_failed;
-use super::requests::{check_user, log_path};
+use super::error::{ContainerFilesError, call_failed};
+use super::requests::{ContainerInputs, Environment, NodeConfig, check_user, log_path};
 use super::{
-    ActionContext, ActionError, RuntimeExecutor, ignore_not_found, log_files, log_links, subject, whole_seconds,
+    ActionContext, ActionError, RuntimeExecutor, hosts_file, ignore_not_found, log_files, log_links, objects, subject,
+    termination_messages, volumes, whole_seconds,
 };
 use crate::error::with_causes;
 use crate::manifest::{Container, Pod};
@@ -94,9 +96,10 @@ impl RuntimeExecutor {
             image = self.image(pod, container) => image?,
         };
         check_user(pod, container, &image)?;
+        let inputs = self.container_inputs(start).await?;
         let config = self
             .node
-            .container_config(pod, container, start.attempt, &image.id, &start.context.ips);
+            .container_config(pod, container, start.attempt, &image.id, inputs);
         let request = v1::CreateContainerRequest {
             pod_sandbox_id: start.sandbox.to_string(),
             config: Some(config),
@@ -110,6 +113,29 @@ impl RuntimeExecutor {
         let created = created.map_err(call_failed("CreateContainerError"))?;
         self.remove_old_logs(pod, &container.name, start.attempt).await;
         Ok(created.container_id.into())
+    }
+
+    /// Computes the environment of a container, brings the files of volumes up to date, and prepares its mounts.
+    async fn container_inputs(&self, start: &StartRequest<'_>) -> Result<ContainerInputs, ActionError> {
+        let (pod, container) = (start.pod, start.container);
+        let objects = objects::for_environment(&*self.objects, pod, container).await;
+        let objects = objects.map_err(ActionError::EnvironmentObjects)?;
+        let environment = Environment::of(&self.node, pod, container, &start.context.ips, &objects)?;
+        let files = objects::for_volumes(&*self.objects, pod).await;
+        let files = files.map_err(ActionError::VolumeObjects)?;
+        let (container, attempt, ips) = (container.clone(), start.attempt, start.context.ips.to_vec());
+        let prepare = move |node: &NodeConfig, pod: &Pod| {
+            volumes::refresh(node, pod, &files)?;
+            let mut mounts = volumes::mounts(node, pod, &container, &environment)?;
+            mounts.extend(hosts_file::mount(node, pod, &container, &ips)?);
+            let message = termination_messages::mount(node, pod, &container, attempt);
+            mounts.push(message.map_err(|source| ContainerFilesError::TerminationMessage {
+                container: container.name.clone(),
+                source,
+            })?);
+            Ok::<_, ContainerFilesError>(ContainerInputs { environment, mounts })
+        };
+        self.blocking(pod, prepare).await
     }
 
     /// Runs the pre-stop hook of a container, which is killed later. Fails only if the runtime is away.
@@ -174,7 +200,7 @@ impl RuntimeExecutor {
         })
     }
 
-    /// Removes an exited container, and then its log.
+    /// Removes an exited container, and then its log and its termination message.
     pub(super) async fn remove_container(
         &self,
         pod: &Pod,
@@ -196,7 +222,15 @@ impl RuntimeExecutor {
         });
         let removed = removed.await;
         let removed = removed.map_err(std::io::Error::from).flatten();
-        removed.map_err(|source| ActionError::RemoveLog { path, source })
+        removed.map_err(|source| ActionError::RemoveLog { path, source })?;
+        let (node, uid, of) = (Arc::clone(&self.node), pod.id.uid.clone(), name.to_owned());
+        let remove = move || termination_messages::remove(&node, &uid, &of, attempt);
+        let removed = tokio::task::spawn_blocking(remove).await;
+        let removed = removed.map_err(std::io::Error::from).flatten();
+        removed.map_err(|source| ActionError::RemoveTerminationMessage {
+            container: name.to_owned(),
+            source,
+        })
     }
 
     /// Removes the logs of all attempts but the new one and the one before it. Other attempts may have gone with their sandboxes.

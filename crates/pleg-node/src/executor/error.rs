@@ -7,7 +7,9 @@ use std::time::Duration;
 use pleg_cri::duration::seconds;
 
 use super::cleanup::CleanupError;
-use super::requests::RunAsNonRootError;
+use super::hosts_file::HostsFileError;
+use super::objects::ObjectsError;
+use super::requests::{EnvError, HostnameTooLong, RunAsNonRootError};
 use super::volumes::VolumeError;
 use crate::cgroups::CgroupError;
 use crate::net::NetError;
@@ -30,9 +32,33 @@ pub(crate) enum ActionError {
     /// The post-start hook failed: the container has to be killed.
     #[error(transparent)]
     PostStartHook(#[from] HookError),
+    /// The environment of the container cannot be had.
+    #[error(transparent)]
+    Environment(#[from] EnvError),
+    /// Objects of the API that its environment refers to cannot be had.
+    #[error(transparent)]
+    EnvironmentObjects(ObjectsError),
+    /// Objects of the API that volumes refer to cannot be had.
+    #[error(transparent)]
+    VolumeObjects(ObjectsError),
     /// A directory or volume of the pod cannot be prepared.
     #[error(transparent)]
     Volume(#[from] VolumeError),
+    /// The host name of the pod is too long.
+    #[error(transparent)]
+    Hostname(#[from] HostnameTooLong),
+    /// What the container mounts cannot be prepared.
+    #[error(transparent)]
+    ContainerFiles(#[from] ContainerFilesError),
+    /// The termination message of a removed container cannot be removed.
+    #[error("cannot remove the termination message of container {container}")]
+    RemoveTerminationMessage {
+        /// The container.
+        container: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
     /// The cgroup of the pod cannot be set up or removed.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
@@ -63,13 +89,45 @@ impl ActionError {
             Self::Cancelled => "Cancelled",
             Self::Call(error) => error.reason,
             Self::ImageNeverPull(_) => "ErrImageNeverPull",
-            Self::RunAsNonRoot(_) => "CreateContainerConfigError",
+            Self::RunAsNonRoot(_) | Self::Environment(_) | Self::EnvironmentObjects(_) => "CreateContainerConfigError",
             Self::PostStartHook(_) => "PostStartHookError",
+            Self::Hostname(_) => "CreatePodSandboxError",
+            Self::ContainerFiles(error) => error.reason(),
+            Self::Volume(error) => error.reason(),
             Self::PreStopHook(_) => "PreStopHookError",
-            Self::Volume(_) | Self::Interrupted(_) => "FailedMount",
+            Self::VolumeObjects(_) | Self::Interrupted(_) => "FailedMount",
             Self::Cleanup(_) => "FailedCleanup",
             Self::Cgroup(_) => "FailedCreatePodContainer",
-            Self::RemoveLog { .. } => "RemoveContainerError",
+            Self::RemoveLog { .. } | Self::RemoveTerminationMessage { .. } => "RemoveContainerError",
+        }
+    }
+}
+
+/// Why something that a container mounts cannot be prepared.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ContainerFilesError {
+    /// A volume, or a part of it.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+    /// The hosts file of the pod.
+    #[error(transparent)]
+    HostsFile(#[from] HostsFileError),
+    /// The file for its termination message.
+    #[error("cannot create the file for the termination message of container {container}")]
+    TerminationMessage {
+        /// The container.
+        container: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl ContainerFilesError {
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Volume(error) => error.reason(),
+            Self::HostsFile(_) | Self::TerminationMessage { .. } => "CreateContainerConfigError",
         }
     }
 }

@@ -8,12 +8,16 @@
 //! |---|---|
 //! | `sandbox`, `container`, `images`, `hooks` | the calls of each action |
 //! | [`requests`] | CRI requests from a manifest: pure |
-//! | [`volumes`], `cleanup` | directories of a pod, created and removed: blocking |
+//! | `hosts_file`, `termination_messages` | files of ours that containers mount |
+//! | [`objects`] | config maps, secrets and tokens that a pod refers to |
+//! | [`volumes`], [`host_mounts`], `cleanup` | directories and mounts of a pod, made and removed: blocking |
 //! | `logs`, `log_files` | rotation of container logs: a task, and its files |
 //! | `log_links` | links to container logs: blocking |
 //! | `error` | why an action failed, with the reason of Kubernetes |
 
+pub mod host_mounts;
 pub(crate) mod logs;
+pub mod objects;
 pub mod requests;
 pub mod volumes;
 
@@ -21,10 +25,12 @@ mod cleanup;
 mod container;
 mod error;
 mod hooks;
+mod hosts_file;
 mod images;
 mod log_files;
 pub(crate) mod log_links;
 mod sandbox;
+mod termination_messages;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -32,20 +38,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pleg::{ContainerId, Pleg};
+use pleg_cri::duration::seconds;
 use pleg_cri::{Client, Subject, Unary, v1};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use self::cleanup::CleanupError;
 use self::container::{StartRequest, StopRequest};
-use self::requests::NodeConfig;
+use self::objects::{ApiObjects, NoApiServer};
+use self::requests::{NodeConfig, SysctlError};
 use crate::cgroups::PodCgroups;
 use crate::host;
 use crate::manifest::Pod;
 use crate::reconcile::action::Action;
+use crate::reconcile::history::PodFailure;
 
 pub(crate) use self::cleanup::remove_unmounted_directory;
 pub(crate) use self::error::{ActionError, ExecError};
+pub(crate) use self::termination_messages::ExitedContainer;
+
+/// Deadline of reading a file of a pod.
+const READ_DEADLINE: Duration = Duration::from_secs(5);
 
 /// What actions need to know of their pod at the moment.
 #[derive(Debug, Clone)]
@@ -94,6 +107,7 @@ pub(crate) struct RuntimeExecutor {
     client: Client,
     pleg: Pleg,
     node: Arc<NodeConfig>,
+    objects: Arc<dyn ApiObjects>,
     pulls: Arc<Semaphore>,
     cgroups: PodCgroups,
 }
@@ -104,6 +118,7 @@ impl RuntimeExecutor {
             client,
             pleg,
             node,
+            objects: Arc::new(NoApiServer),
             pulls: Arc::new(Semaphore::new(images::CONCURRENT_PULLS)),
             cgroups: PodCgroups::default(),
         }
@@ -180,6 +195,30 @@ impl RuntimeExecutor {
         self.call(&about, request).await.map(drop)
     }
 
+    /// What a container left about its exit. An error to read it is the message then.
+    pub(crate) async fn termination_message(&self, pod: &Pod, name: &str, exited: ExitedContainer) -> String {
+        let Some(container) = pod.spec.container(name).cloned() else {
+            return String::new();
+        };
+        let read = self.blocking(pod, move |node, pod| {
+            Ok::<_, CleanupError>(termination_messages::read(node, pod, &container, exited))
+        });
+        match tokio::time::timeout(READ_DEADLINE, read).await {
+            Ok(Ok(message)) => message,
+            Ok(Err(error)) => format!("cannot read the termination message: {error}"),
+            Err(_) => format!("cannot read the termination message within {}", seconds(READ_DEADLINE)),
+        }
+    }
+
+    /// Whether this node admits a pod at all. A pod that is not admitted has failed.
+    pub(crate) fn admit(&self, pod: &Pod) -> Result<(), PodFailure> {
+        let failed = |error: SysctlError| PodFailure {
+            reason: "SysctlForbidden".to_owned(),
+            message: format!("Pod was rejected: {error}"),
+        };
+        requests::sysctls::check(&pod.spec, &self.node.host.allowed_unsafe_sysctls).map_err(failed)
+    }
+
     /// Removes the directories and the cgroup of a terminated pod.
     pub(crate) async fn clean_up(&self, pod: &Pod) -> Result<(), ActionError> {
         self.cgroups.release(&pod.id.uid);
@@ -235,8 +274,13 @@ impl RuntimeExecutor {
     }
 
     /// File operations, on a thread of their own.
-    async fn blocking<E>(&self, pod: &Pod, work: fn(&NodeConfig, &Pod) -> Result<(), E>) -> Result<(), ActionError>
+    async fn blocking<T, E>(
+        &self,
+        pod: &Pod,
+        work: impl FnOnce(&NodeConfig, &Pod) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, ActionError>
     where
+        T: Send + 'static,
         E: Into<ActionError> + Send + 'static,
     {
         let (node, pod) = (Arc::clone(&self.node), pod.clone());

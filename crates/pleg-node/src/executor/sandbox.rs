@@ -4,7 +4,8 @@ use pleg::SandboxId;
 use pleg_cri::{Subject, v1};
 
 use super::error::call_failed;
-use super::{ActionError, RuntimeExecutor, ignore_not_found, subject, volumes};
+use super::requests::hostname;
+use super::{ActionError, RuntimeExecutor, ignore_not_found, objects, subject, volumes};
 use crate::manifest::Pod;
 
 impl RuntimeExecutor {
@@ -13,11 +14,15 @@ impl RuntimeExecutor {
         for old in replaces {
             self.stop_sandbox(pod, old).await?;
         }
-        self.blocking(pod, volumes::prepare).await?;
+        hostname::of_kernel(&self.node, pod)?;
+        let objects = objects::for_volumes(&*self.objects, pod).await;
+        let objects = objects.map_err(ActionError::VolumeObjects)?;
+        self.blocking(pod, move |node, pod| volumes::prepare(node, pod, &objects))
+            .await?;
         self.cgroups.set_up(&self.node, pod).await?;
         let request = v1::RunPodSandboxRequest {
             config: Some(self.node.sandbox_config(pod, attempt)),
-            runtime_handler: String::new(),
+            runtime_handler: self.node.runtime_handler(pod),
         };
         let created = self.call(&subject(pod), request).await;
         created.map(drop).map_err(call_failed("CreatePodSandboxError"))

@@ -49,6 +49,23 @@ pub fn memory() -> u64 {
     total_memory(&text).unwrap_or(DEFAULT_MEMORY)
 }
 
+/// The CPUs that this process may use.
+pub fn cpus() -> u64 {
+    std::thread::available_parallelism().map_or(1, |cpus| u64::try_from(cpus.get()).unwrap_or(u64::MAX))
+}
+
+/// The size of the disk that has this directory, or will have it; 0 if it cannot be had.
+pub fn disk_size(directory: &Path) -> u64 {
+    let existing = directory.ancestors().find(|path| path.exists());
+    let stat = existing.and_then(|path| rustix::fs::statvfs(path).ok());
+    stat.map_or(0, |stat| stat.f_blocks.saturating_mul(stat.f_frsize))
+}
+
+/// Whether `SELinux` is enabled.
+pub fn has_selinux() -> bool {
+    Path::new("/sys/fs/selinux/enforce").exists()
+}
+
 fn total_memory(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
@@ -96,6 +113,14 @@ mod tests {
         let other = address_now(Some("192.0.2.1".parse().unwrap()));
         assert_eq!(other, address().unwrap_or("127.0.0.1".parse().unwrap()));
         assert_eq!(address_now(None), other);
+    }
+
+    #[test]
+    fn the_disk_of_a_directory_that_is_yet_to_be_made_has_a_size() {
+        let dir = tempfile::tempdir().unwrap();
+        let size = disk_size(&dir.path().join("not/yet"));
+        assert!(size > 0 && size == disk_size(dir.path()));
+        assert!(cpus() > 0);
     }
 
     #[test]

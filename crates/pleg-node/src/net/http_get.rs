@@ -5,11 +5,11 @@ use std::sync::LazyLock;
 
 use http_body_util::Empty;
 use hyper::body::Bytes;
-use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use super::NetError;
+use super::exchange::exchange;
 use super::tls::{Tls, TlsSetupError};
 use crate::manifest::HttpGet;
 
@@ -57,12 +57,8 @@ async fn get_over<S>(stream: S, get: &HttpGet, host: &str) -> Result<Head, NetEr
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (mut send, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    let connection = AbortOnDrop(tokio::spawn(async move { _ = connection.await }));
     // The body does not matter, and may be endless.
-    let response = send.send_request(request(get, host)?).await?;
-    drop(connection);
-    let (head, _) = response.into_parts();
+    let (head, _) = exchange(stream, request(get, host)?).await?.response.into_parts();
     Ok((head.status, head.headers))
 }
 
@@ -90,13 +86,4 @@ fn request(get: &HttpGet, host: &str) -> Result<http::Request<Empty<Bytes>>, htt
         request = request.header(name, value);
     }
     request.body(Empty::new())
-}
-
-/// A task that ends with the request.
-struct AbortOnDrop(tokio::task::JoinHandle<()>);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }

@@ -1,4 +1,5 @@
-//! Connections of the node to others: HTTP GET for probes and hooks, TLS for those and for manifests from a URL.
+//! Connections of the node to others: the one HTTP client (`exchange`), GET for probes and hooks, TLS for those and for manifests from a
+//! URL. The command line uses [`exchange`](exchange()) too.
 //!
 //! In: where to connect and what to ask for. Out: an answer or a [`NetError`]. No state: callers set the timeouts.
 
@@ -6,7 +7,11 @@ pub(crate) mod http_get;
 pub(crate) mod redirect;
 pub(crate) mod tls;
 
+mod exchange;
+
 use std::io;
+
+pub use exchange::{Connection, Exchange, exchange};
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]

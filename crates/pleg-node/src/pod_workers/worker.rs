@@ -5,7 +5,9 @@
 //! done: a container that uses its grace period delays no other.
 
 mod actions;
+mod admission;
 mod report;
+mod termination_messages;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -199,10 +201,13 @@ impl PodWorker {
                 fresh = cache.newer_than(&uid, token, Duration::MAX), if sync_due => {
                     sync_due = false;
                     match fresh {
-                        Ok(entry) => match self.sync(&entry, token, &mut running) {
-                            Some(wake) => next = wake,
-                            None => break self.clean_up().await,
-                        },
+                        Ok(entry) => {
+                            self.read_termination_messages(&entry.status).await;
+                            match self.sync(&entry, token, &mut running) {
+                                Some(wake) => next = wake,
+                                None => break self.clean_up().await,
+                            }
+                        }
                         Err(WaitError::Quarantined { error, last }) => next = self.on_quarantine(&last, &error.message),
                         // It waits without a deadline, so only the end of the generator is left.
                         Err(_) => break WorkerExit::ShutDown,
@@ -221,6 +226,7 @@ impl PodWorker {
         let status = &entry.status;
         self.follow_update();
         self.observe(status);
+        self.reject_forbidden(status);
         self.end_hooks_of_exited(status);
         let goal = *self.goal.borrow_and_update();
         // Reading it here may be what marks it as seen.

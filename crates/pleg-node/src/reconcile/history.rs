@@ -101,6 +101,9 @@ pub struct Exit {
     /// When it exited, by our clock: this starts the back-off. None in state files of releases that did not write it.
     #[serde(default)]
     pub noted_at: Option<Timestamp>,
+    /// What the container left about its exit; none as long as that has not been read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub termination_message: Option<Box<str>>,
 }
 
 /// The runtime's timestamp of a newly observed exit is trusted if it is at most this far from ours. If the clock of a machine is set while
@@ -133,6 +136,7 @@ impl Exit {
             started_at: container.started_at,
             finished_at: container.finished_at,
             noted_at: container.finished_at.filter(agrees).or(Some(now)),
+            termination_message: None,
         }
     }
 
@@ -146,6 +150,7 @@ impl Exit {
             started_at: None,
             finished_at: Some(now),
             noted_at: Some(now),
+            termination_message: None,
         }
     }
 
@@ -216,6 +221,7 @@ impl ContainerHistory {
             Some(other) => {
                 *other = Exit {
                     noted_at: other.noted_at.or(exit.noted_at),
+                    termination_message: exit.termination_message.clone().or(other.termination_message.take()),
                     ..exit
                 }
             }
@@ -228,6 +234,26 @@ impl ContainerHistory {
     /// When an attempt exited, by our clock.
     pub(crate) fn noted_at(&self, attempt: u32) -> Option<Timestamp> {
         self.exits.iter().find(|exit| exit.attempt == attempt)?.noted_at
+    }
+
+    /// What an attempt left about its exit, if that has been read.
+    pub(crate) fn termination_message(&self, attempt: u32) -> Option<&str> {
+        let exit = self.exits.iter().find(|exit| exit.attempt == attempt)?;
+        exit.termination_message.as_deref()
+    }
+
+    /// Whether the termination message of an exited attempt is yet to be read. Those of attempts that are forgotten are not.
+    pub(crate) fn wants_termination_message(&self, attempt: u32) -> bool {
+        let is_forgotten = self.exits.len() >= KEPT_EXITS && self.exits.iter().all(|exit| exit.attempt > attempt);
+        !is_forgotten && self.termination_message(attempt).is_none()
+    }
+
+    /// Records what an exited container left about its exit.
+    pub(crate) fn record_termination_message(&mut self, container: &ContainerStatus, message: &str, now: Timestamp) {
+        self.record_exit(Exit {
+            termination_message: Some(message.into()),
+            ..Exit::of(container, now)
+        });
     }
 
     fn has_exited(&self, attempt: u32) -> bool {

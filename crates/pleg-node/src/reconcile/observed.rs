@@ -118,8 +118,10 @@ impl<'a> ObservedPod<'a> {
         let history = self.history.container(&container.name);
         let noted = history.and_then(|history| history.noted_at(container.attempt));
         let now = noted.or(container.finished_at).unwrap_or(Timestamp::UNIX_EPOCH);
+        let message = history.and_then(|history| history.termination_message(container.attempt));
         Exit {
             noted_at: noted,
+            termination_message: message.map(Into::into),
             ..Exit::of(container, now)
         }
     }

@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::body::Bytes;
-use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::manifest::MAX_BYTES;
-use crate::net::NetError;
 use crate::net::http_get::connect;
 use crate::net::tls::Tls;
+use crate::net::{NetError, exchange};
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -45,27 +44,19 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let authority = uri.authority().map(http::uri::Authority::as_str).unwrap_or_default();
-    let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
-    let (mut send, connection) = handshake.await.map_err(NetError::from)?;
-    let connection = tokio::spawn(connection);
-    let answer = async {
-        let target = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-        let request = http::Request::get(target)
-            .header(http::header::HOST, authority)
-            .header(
-                http::header::USER_AGENT,
-                concat!("pleg-node/", env!("CARGO_PKG_VERSION")),
-            )
-            .body(Empty::<Bytes>::new())
-            .map_err(NetError::from)?;
-        let response = send.send_request(request).await.map_err(NetError::from)?;
-        if response.status() != http::StatusCode::OK {
-            return Err(FetchError::Status(response.status()));
-        }
-        let body = Limited::new(response.into_body(), MAX_BYTES).collect().await;
-        body.map(http_body_util::Collected::to_bytes).map_err(FetchError::Body)
-    };
-    let answer = answer.await;
-    connection.abort();
-    answer
+    let target = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+    let request = http::Request::get(target)
+        .header(http::header::HOST, authority)
+        .header(
+            http::header::USER_AGENT,
+            concat!("pleg-node/", env!("CARGO_PKG_VERSION")),
+        )
+        .body(Empty::<Bytes>::new())
+        .map_err(NetError::from)?;
+    let answer = exchange(stream, request).await.map_err(NetError::from)?;
+    if answer.response.status() != http::StatusCode::OK {
+        return Err(FetchError::Status(answer.response.status()));
+    }
+    let body = Limited::new(answer.response.into_body(), MAX_BYTES).collect().await;
+    body.map(http_body_util::Collected::to_bytes).map_err(FetchError::Body)
 }

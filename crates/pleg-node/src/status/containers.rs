@@ -11,6 +11,9 @@ use crate::reconcile::history::Exit;
 use crate::reconcile::observed::{ObservedContainer, ObservedPod};
 use crate::reconcile::restart::should_restart;
 
+/// Bytes of messages of terminated containers in the status of a pod.
+const MAX_MESSAGES: usize = 12 << 10;
+
 /// Of `initContainers` first, then of `containers`, in the order of the manifest.
 pub(super) fn statuses(from: &StatusInput<'_>, observed: &ObservedPod<'_>) -> Vec<ApiContainerStatus> {
     from.pod
@@ -197,11 +200,32 @@ fn terminated(from: &StatusInput<'_>, exit: &Exit) -> ApiContainerState {
     ApiContainerState::Terminated {
         exit_code: exit.exit_code,
         reason: exit.reason.to_string(),
-        message: exit.message.to_string(),
+        message: termination_message(from, exit),
         started_at: exit.started_at,
         finished_at: exit.finished_at,
         container_id: (!exit.id.is_empty()).then(|| id(from, &exit.id)),
     }
+}
+
+/// The runtime's message, and then the container's own. All containers of a pod share what a status may have of them.
+fn termination_message(from: &StatusInput<'_>, exit: &Exit) -> String {
+    let own = exit.termination_message.as_deref().unwrap_or_default();
+    let separator = if own.is_empty() || exit.message.is_empty() {
+        ""
+    } else {
+        ": "
+    };
+    let mut message = format!("{}{separator}{own}", exit.message);
+    let spec = &from.pod.spec;
+    let containers = spec.all_containers().count() + spec.ephemeral_containers.len();
+    let mut end = MAX_MESSAGES / containers.max(1);
+    if message.len() > end {
+        while !message.is_char_boundary(end) {
+            end -= 1;
+        }
+        message.truncate(end);
+    }
+    message
 }
 
 /// A container id as Kubernetes writes it: `containerd://…`.

@@ -1,5 +1,6 @@
 //! Statuses, as tables.
 
+mod messages;
 mod terminal;
 
 use super::model::{ApiContainerState, ConditionStatus};

@@ -9,7 +9,7 @@ use std::time::Duration;
 use pleg::{CriRuntime, Endpoint, Generator, Metrics, Pleg, PodUid};
 use pleg_cri::v1::ContainerState;
 use pleg_cri::{Client, Deadlines, Rpc};
-use pleg_node::executor::requests::{Cgroups, NodeConfig};
+use pleg_node::executor::requests::{Cgroups, HostOptions, NodeConfig};
 use pleg_node::host::resources::{Amount, Filesystem, HostResources};
 use pleg_node::manifest::{DnsConfig, NodeName, Pod};
 use pleg_node::sources::static_pods::{ConfigSource, read};
@@ -374,6 +374,7 @@ fn node(directory: &Path) -> NodeConfig {
         oom_group: false,
         systemctl: directory.join("systemctl"),
         dns: DnsConfig::default(),
+        host: HostOptions::default(),
     }
 }
 

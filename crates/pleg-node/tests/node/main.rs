@@ -9,6 +9,7 @@
 )]
 
 mod chaos;
+mod container_files;
 mod eviction;
 mod faults;
 mod images;

@@ -5,9 +5,14 @@
 //!
 //! | module | job |
 //! |---|---|
-//! | `env` | the environment, and `$(NAME)` in it, in commands and arguments |
+//! | `env`, `fields` | the environment, and `$(NAME)` in it, in commands and arguments; fields of the pod |
 //! | `resources` | limits of the cgroup, and the OOM score |
-//! | `security` | user, capabilities, namespaces |
+//! | `security`, `sysctls` | user, capabilities, namespaces; kernel parameters |
+//! | `hostname` | the host name, and the full name |
+
+pub(crate) mod fields;
+pub(crate) mod hostname;
+pub(crate) mod sysctls;
 
 mod env;
 mod resources;
@@ -15,18 +20,23 @@ mod security;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use pleg::PodUid;
 use pleg_cri::v1;
 
+use super::host_mounts::{HostMounts, Mounts};
 use crate::cgroups::names;
-use crate::manifest::{Container, Dns, DnsConfig, NodeName, Pod, Propagation, Protocol, Role, Volume};
+use crate::manifest::{Container, Dns, DnsConfig, NodeName, Pod, ProjectedKind, Protocol, Role, Stdin, Volume};
 use crate::status::qos_class;
 
+pub use env::{EnvError, Environment};
+pub use hostname::HostnameTooLong;
 pub use security::{RunAsNonRootError, check_user};
+pub use sysctls::{InvalidSysctlPattern, SysctlError, check_pattern};
 
 /// The label with the name of the node that owns a pod. Pods without it are never touched.
 pub const NODE_LABEL: &str = "io.pleg.node";
@@ -35,6 +45,9 @@ const POD_NAME: &str = "io.kubernetes.pod.name";
 const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
 const POD_UID: &str = "io.kubernetes.pod.uid";
 const CONTAINER_NAME: &str = "io.kubernetes.container.name";
+
+/// The directory, in that of a pod, of mounted parts of volumes.
+pub(crate) const SUB_PATHS: &str = "volume-subpaths";
 
 /// The configuration of a node: what requests depend on besides the manifest.
 #[derive(Debug, Clone)]
@@ -66,6 +79,56 @@ pub struct NodeConfig {
     pub systemctl: PathBuf,
     /// The DNS configuration of the host, for pods that add to it.
     pub dns: DnsConfig,
+    /// What the host has and allows.
+    pub host: HostOptions,
+}
+
+/// What the host has and allows: what containers get of it.
+#[derive(Debug, Clone)]
+pub struct HostOptions {
+    /// How file systems are mounted.
+    pub mounts: Arc<dyn Mounts>,
+    /// Its CPUs: the limit of containers without one.
+    pub cpus: u64,
+    /// Its disk for pods, in bytes: the limit of containers without one.
+    pub ephemeral_storage: u64,
+    /// Whether it has `SELinux`: volumes of the pod are relabelled.
+    pub selinux: bool,
+    /// Its hosts file, for pods with its network.
+    pub hosts_file: PathBuf,
+    /// The domain of the cluster, for the full names of pods.
+    pub cluster_domain: String,
+    /// The directory of seccomp profiles.
+    pub seccomp_profiles: PathBuf,
+    /// Patterns of kernel parameters that pods may set although they are not safe.
+    pub allowed_unsafe_sysctls: Vec<String>,
+    /// The runtime's handler of each runtime class.
+    pub runtime_handlers: BTreeMap<String, String>,
+}
+
+impl Default for HostOptions {
+    fn default() -> Self {
+        Self {
+            mounts: Arc::new(HostMounts),
+            cpus: 1,
+            ephemeral_storage: 0,
+            selinux: false,
+            hosts_file: "/etc/hosts".into(),
+            cluster_domain: "cluster.local".to_owned(),
+            seccomp_profiles: "/var/lib/pleg/seccomp".into(),
+            allowed_unsafe_sysctls: Vec::new(),
+            runtime_handlers: BTreeMap::new(),
+        }
+    }
+}
+
+/// What a container gets besides its manifest: computed and prepared just before it is created.
+#[derive(Debug, Clone, Default)]
+pub struct ContainerInputs {
+    /// Its environment.
+    pub environment: Environment,
+    /// What is mounted.
+    pub mounts: Vec<v1::Mount>,
 }
 
 /// How the runtime expects cgroups to be named.
@@ -102,8 +165,33 @@ impl NodeConfig {
         Some(match pod.spec.volumes.get(name)? {
             Volume::EmptyDir(_) => self.empty_dir(pod, name),
             Volume::HostPath { path, .. } => PathBuf::from(path),
-            Volume::Projected(_) | Volume::PersistentVolumeClaim { .. } => return None,
+            Volume::Projected(volume) => {
+                let kind = match volume.kind {
+                    ProjectedKind::ConfigMap => "kubernetes.io~configmap",
+                    ProjectedKind::Secret => "kubernetes.io~secret",
+                    ProjectedKind::DownwardApi => "kubernetes.io~downward-api",
+                    ProjectedKind::Projected => "kubernetes.io~projected",
+                };
+                self.pod_directory(&pod.id.uid).join("volumes").join(kind).join(name)
+            }
+            Volume::PersistentVolumeClaim { .. } => return None,
         })
+    }
+
+    /// The directory of mounted parts of volumes.
+    pub(crate) fn sub_paths(&self, uid: &PodUid) -> PathBuf {
+        self.pod_directory(uid).join(SUB_PATHS)
+    }
+
+    /// The runtime's handler for a pod; empty for the default one.
+    ///
+    /// A runtime class is an object of the API. Without an API server, the node's flags say which handler it means; else it is the handler
+    /// of the same name, as in most clusters. A runtime that has no such handler refuses the sandbox, so no pod ever runs with less
+    /// isolation than it asks for.
+    pub fn runtime_handler(&self, pod: &Pod) -> String {
+        let class = pod.spec.runtime_class.as_ref();
+        let handler = class.map(|class| self.host.runtime_handlers.get(class).unwrap_or(class));
+        handler.cloned().unwrap_or_default()
     }
 
     /// The cgroup of a pod, as the runtime expects it.
@@ -132,7 +220,8 @@ impl NodeConfig {
             hostname: if spec.host_network {
                 String::new()
             } else {
-                hostname(pod)
+                // One that is too long is refused before.
+                hostname::of_kernel(self, pod).unwrap_or_else(|_| hostname::short(pod))
             },
             log_directory: text(&self.log_directory(pod)),
             dns_config: self.dns_config(&spec.dns),
@@ -146,27 +235,35 @@ impl NodeConfig {
             linux: Some(v1::LinuxPodSandboxConfig {
                 cgroup_parent: self.cgroup(pod),
                 security_context: Some(security::of_sandbox(pod)),
+                sysctls: sysctls::of(pod),
                 ..Default::default()
             }),
         }
     }
 
-    /// The configuration of a container. `image` is the runtime's id of its image; `ips` are those of the pod.
+    /// The configuration of a container. `image` is the runtime's id of its image.
     pub fn container_config(
         &self,
         pod: &Pod,
         container: &Container,
         attempt: u32,
         image: &str,
-        ips: &[IpAddr],
+        inputs: ContainerInputs,
     ) -> v1::ContainerConfig {
-        let ips = if pod.spec.host_network { &self.ips } else { ips };
-        let environment = env::environment(self, pod, container, ips);
-        let expand = |texts: &[String]| texts.iter().map(|text| env::expand(text, &environment)).collect();
+        let environment = &inputs.environment;
+        let expand = |texts: &[String]| texts.iter().map(|text| environment.expand(text)).collect();
         let mut labels = self.labels(pod);
         labels.insert(CONTAINER_NAME.to_owned(), container.name.clone());
         let annotations = [
             ("io.kubernetes.container.restartCount", attempt.to_string()),
+            (
+                "io.kubernetes.container.terminationMessagePath",
+                container.termination_message.path.clone(),
+            ),
+            (
+                "io.kubernetes.container.terminationMessagePolicy",
+                message_policy(container).to_owned(),
+            ),
             (
                 "io.kubernetes.pod.terminationGracePeriod",
                 pod.spec.termination_grace.as_secs().to_string(),
@@ -185,22 +282,27 @@ impl NodeConfig {
             command: expand(&container.command),
             args: expand(&container.args),
             working_dir: container.working_dir.clone(),
-            envs: environment
+            envs: inputs
+                .environment
+                .into_pairs()
                 .into_iter()
                 .map(|(key, value)| v1::KeyValue {
                     key,
                     value: value.into_bytes(),
                 })
                 .collect(),
-            mounts: self.mounts(pod, container),
+            mounts: inputs.mounts,
             labels,
             annotations: annotations.map(|(key, value)| (key.to_owned(), value)).into(),
             log_path: log_path(&container.name, attempt),
+            stdin: container.stdin != Stdin::Closed,
+            stdin_once: container.stdin == Stdin::Once,
+            tty: container.tty,
+            stop_signal: stop_signal(container).into(),
             linux: Some(v1::LinuxContainerConfig {
                 resources: Some(self.resources(pod, container)),
-                security_context: Some(security::of_container(pod, container)),
+                security_context: Some(security::of_container(self, pod, container)),
             }),
-            ..Default::default()
         }
     }
 
@@ -221,24 +323,6 @@ impl NodeConfig {
             (POD_UID.to_owned(), pod.id.uid.to_string()),
             (NODE_LABEL.to_owned(), self.name.to_string()),
         ])
-    }
-
-    fn mounts(&self, pod: &Pod, container: &Container) -> Vec<v1::Mount> {
-        let mount = |mount: &crate::manifest::Mount| {
-            let propagation = match mount.propagation {
-                Propagation::None => v1::MountPropagation::PropagationPrivate,
-                Propagation::HostToContainer => v1::MountPropagation::PropagationHostToContainer,
-                Propagation::Bidirectional => v1::MountPropagation::PropagationBidirectional,
-            };
-            Some(v1::Mount {
-                container_path: mount.path.clone(),
-                host_path: text(&self.volume_path(pod, &mount.volume)?),
-                readonly: mount.read_only,
-                selinux_relabel: false,
-                propagation: propagation.into(),
-            })
-        };
-        container.mounts.iter().filter_map(mount).collect()
     }
 
     fn dns_config(&self, dns: &Dns) -> Option<v1::DnsConfig> {
@@ -273,14 +357,23 @@ fn merged(host: &DnsConfig, pod: &DnsConfig) -> DnsConfig {
     all
 }
 
-/// The host name of a pod.
-fn hostname(pod: &Pod) -> String {
-    if let Some(name) = &pod.spec.hostname.name {
-        return name.clone();
+/// The name of the policy of termination messages.
+fn message_policy(container: &Container) -> &'static str {
+    if container.termination_message.fall_back_to_logs {
+        "FallbackToLogsOnError"
+    } else {
+        "File"
     }
-    // The limit of Linux. The cut may leave an end that is not valid in DNS.
-    let cut: String = pod.id.name.chars().take(63).collect();
-    cut.trim_end_matches(['-', '.']).to_owned()
+}
+
+/// The signal that asks a container to stop; that of its image if the manifest has none.
+fn stop_signal(container: &Container) -> v1::Signal {
+    // Real-time signals are written as SIGRTMIN+1 and SIGRTMAX-1.
+    let name = |signal: &String| format!("SIGNAL_{}", signal.replace('+', "PLUS").replace('-', "MINUS"));
+    let known = container.stop_signal.as_ref().map(name);
+    known
+        .and_then(|name| v1::Signal::from_str_name(&name))
+        .unwrap_or(v1::Signal::RuntimeDefault)
 }
 
 /// The path of the log of an attempt, below the pod's log directory.
@@ -312,6 +405,6 @@ fn port_mappings(pod: &Pod) -> Vec<v1::PortMapping> {
 }
 
 /// A path in a request. All our paths are valid UTF-8.
-fn text(path: &Path) -> String {
+pub(crate) fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }

@@ -1,7 +1,10 @@
 //! User, capabilities and namespaces of a container.
 
+use std::path::Path;
+
 use pleg_cri::v1;
 
+use super::{NodeConfig, text};
 use crate::manifest::{Container, PidNamespace, Pod, Seccomp};
 
 /// Paths that are hidden from containers that are not privileged. Without this, a runtime shows them.
@@ -60,16 +63,16 @@ pub(super) fn of_sandbox(pod: &Pod) -> v1::LinuxSandboxSecurityContext {
         namespace_options: Some(namespaces(pod)),
         run_as_user: security.run_as_user.map(number),
         run_as_group: security.run_as_group.map(number),
-        supplemental_groups: security.supplemental_groups.clone(),
+        supplemental_groups: supplemental_groups(pod),
         // A privileged container needs a privileged sandbox.
         privileged: pod.spec.all_containers().any(|container| container.security.privileged),
         // The sandbox itself needs no more than this, whatever its containers may do.
-        seccomp: Some(profile(&Seccomp::RuntimeDefault)),
+        seccomp: Some(profile(&Seccomp::RuntimeDefault, Path::new(""))),
         ..Default::default()
     }
 }
 
-pub(super) fn of_container(pod: &Pod, container: &Container) -> v1::LinuxContainerSecurityContext {
+pub(super) fn of_container(node: &NodeConfig, pod: &Pod, container: &Container) -> v1::LinuxContainerSecurityContext {
     let (own, shared) = (&container.security, &pod.spec.security);
     let hidden = |paths: &[&str]| {
         let paths: &[&str] = if own.privileged { &[] } else { paths };
@@ -86,7 +89,7 @@ pub(super) fn of_container(pod: &Pod, container: &Container) -> v1::LinuxContain
         run_as_user: own.run_as_user.or(shared.run_as_user).map(number),
         run_as_group: own.run_as_group.or(shared.run_as_group).map(number),
         readonly_rootfs: own.read_only_root,
-        supplemental_groups: shared.supplemental_groups.clone(),
+        supplemental_groups: supplemental_groups(pod),
         no_new_privs: own.allow_privilege_escalation == Some(false),
         masked_paths: hidden(&MASKED),
         readonly_paths: hidden(&READ_ONLY),
@@ -95,9 +98,19 @@ pub(super) fn of_container(pod: &Pod, container: &Container) -> v1::LinuxContain
                 .as_ref()
                 .or(shared.seccomp.as_ref())
                 .unwrap_or(&Seccomp::Unconfined),
+            &node.host.seccomp_profiles,
         )),
         ..Default::default()
     }
+}
+
+/// The group of the volumes first, as in the kubelet.
+fn supplemental_groups(pod: &Pod) -> Vec<i64> {
+    let security = &pod.spec.security;
+    let own = security.fs_group.map(|group| group.gid);
+    own.into_iter()
+        .chain(security.supplemental_groups.iter().copied())
+        .collect()
 }
 
 fn number(value: i64) -> v1::Int64Value {
@@ -110,6 +123,11 @@ fn namespaces(pod: &Pod) -> v1::NamespaceOption {
     } else {
         v1::NamespaceMode::Pod
     };
+    let ipc = if pod.spec.host_ipc {
+        v1::NamespaceMode::Node
+    } else {
+        v1::NamespaceMode::Pod
+    };
     let pid = match pod.spec.processes {
         PidNamespace::Container => v1::NamespaceMode::Container,
         PidNamespace::Pod => v1::NamespaceMode::Pod,
@@ -118,20 +136,21 @@ fn namespaces(pod: &Pod) -> v1::NamespaceOption {
     v1::NamespaceOption {
         network: network.into(),
         pid: pid.into(),
-        ipc: v1::NamespaceMode::Pod.into(),
+        ipc: ipc.into(),
         ..Default::default()
     }
 }
 
-fn profile(seccomp: &Seccomp) -> v1::SecurityProfile {
+/// A profile of this node is given as its path below the directory of profiles.
+fn profile(seccomp: &Seccomp, profiles: &Path) -> v1::SecurityProfile {
     use v1::security_profile::ProfileType;
     let (kind, path) = match seccomp {
-        Seccomp::Unconfined => (ProfileType::Unconfined, ""),
-        Seccomp::RuntimeDefault => (ProfileType::RuntimeDefault, ""),
-        Seccomp::Localhost(path) => (ProfileType::Localhost, path.as_str()),
+        Seccomp::Unconfined => (ProfileType::Unconfined, String::new()),
+        Seccomp::RuntimeDefault => (ProfileType::RuntimeDefault, String::new()),
+        Seccomp::Localhost(name) => (ProfileType::Localhost, text(&profiles.join(name))),
     };
     v1::SecurityProfile {
         profile_type: kind.into(),
-        localhost_ref: path.to_owned(),
+        localhost_ref: path,
     }
 }

@@ -3,6 +3,8 @@
 use v1::NamespaceMode::{Container as PerContainer, Node as Host, Pod as PerPod};
 
 use super::*;
+use crate::executor::objects::Objects;
+use crate::executor::volumes;
 use crate::testing::pod;
 
 fn node() -> NodeConfig {
@@ -24,7 +26,23 @@ fn node() -> NodeConfig {
             searches: vec!["example.com".to_owned()],
             options: vec!["ndots:1".to_owned(), "rotate".to_owned()],
         },
+        host: HostOptions::default(),
     }
+}
+
+/// The configuration of a container, with its environment and the mounts of its volumes.
+fn container_config(
+    pod: &Pod,
+    container: &Container,
+    attempt: u32,
+    image: &str,
+    ips: &[IpAddr],
+) -> v1::ContainerConfig {
+    let node = node();
+    let environment = Environment::of(&node, pod, container, ips, &Objects::default()).unwrap();
+    let mounts = volumes::mounts(&node, pod, container, &environment).unwrap();
+    let inputs = ContainerInputs { environment, mounts };
+    node.container_config(pod, container, attempt, image, inputs)
 }
 
 /// Maps in a stable order.
@@ -42,7 +60,7 @@ fn a_small_pod() {
         config
     ));
     let ips = ["10.0.0.7".parse().unwrap()];
-    let mut config = node().container_config(&pod, &pod.spec.containers[0], 3, "sha256:1", &ips);
+    let mut config = container_config(&pod, &pod.spec.containers[0], 3, "sha256:1", &ips);
     insta::assert_debug_snapshot!((
         sorted(&std::mem::take(&mut config.labels)),
         sorted(&std::mem::take(&mut config.annotations)),
@@ -70,7 +88,7 @@ fn a_pod_with_everything() {
     (config.labels, config.annotations) = Default::default();
     insta::assert_debug_snapshot!(config);
     let ips = ["10.0.0.7".parse().unwrap()];
-    let mut config = node().container_config(&pod, &pod.spec.containers[0], 0, "sha256:1", &ips);
+    let mut config = container_config(&pod, &pod.spec.containers[0], 0, "sha256:1", &ips);
     (config.labels, config.annotations) = Default::default();
     let text = |env: v1::KeyValue| format!("{}={}", env.key, String::from_utf8(env.value).unwrap());
     let env: Vec<String> = std::mem::take(&mut config.envs).into_iter().map(text).collect();
@@ -95,13 +113,13 @@ fn the_host_is_shared_only_if_asked_for() {
     let config = node().sandbox_config(&host, 0);
     assert_eq!(options(&config), (Host, Host, PerPod, false));
     assert_eq!((config.port_mappings.len(), config.hostname.as_str()), (0, ""));
-    let container = node().container_config(&host, &host.spec.containers[0], 0, "i", &[]);
+    let container = container_config(&host, &host.spec.containers[0], 0, "i", &[]);
     assert_eq!(container.envs[0].value, b"192.0.2.1");
 
     let privileged = pod("containers: [{name: a, image: i}, {name: b, image: i, securityContext: {privileged: true}}]");
     assert!(options(&node().sandbox_config(&privileged, 0)).3);
     let masked = |n: usize| {
-        let config = node().container_config(&privileged, &privileged.spec.containers[n], 0, "i", &[]);
+        let config = container_config(&privileged, &privileged.spec.containers[n], 0, "i", &[]);
         config.linux.unwrap().security_context.unwrap().masked_paths.len()
     };
     assert_eq!((masked(0), masked(1)), (12, 0));
@@ -126,7 +144,7 @@ fn labels_of_ours_cannot_be_taken() {
         (config.labels[NODE_LABEL].as_str(), config.labels["app"].as_str()),
         ("n", "x")
     );
-    let container = node().container_config(&pod, &pod.spec.containers[0], 0, "i", &[]);
+    let container = container_config(&pod, &pod.spec.containers[0], 0, "i", &[]);
     assert_eq!(
         (container.labels.get("app"), container.labels[POD_UID].as_str()),
         (None, pod.id.uid.as_str())
@@ -172,13 +190,71 @@ fn who_must_not_be_root_is_not() {
     assert!(allowed("runAsNonRoot: false", &image(None, "")));
 }
 
+/// Fields that are passed on as they are.
+#[test]
+fn what_a_runtime_is_told() {
+    let mut pod = Pod::clone(&pod("containers: [{name: a, image: i}]"));
+    let spec = &mut pod.spec;
+    spec.host_ipc = true;
+    spec.security.sysctls = vec![("kernel/shm_rmid_forced".to_owned(), "1".to_owned())];
+    spec.security.supplemental_groups = vec![7];
+    spec.security.fs_group = Some(crate::manifest::FsGroup {
+        gid: 5,
+        on_root_mismatch: false,
+    });
+    let container = &mut spec.containers[0];
+    container.security.seccomp = Some(crate::manifest::Seccomp::Localhost("web/strict.json".to_owned()));
+    (container.stdin, container.tty) = (Stdin::Once, true);
+    container.stop_signal = Some("SIGRTMIN+3".to_owned());
+    let sandbox = node().sandbox_config(&pod, 0).linux.unwrap();
+    assert_eq!(sandbox.sysctls["kernel.shm_rmid_forced"], "1");
+    let security = sandbox.security_context.unwrap();
+    assert_eq!(security.namespace_options.unwrap().ipc(), Host);
+    assert_eq!(security.supplemental_groups, [5, 7]);
+
+    let config = container_config(&pod, &pod.spec.containers[0], 0, "i", &[]);
+    assert_eq!((config.stdin, config.stdin_once, config.tty), (true, true, true));
+    assert_eq!(config.stop_signal(), v1::Signal::Sigrtminplus3);
+    let security = config.linux.unwrap().security_context.unwrap();
+    let seccomp = security.seccomp.unwrap();
+    assert_eq!(seccomp.localhost_ref, "/var/lib/pleg/seccomp/web/strict.json");
+    assert_eq!(security.supplemental_groups, [5, 7]);
+}
+
+#[test]
+fn a_runtime_class_is_a_handler() {
+    let mut node = node();
+    node.host.runtime_handlers = [("gvisor".to_owned(), "runsc".to_owned())].into();
+    let mut pod = Pod::clone(&pod("containers: [{name: a, image: i}]"));
+    for (class, handler) in [(None, ""), (Some("gvisor"), "runsc"), (Some("kata"), "kata")] {
+        pod.spec.runtime_class = class.map(str::to_owned);
+        assert_eq!(node.runtime_handler(&pod), handler);
+    }
+}
+
+#[test]
+fn volumes_are_relabelled_where_selinux_is() {
+    let pod = pod(
+        "volumes: [{name: tmp, emptyDir: {}}, {name: host, hostPath: {path: /etc}}],
+         containers: [{name: a, image: i, volumeMounts: [{name: tmp, mountPath: /tmp}, {name: host, mountPath: /host}]}]",
+    );
+    for selinux in [false, true] {
+        let mut node = node();
+        node.host.selinux = selinux;
+        let mounts = volumes::mounts(&node, &pod, &pod.spec.containers[0], &Environment::default()).unwrap();
+        let relabelled: Vec<bool> = mounts.iter().map(|mount| mount.selinux_relabel).collect();
+        // A path of the host has a label of its own, which others rely on.
+        assert_eq!(relabelled, [selinux, false]);
+    }
+}
+
 /// As a kubelet: with version 2 of cgroups, an OOM kill ends the whole container instead of leaving it without one of its processes.
 #[test]
 fn a_container_is_killed_as_a_whole_where_the_kernel_can() {
     let pod = pod("containers: [{name: app, image: img}]");
     for oom_group in [false, true] {
         let node = NodeConfig { oom_group, ..node() };
-        let config = node.container_config(&pod, &pod.spec.containers[0], 0, "sha256:1", &[]);
+        let config = node.container_config(&pod, &pod.spec.containers[0], 0, "sha256:1", ContainerInputs::default());
         let unified = config.linux.unwrap().resources.unwrap().unified;
         let expected = if oom_group { Some("1") } else { None };
         assert_eq!(unified.get("memory.oom.group").map(String::as_str), expected);

@@ -6,24 +6,8 @@ use super::super::problem::At;
 use super::super::{ContainerSecurity, FsGroup, PodSecurity, Seccomp, names};
 use super::Policy;
 
-/// Sysctls that belong to a namespace of the pod and cannot harm the node, as the kubelet allows them.
-const SAFE_SYSCTLS: &[&str] = &[
-    "kernel.shm_rmid_forced",
-    "net.ipv4.ip_local_port_range",
-    "net.ipv4.ip_local_reserved_ports",
-    "net.ipv4.ip_unprivileged_port_start",
-    "net.ipv4.ping_group_range",
-    "net.ipv4.tcp_fin_timeout",
-    "net.ipv4.tcp_keepalive_intvl",
-    "net.ipv4.tcp_keepalive_probes",
-    "net.ipv4.tcp_keepalive_time",
-    "net.ipv4.tcp_rmem",
-    "net.ipv4.tcp_syncookies",
-    "net.ipv4.tcp_wmem",
-];
-
 /// Converts the security context of a pod. `at` is the place of the spec.
-pub(super) fn convert_pod(context: Option<&core::PodSecurityContext>, host_network: bool, at: &At<'_>) -> PodSecurity {
+pub(super) fn convert_pod(context: Option<&core::PodSecurityContext>, at: &At<'_>) -> PodSecurity {
     let at = at.key("securityContext");
     let Some(core::PodSecurityContext {
         app_armor_profile,
@@ -72,28 +56,18 @@ pub(super) fn convert_pod(context: Option<&core::PodSecurityContext>, host_netwo
             on_root_mismatch: on_root_mismatch.unwrap_or_default(),
         }),
         seccomp: seccomp(seccomp_profile.as_ref(), &at),
-        sysctls: at.list("sysctls", sysctls.as_ref(), |sysctl, at| {
-            convert_sysctl(sysctl, host_network, at)
-        }),
+        sysctls: at.list("sysctls", sysctls.as_ref(), convert_sysctl),
     }
 }
 
-fn convert_sysctl(sysctl: &core::Sysctl, host_network: bool, at: &At<'_>) -> (String, String) {
+/// Whether this node allows it is known only when the pod is admitted.
+fn convert_sysctl(sysctl: &core::Sysctl, at: &At<'_>) -> (String, String) {
     let core::Sysctl { name, value } = sysctl;
-    let at = at.key("name");
-    // Both forms are used.
-    let dotted = name.replace('/', ".");
     if name.is_empty() {
-        at.refuse("required field is missing");
-    } else if !SAFE_SYSCTLS.contains(&dotted.as_str()) {
-        let name = names::quoted(name);
-        at.refuse(format!(
-            "{name} may affect the node or other pods; expected one that Kubernetes calls safe"
-        ));
-    } else if host_network && dotted.starts_with("net.") {
-        at.refuse("must not be set together with hostNetwork: it would change the node's network");
+        at.key("name").refuse("required field is missing");
     }
-    (dotted, value.clone())
+    // Both forms are used.
+    (name.replace('/', "."), value.clone())
 }
 
 /// Converts the security context of a container.

@@ -47,7 +47,7 @@ pub(crate) fn convert(spec: &core::PodSpec, at: &At<'_>) -> Spec {
         dns: dns(spec.dns_policy.as_deref(), spec.dns_config.as_ref(), host_network, at),
         hostname: hostname(spec, at),
         host_aliases: at.list("hostAliases", spec.host_aliases.as_ref(), host_alias),
-        security: security::convert_pod(spec.security_context.as_ref(), host_network, at),
+        security: security::convert_pod(spec.security_context.as_ref(), at),
         priority: convert_priority(spec.priority, spec.priority_class_name.as_deref(), at),
         runtime_class: text(
             spec.runtime_class_name.as_deref(),

@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use jiff::Timestamp;
 use pleg_cri::{Client, v1};
+use pleg_node::executor::objects::Objects;
 use pleg_node::executor::requests::NODE_LABEL;
 use pleg_node::executor::volumes;
 use pleg_node::manifest::Pod;
@@ -104,7 +105,7 @@ pub(super) async fn end_all(client: &Client, started: Started) -> anyhow::Result
 
 async fn start(client: &Client, maker: &Maker, pod: &Arc<Pod>) -> anyhow::Result<Made> {
     let (node, of) = (maker.node().clone(), Arc::clone(pod));
-    tokio::task::spawn_blocking(move || volumes::prepare(&node, &of)).await??;
+    tokio::task::spawn_blocking(move || volumes::prepare(&node, &of, &Objects::default())).await??;
     let run = Box::pin(client.call(maker.sandbox(pod))).await?;
     let called = Timestamp::now();
     let made = Box::pin(client.call(maker.container(pod, &run.pod_sandbox_id)?)).await?;

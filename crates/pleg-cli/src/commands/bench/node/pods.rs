@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use pleg_cri::v1;
-use pleg_node::executor::requests::{Cgroups, NodeConfig};
+use pleg_node::executor::objects::Objects;
+use pleg_node::executor::requests::{Cgroups, ContainerInputs, Environment, HostOptions, NodeConfig};
 use pleg_node::manifest::{DnsConfig, NodeName, Pod};
 use pleg_node::sources::static_pods::{ConfigSource, read};
 
@@ -50,6 +51,7 @@ impl Maker {
             oom_group: false,
             systemctl: "systemctl".into(),
             dns: DnsConfig::default(),
+            host: HostOptions::default(),
         };
         Ok(Self {
             image: image.to_owned(),
@@ -96,7 +98,11 @@ impl Maker {
 
     pub(super) fn container(&self, pod: &Pod, sandbox: &str) -> anyhow::Result<v1::CreateContainerRequest> {
         let container = pod.spec.containers.first().context("the pod has no container")?;
-        let config = self.node.container_config(pod, container, 0, &self.known.id, &[]);
+        let inputs = ContainerInputs {
+            environment: Environment::of(&self.node, pod, container, &[], &Objects::default())?,
+            mounts: Vec::new(),
+        };
+        let config = self.node.container_config(pod, container, 0, &self.known.id, inputs);
         Ok(v1::CreateContainerRequest {
             pod_sandbox_id: sandbox.to_owned(),
             config: Some(config),

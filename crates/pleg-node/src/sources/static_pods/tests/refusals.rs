@@ -176,8 +176,8 @@ const ROWS: &[(&str, &str, &str)] = &[
     ),
     (
         "runAsUser: 1000",
-        "runAsUser: 1000\n    sysctls: [{name: kernel.panic, value: \"1\"}]",
-        r#"spec.securityContext.sysctls[0].name: "kernel.panic" may affect the node or other pods; expected one that Kubernetes calls safe"#,
+        "runAsUser: 1000\n    sysctls: [{name: '', value: \"1\"}]",
+        "spec.securityContext.sysctls[0].name: required field is missing",
     ),
     (
         "cpu: 250m",
