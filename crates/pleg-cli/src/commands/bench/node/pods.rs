@@ -52,7 +52,6 @@ impl Maker {
             systemctl: "systemctl".into(),
             dns: DnsConfig::default(),
             host: HostOptions::default(),
-            host: HostOptions::default(),
         };
         Ok(Self {
             image: image.to_owned(),
