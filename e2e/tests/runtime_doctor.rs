@@ -94,8 +94,7 @@ async fn a_node_that_is_well(context: &Context) -> Result<()> {
     let (events, runtime_config, split) = match context.version() {
         Version::V1_6 => ("unimplemented", false, false),
         Version::V1_7 => ("refused", false, true),
-        Version::V2_1 => ("not-tried", true, false),
-        Version::Crio | Version::CrioEvents => ("not-tried", true, false),
+        Version::V2_1 | Version::Crio | Version::CrioEvents => ("not-tried", true, false),
     };
     ensure!(report["events"]["state"] == events, "{}", report["events"]);
     ensure!(

@@ -743,8 +743,10 @@ async fn a_pod_network_has_addresses(context: &Context) -> Result<()> {
         Version::V2_1 => 21,
         _ => 36,
     };
+    // Of this runtime alone: runtimes share a record of attachments, and CRI-O clears away those of a network that are not its own.
+    let name = context.runtime.home().cgroup();
     let conf = format!(
-        r#"{{"cniVersion": "0.4.0", "name": "test", "plugins": [{{"type": "ptp", "ipam": {{"type": "host-local",
+        r#"{{"cniVersion": "0.4.0", "name": "{name}", "plugins": [{{"type": "ptp", "ipam": {{"type": "host-local",
         "subnet": "10.213.{net}.0/24", "dataDir": "{}"}}}}]}}"#,
         home.join("ipam").display()
     );
@@ -780,7 +782,7 @@ async fn a_pod_network_has_addresses(context: &Context) -> Result<()> {
     node.remove("p.yaml")?;
     node.until_gone("p").await?;
     nothing_is_left(context, &node).await?;
-    let leases = std::fs::read_dir(home.join("ipam/test"))?.flatten();
+    let leases = std::fs::read_dir(home.join("ipam").join(name))?.flatten();
     let held: Vec<_> = leases
         .map(|entry| entry.file_name())
         .filter(|name| name.to_string_lossy().starts_with("10."))
