@@ -203,7 +203,7 @@ async fn crictl_runs_a_pod_to_its_end(bench: &Bench) -> Result<()> {
     let limit = &limits["status"]["resources"]["linux"]["memoryLimitInBytes"];
     ensure!(limit == "67108864", "{limits}");
 
-    bench.run(&["stop", &id])?;
+    bench.run(&["stop", "--timeout", "5", &id])?;
     let stopped = bench.json(&["inspect", &id])?;
     ensure!(stopped["status"]["exitCode"] == 143, "{stopped}");
     bench.run(&["stop", &id]).context("a second stop")?;

@@ -14,7 +14,7 @@ use crate::address::DaemonAddress;
 use crate::args::{Global, Observe, default_socket};
 use crate::http::client::Daemon;
 use crate::local::Local;
-use crate::{Usage, kube, waiting, wire};
+use crate::{Usage, node_pod, waiting, wire};
 
 /// Deadline for a daemon at the default address to answer; then the runtime is asked instead.
 const HELLO: Duration = Duration::from_secs(1);
@@ -34,7 +34,7 @@ pub(crate) enum Pods {
     /// Pods of a runtime.
     Runtime(Vec<wire::Pod>),
     /// Pods of `pleg node`: desired and observed state.
-    Node(Vec<kube::Pod>),
+    Node(Vec<node_pod::Pod>),
 }
 
 impl Pods {
@@ -118,8 +118,8 @@ impl Observed {
         match &mut pods {
             Pods::Runtime(pods) => pods.retain(|pod| wanted(&pod.pod.namespace, &pod.pod.name, pod.pod.uid.as_str())),
             Pods::Node(pods) => pods.retain(|pod| {
-                let metadata = &pod.view.metadata;
-                wanted(&metadata.namespace, &metadata.name, &metadata.uid)
+                let view = &pod.view;
+                wanted(view.namespace(), view.name(), view.uid())
             }),
         }
         Ok(pods)
@@ -156,7 +156,7 @@ pub(crate) async fn of_daemon(daemon: &Daemon, query: &[(&str, String)]) -> anyh
     Ok(match daemon.query_json("/api/v1/pods", query).await? {
         Answer::Runtime(pods) => Pods::Runtime(pods),
         Answer::Node { items } => {
-            let pods = items.into_iter().map(kube::Pod::read).collect::<Result<_, _>>();
+            let pods = items.into_iter().map(node_pod::Pod::read).collect::<Result<_, _>>();
             Pods::Node(pods.with_context(|| format!("the daemon at {} has another version", daemon.address()))?)
         }
     })

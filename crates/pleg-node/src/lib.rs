@@ -11,8 +11,8 @@
 //!
 //! | part | job | kind |
 //! |---|---|---|
-//! | [`manifest`] | parses manifests into pods or refusals; the identity of static pods | pure |
-//! | [`sources`] | sources of manifests (a directory, a URL), merged into one desired state | tasks, and a pure merge |
+//! | [`manifest`] | pods: from text or the Kubernetes API to the spec that runs, or to problems | pure |
+//! | [`sources`] | sources of manifests (a directory, a URL), the identity of static pods, all merged into one desired state | tasks, and a pure merge |
 //! | `node_loop` | ties sources, generator and workers together; finds orphaned pods: [`NodeLoop`] | one task |
 //! | `pod_workers` | the registry of pod workers, and the worker of each pod | a table, and a task per pod |
 //! | [`reconcile`] | what to do next about a pod: actions, restarts, back-off, history | pure |
@@ -33,7 +33,7 @@
 //! |---|---|
 //! | whether a container is restarted | `reconcile/restart.rs` |
 //! | when it is restarted | `reconcile/backoff.rs` |
-//! | what a field of a manifest means, or why it is refused | `manifest/spec.rs`, `manifest/container.rs` |
+//! | what a field of a manifest means, or why it is refused | `manifest/convert/` |
 //! | the request that a CRI call gets | `executor/requests/` |
 //! | why a pod is not admitted | `pod_workers/host_ports.rs`, `eviction/admission.rs` |
 //! | which pod is evicted | `eviction/ranking.rs` |
@@ -44,7 +44,7 @@
 //! | task | reads | writes | by |
 //! |---|---|---|---|
 //! | a source (one each) | files, a URL; its timer | all pods it has now | `mpsc` to the node loop |
-//! | node loop (one) | sources, the generator's feed, health, exits of workers | the desired state of each pod; wake-ups | a `watch` and a `Notify` for each worker |
+//! | node loop (one) | sources, the generator's feed, health, exits of workers | each pod as it is desired, and whether it runs; wake-ups | two `watch`es and a `Notify` for each worker |
 //! | pod worker (one per pod) | these two, the cache by `newer_than`, its own timer | CRI; its report | |
 //! | probes (one task per running container with probes) | its timer, the container's answer | results | a table, and the worker's `Notify` |
 //! | log rotation (one) | log sizes; the reports and the cache | renamed logs; CRI | |

@@ -72,6 +72,7 @@ pub(crate) enum Skip {
 fn container_type(role: Role) -> &'static str {
     match role {
         Role::Main => "container",
+        Role::Ephemeral => "ephemeral_container",
         Role::Init | Role::Sidecar => "init_container",
     }
 }
@@ -84,6 +85,7 @@ fn kill_label(reason: KillReason) -> &'static str {
         KillReason::SandboxUnusable => "sandbox",
         KillReason::Duplicate => "double",
         KillReason::StateUnknown => "unknown",
+        KillReason::ImageChanged => "image",
         KillReason::PodFinished => "finished",
         KillReason::PodTerminating => "end",
     }

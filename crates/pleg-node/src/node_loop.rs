@@ -238,11 +238,12 @@ impl NodeLoop {
         for change in merged.changes {
             match change {
                 Change::Add(desired) => self.workers.start_pod(desired, all_reported),
-                Change::Update { old, new } => {
+                Change::Replace { old, new } => {
                     info!(pod = %new.pod.id, %old, new = %new.pod.id.uid, "manifest changed");
                     self.workers.terminate(&old);
                     self.workers.start_pod(new, all_reported);
                 }
+                Change::Update(desired) => self.workers.update(desired),
                 Change::Remove(pod) => {
                     info!(pod = %pod.id, "manifest removed");
                     self.workers.remove(&pod);

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use pleg::{ContainerState, ContainerStatus, PodStatus, SandboxState, SandboxStatus};
 
-use crate::manifest::{NodeName, Pod, ProbeKind, read};
+use crate::manifest::{NodeName, Pod, ProbeKind};
 use crate::probes::ProbeResults;
 use crate::reconcile::action::InFlight;
 use crate::reconcile::decide::{Decision, DecisionInput, Goal, decide};
 use crate::reconcile::history::PodHistory;
+use crate::sources::static_pods::{ConfigSource, read};
 
 /// A time, in seconds.
 pub(crate) fn at(seconds: i64) -> Timestamp {
@@ -24,7 +25,7 @@ pub(crate) fn pod(spec: &str) -> Arc<Pod> {
 /// A pod with this `spec`.
 pub(crate) fn pod_named(name: &str, spec: &str) -> Arc<Pod> {
     let text = format!("{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, spec: {{{spec}}}}}");
-    let mut found = read(text.as_bytes(), &NodeName::new("n").unwrap()).unwrap();
+    let mut found = read(text.as_bytes(), &NodeName::new("n").unwrap(), ConfigSource::File).unwrap();
     assert!(found.refused.is_empty(), "{}", found.refused[0]);
     found.pods.remove(0)
 }

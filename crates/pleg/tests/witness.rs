@@ -371,32 +371,6 @@ async fn what_a_limit_refused_is_tried_again_when_there_is_room() {
     assert!(rig.pleg.health().report().mode.witness.complete);
 }
 
-/// The kernel shows nothing when a container is removed that has exited before: it is asked for again, by its id.
-#[tokio::test(start_paused = true)]
-async fn the_removal_of_a_dead_container_is_found_soon() {
-    let (fake, kernel, mut rig) = node(5).await;
-    fake.world().add_pod("two", &["stays", "ends"]);
-    kernel.made("stays", Some("two"));
-    kernel.made("ends", Some("two"));
-    sleep(Duration::from_mins(10)).await;
-    assert!(period(&rig) > 59.0);
-    fake.world().exit("ends", 0);
-    kernel.exit("ends", 0);
-    sleep(ms(3000)).await;
-    let before = lists(&fake);
-    fake.world().containers.remove("ends");
-    sleep(ms(6000)).await;
-    let events = rig.drain();
-    assert!(
-        events.iter().any(|event| event.contains("ContainerRemoved")),
-        "{events:?}"
-    );
-    assert_eq!(lists(&fake), before, "no list was needed");
-    // One that stays is asked for a few times, and not without end.
-    sleep(Duration::from_mins(5)).await;
-    assert_eq!(rig.pleg.health().report().mode.missed_changes, 0);
-}
-
 #[tokio::test(start_paused = true)]
 async fn without_cgroups_starts_are_polled_for() {
     let (fake, kernel, mut rig) = node(5).await;

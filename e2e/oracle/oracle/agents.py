@@ -1,5 +1,6 @@
 """The two agents and the containerd under them, each with a directory of its own that is removed with it."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -77,6 +78,46 @@ class Containerd(Process):
         (self.directory / "cni/10-oracle.conflist").write_text(json.dumps(network))
 
 
+    def end(self, patience=30):
+        """Also what a kubelet without cgroups of its own put where the harness does not look: below k8s.io, by container id."""
+        tasks = self.directory / "state/io.containerd.runtime.v2.task/k8s.io" if hasattr(self, "directory") else None
+        ids = [path.name for path in tasks.glob("*")] if tasks else []
+        super().end(patience)
+        tops = [Path("/sys/fs/cgroup/k8s.io"), *Path("/sys/fs/cgroup").glob("*/k8s.io")]
+        groups = [top / one for top in tops for one in ids if (top / one).is_dir()]
+        for group in groups:
+            for process in group.joinpath("cgroup.procs").read_text().split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(process), signal.SIGKILL)
+        late = seconds() + patience
+        while groups and seconds() < late:
+            groups = [group for group in groups if not removed(group)]
+            time.sleep(0.05)
+        for top in tops if ids else []:
+            removed(top)
+
+
+def removed(group):
+    """A cgroup can go when its last process has gone."""
+    try:
+        group.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def node_ip():
+    """An address of this machine that is not the loopback's, which a kubelet refuses. Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        try:
+            one.connect(("192.0.2.1", 9))
+        except OSError:
+            raise Failure("this machine has no address but the loopback's, and a kubelet needs one") from None
+        return one.getsockname()[0]
+
+
 def free_port():
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
@@ -114,7 +155,6 @@ class Kubelet(Process):
             "authorization": {"mode": "AlwaysAllow"},
             # What this needs to run beside others, and without the rights of a real node; see docs of the kubelet.
             "cgroupsPerQOS": False,
-            "cgroupRoot": f"/{containerd.cgroup}",
             "enforceNodeAllocatable": [],
             "failSwapOn": False,
             "failCgroupV1": False,
@@ -126,7 +166,7 @@ class Kubelet(Process):
         }
         home.joinpath("config.yaml").write_text(json.dumps(config))
         command = [program, "--config", home / "config.yaml", "--root-dir", home / "root"]
-        command += ["--cert-dir", home / "pki", "--hostname-override", NODE, "--v", "2"]
+        command += ["--cert-dir", home / "pki", "--hostname-override", NODE, "--node-ip", node_ip(), "--v", "2"]
         super().__init__("kubelet", command, log, cwd=home)
 
     def pods(self):
@@ -146,7 +186,7 @@ class PlegNode(Process):
         put(manifests, home / "manifests")
         self.logs, self.socket = home / "logs", home / "pleg.sock"
         places = {"manifests": home / "manifests", "log-dir": self.logs, "pod-dir": home / "pods", "state-file": home / "node.redb"}
-        command = [program, "node", "--node-name", NODE, "--node-ip", "127.0.0.1", "--cgroup-root", containerd.cgroup]
+        command = [program, "node", "--node-name", NODE, "--node-ip", node_ip(), "--cgroup-root", containerd.cgroup]
         command += [word for name, place in places.items() for word in (f"--{name}", place)]
         command += ["--listen", f"unix://{self.socket}", "--runtime-endpoint", containerd.endpoint]
         super().__init__("pleg node", command, log)

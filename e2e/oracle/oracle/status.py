@@ -7,10 +7,16 @@ from .agents import NODE
 
 # A crash loop goes on for ever; this many restarts prove it.
 ENOUGH_RESTARTS = 2
+# Between two attempts a kubelet first shows how the last one ended, or the error of its start, and a back-off only with its next sync. With
+# an API server that comes at once, because its own status comes back to it; without one it may come after the back-off. So all of
+# this is one state here.
+START_ERRORS = {"waiting CrashLoopBackOff", "waiting RunContainerError", "waiting PostStartHookError"}
+PULL_ERRORS = {"waiting ErrImagePull", "waiting ImagePullBackOff"}
+BACK_OFF = "back-off after "
 # Seconds without a change after which a pod has come to rest; back-offs of crash loops are longer.
 REST = 7
-# The same for a pod whose containers are being created: on a busy machine it may wait for others.
-LONG_REST = 30
+# The same for pods whose containers are being created, during which no other pod has come further either: on a busy machine they wait.
+LONG_REST = 15
 LOG_LINE = re.compile(r"^\S+ (stdout|stderr) [FP] ?(.*)$")
 
 
@@ -34,12 +40,35 @@ def reduce(pod, logs):
     }
     for condition in status.get("conditions") or []:
         found[f"condition {condition['type']}"] = f"{condition['status']} {condition.get('reason') or ''}".strip()
-    for kind in ("initContainerStatuses", "containerStatuses"):
+    for kind, specs in (("initContainerStatuses", "initContainers"), ("containerStatuses", "containers")):
         for container in status.get(kind) or []:
             name = ("init " if kind.startswith("init") else "") + container["name"]
             found |= {f"{name}: {key}": value for key, value in of_container(container, uid).items()}
+            spec = next(spec for spec in pod["spec"][specs] if spec["name"] == container["name"])
+            fold(found, name, to_be_restarted(pod, spec, container))
     found |= {f"log {name}": lines for name, lines in of_logs(logs, pod).items()}
     return found
+
+
+def fold(found, name, ended):
+    """One state for a container between two attempts."""
+    state, last = found[f"{name}: state"], found[f"{name}: last state"]
+    if state in PULL_ERRORS:
+        found[f"{name}: state"] = "waiting for its image"
+    elif state in START_ERRORS or ended:
+        found[f"{name}: state"] = BACK_OFF + (state if ended else last)
+        del found[f"{name}: last state"]
+
+
+def to_be_restarted(pod, spec, container):
+    """It has ended, and the policy says that it starts again."""
+    ended = (container.get("state") or {}).get("terminated")
+    if not ended or pod["status"].get("phase") in ("Succeeded", "Failed"):
+        return False
+    policy = spec.get("restartPolicy") or pod["spec"].get("restartPolicy") or "Always"
+    if spec in (pod["spec"].get("initContainers") or []) and spec.get("restartPolicy") != "Always":
+        return ended.get("exitCode") != 0 and policy != "Never"
+    return policy == "Always" or (policy == "OnFailure" and ended.get("exitCode") != 0)
 
 
 def of_container(container, uid):
@@ -87,14 +116,15 @@ def of_logs(logs, pod):
     return found
 
 
-def settled(reduced, quiet):
-    """Nothing is under way after so many quiet seconds. A crash loop counts once it is one; what is being created needs longer."""
-    creating = any(value in ("waiting ContainerCreating", "waiting PodInitializing") for value in reduced.values())
-    if quiet < (LONG_REST if creating else REST):
-        return False
-    looping = [path.removesuffix(": state") for path, value in reduced.items() if value == "waiting CrashLoopBackOff"]
-    pulling = any(value == "waiting ErrImagePull" for value in reduced.values())
-    return not pulling and all(reduced[f"{name}: restarts"] >= ENOUGH_RESTARTS for name in looping)
+def creating(reduced):
+    """Its containers wait for their turn, for a volume, or for those before them."""
+    return any(value in ("waiting ContainerCreating", "waiting PodInitializing") for value in (reduced or {}).values())
+
+
+def settled(reduced):
+    """A crash loop counts once it is one."""
+    looping = [path.removesuffix(": state") for path, value in reduced.items() if str(value).startswith(BACK_OFF)]
+    return all(reduced[f"{name}: restarts"] >= ENOUGH_RESTARTS for name in looping)
 
 
 class Watched:
@@ -103,6 +133,8 @@ class Watched:
     def __init__(self, names):
         self.now = {name: (None, 0.0) for name in names}
         self.rested = {}
+        # When the last pod left the queue of those that are created.
+        self.moved = 0.0
 
     def see(self, pods, logs, at):
         for pod in pods:
@@ -111,7 +143,11 @@ class Watched:
             was, since = self.now.get(name, (None, 0.0))
             if reduced != was:
                 self.now[name] = (reduced, at)
-            elif settled(reduced, at - since):
+                if creating(was) and not creating(reduced):
+                    self.moved = at
+                continue
+            quiet = min(at - since, at - self.moved) if creating(reduced) else at - since
+            if settled(reduced) and quiet >= (LONG_REST if creating(reduced) else REST):
                 self.rested[name] = reduced
 
     def restless(self):

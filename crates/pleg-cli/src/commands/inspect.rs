@@ -13,7 +13,7 @@ use crate::http::client::Daemon;
 use crate::output::event::EventTable;
 use crate::text::clean;
 use crate::wire::Line;
-use crate::{kube, one_pod, output, wire};
+use crate::{node_pod, one_pod, output, wire};
 
 /// Names offered in place of one that is not there.
 const OFFERED: usize = 8;
@@ -43,11 +43,10 @@ pub(crate) async fn run(global: &Global, args: Inspect) -> anyhow::Result<ExitCo
                 let candidates: Vec<_> = pods.iter().map(Candidate::of_node).collect();
                 let place = wanted.find(&candidates)?;
                 let pod = pods.swap_remove(place);
-                let metadata = &pod.view.metadata;
                 let named = PodRef {
-                    uid: metadata.uid.as_str().into(),
-                    namespace: metadata.namespace.as_str().into(),
-                    name: metadata.name.as_str().into(),
+                    uid: pod.view.uid().into(),
+                    namespace: pod.view.namespace().into(),
+                    name: pod.view.name().into(),
                 };
                 let text = || output::kube::describe(&pod, now);
                 print(&args, &pod.raw, text, Some((&daemon, &named))).await?;
@@ -141,14 +140,14 @@ impl<'a> Candidate<'a> {
     }
 
     /// Kubernetes writes the runtime's name before an id, and has no sandboxes.
-    fn of_node(pod: &'a kube::Pod) -> Self {
-        let (metadata, status) = (&pod.view.metadata, &pod.view.status);
-        let containers = status.init_container_statuses.iter().chain(&status.container_statuses);
-        let ids = containers.filter_map(|container| container.id.split_once("://"));
+    fn of_node(pod: &'a node_pod::Pod) -> Self {
+        let view = &pod.view;
+        let containers = view.init_containers().iter().chain(view.containers());
+        let ids = containers.filter_map(|container| container.container_id.as_ref()?.split_once("://"));
         Self {
-            namespace: &metadata.namespace,
-            name: &metadata.name,
-            uid: &metadata.uid,
+            namespace: view.namespace(),
+            name: view.name(),
+            uid: view.uid(),
             ids: ids.map(|(_, id)| id).collect(),
         }
     }

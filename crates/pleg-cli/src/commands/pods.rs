@@ -13,7 +13,7 @@ use crate::args::{Global, ListFormat, Pods};
 use crate::connect::{self, Observed, Stay};
 use crate::output::pod::Style;
 use crate::text::clean;
-use crate::{Usage, kube, output, signals};
+use crate::{Usage, node_pod, output, signals};
 use choose::{Choosable, choose, is_named};
 
 /// Answers once.
@@ -139,7 +139,7 @@ fn print(pods: &connect::Pods, args: &Pods) -> anyhow::Result<()> {
 }
 
 /// Names as kubectl prints them.
-fn list(pods: &[kube::Pod]) -> serde_json::Value {
+fn list(pods: &[node_pod::Pod]) -> serde_json::Value {
     let items: Vec<_> = pods.iter().map(|pod| &pod.raw).collect();
     serde_json::json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": items})
 }

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::pod::{Style, dash};
 use super::table::{Cell, Table};
 use super::{BOLD, DIM, GREEN, PLAIN, RED, YELLOW};
-use crate::kube::{Container, Pod, REMOVED, State, View};
-use crate::text::{self, age, clean};
+use crate::node_pod::{Pod, REMOVED, View, text, time};
+use crate::text::{age, clean, when};
 
 fn colour(word: &str) -> &'static str {
     match word {
@@ -44,18 +46,18 @@ pub(crate) fn rows(pods: &[Pod], namespaces: bool, style: Style, now: Timestamp)
             None => restarts.to_string(),
         };
         let mut row: Vec<Cell> = vec![
-            clean(&view.metadata.name).into(),
+            clean(view.name()).into(),
             format!("{ready}/{total}").into(),
             Cell::coloured(clean(&word), colour(&word)),
             restarts.into(),
-            age(view.metadata.creation_timestamp, now).into(),
+            age(time(view.metadata.creation_timestamp.as_ref()), now).into(),
         ];
         if namespaces {
-            row.insert(0, clean(&view.metadata.namespace).into());
+            row.insert(0, clean(view.namespace()).into());
         }
         if style.wide {
             row.push(dash(ips(view)).into());
-            row.push(clean(&view.metadata.uid).into());
+            row.push(clean(view.uid()).into());
         }
         table.row(row);
     }
@@ -76,7 +78,7 @@ pub(crate) fn stale(pods: &[Pod], now: Timestamp) -> String {
 }
 
 fn ips(view: &View) -> String {
-    let ips: Vec<String> = view.status.pod_ips.iter().map(|ip| clean(&ip.ip)).collect();
+    let ips: Vec<String> = view.status.pod_ips.iter().flatten().map(|ip| clean(&ip.ip)).collect();
     ips.join(",")
 }
 
@@ -98,8 +100,8 @@ impl Lines {
         }
     }
 
-    fn pairs(&mut self, name: &str, pairs: &BTreeMap<String, String>) {
-        for (n, (key, value)) in pairs.iter().enumerate() {
+    fn pairs(&mut self, name: &str, pairs: Option<&BTreeMap<String, String>>) {
+        for (n, (key, value)) in pairs.into_iter().flatten().enumerate() {
             self.field(0, if n == 0 { name } else { "" }, &format!("{key}={value}"));
         }
     }
@@ -109,60 +111,60 @@ impl Lines {
 pub(crate) fn describe(pod: &Pod, now: Timestamp) -> String {
     let (view, mut lines) = (&pod.view, Lines::default());
     let (metadata, status) = (&view.metadata, &view.status);
-    let when = |at: Option<Timestamp>| text::when(at, now);
-    lines.field(0, "Name", &metadata.name);
-    lines.field(0, "Namespace", &metadata.namespace);
-    lines.field(0, "UID", &metadata.uid);
-    lines.field(0, "Start Time", &when(status.start_time));
-    lines.pairs("Labels", &metadata.labels);
-    lines.pairs("Annotations", &metadata.annotations);
+    let when = |at: Option<&Time>| when(time(at), now);
+    lines.field(0, "Name", view.name());
+    lines.field(0, "Namespace", view.namespace());
+    lines.field(0, "UID", view.uid());
+    lines.field(0, "Start Time", &when(status.start_time.as_ref()));
+    lines.pairs("Labels", metadata.labels.as_ref());
+    lines.pairs("Annotations", metadata.annotations.as_ref());
     lines.field(0, "Status", &view.word());
-    lines.field(0, "Phase", &status.phase);
+    lines.field(0, "Phase", text(status.phase.as_ref()));
     lines.field(
         0,
         "Terminates by",
-        &metadata.deletion_timestamp.map_or(String::new(), |at| at.to_string()),
+        &time(metadata.deletion_timestamp.as_ref()).map_or(String::new(), |at| at.to_string()),
     );
-    lines.field(0, "Reason", status.reason.as_deref().unwrap_or_default());
-    lines.field(0, "Message", status.message.as_deref().unwrap_or_default());
+    lines.field(0, "Reason", text(status.reason.as_ref()));
+    lines.field(0, "Message", text(status.message.as_ref()));
     lines.field(0, "IPs", &ips(view));
-    lines.field(0, "Node IP", status.host_ip.as_deref().unwrap_or_default());
-    lines.field(0, "QoS Class", status.qos_class.as_deref().unwrap_or_default());
+    lines.field(0, "Node IP", text(status.host_ip.as_ref()));
+    lines.field(0, "QoS Class", text(status.qos_class.as_ref()));
     for (kind, containers) in [
-        ("Init Container", &status.init_container_statuses),
-        ("Container", &status.container_statuses),
+        ("Init Container", view.init_containers()),
+        ("Container", view.containers()),
     ] {
         for container in containers {
             lines.field(0, kind, &container.name);
             describe_container(&mut lines, container, &when);
         }
     }
-    for condition in &status.conditions {
+    for condition in view.conditions() {
         let why = match (&condition.reason, &condition.message) {
             (Some(reason), Some(message)) => format!(" ({reason}: {message})"),
             (Some(reason), None) => format!(" ({reason})"),
             _ => String::new(),
         };
-        let since = condition.last_transition_time;
+        let since = time(condition.last_transition_time.as_ref());
         let since = since.map_or(String::new(), |since| format!(", for {}", age(Some(since), now)));
         lines.field(
             0,
             "Condition",
-            &format!("{}={}{since}{why}", condition.kind, condition.status),
+            &format!("{}={}{since}{why}", condition.type_, condition.status),
         );
     }
     lines.0
 }
 
-fn describe_container(lines: &mut Lines, container: &Container, when: &dyn Fn(Option<Timestamp>) -> String) {
-    lines.field(2, "Container ID", &container.id);
+fn describe_container(lines: &mut Lines, container: &core::ContainerStatus, when: &dyn Fn(Option<&Time>) -> String) {
+    lines.field(2, "Container ID", text(container.container_id.as_ref()));
     lines.field(2, "Image", &container.image);
     lines.field(2, "Image ID", &container.image_id);
     for (name, state) in [
-        ("State", Some(&container.state)),
+        ("State", container.state.as_ref()),
         ("Last State", container.last_state.as_ref()),
     ] {
-        let Some(State {
+        let Some(core::ContainerState {
             waiting,
             running,
             terminated,
@@ -172,20 +174,20 @@ fn describe_container(lines: &mut Lines, container: &Container, when: &dyn Fn(Op
         };
         if let Some(waiting) = waiting {
             lines.field(2, name, "Waiting");
-            lines.field(4, "Reason", &waiting.reason);
-            lines.field(4, "Message", &waiting.message);
+            lines.field(4, "Reason", text(waiting.reason.as_ref()));
+            lines.field(4, "Message", text(waiting.message.as_ref()));
         }
         if let Some(running) = running {
             lines.field(2, name, "Running");
-            lines.field(4, "Started", &when(running.started_at));
+            lines.field(4, "Started", &when(running.started_at.as_ref()));
         }
         if let Some(ended) = terminated {
             lines.field(2, name, "Terminated");
-            lines.field(4, "Reason", &ended.reason);
-            lines.field(4, "Message", &ended.message);
+            lines.field(4, "Reason", text(ended.reason.as_ref()));
+            lines.field(4, "Message", text(ended.message.as_ref()));
             lines.field(4, "Exit Code", &ended.exit_code.to_string());
-            lines.field(4, "Started", &when(ended.started_at));
-            lines.field(4, "Finished", &when(ended.finished_at));
+            lines.field(4, "Started", &when(ended.started_at.as_ref()));
+            lines.field(4, "Finished", &when(ended.finished_at.as_ref()));
         }
     }
     lines.field(2, "Ready", if container.ready { "True" } else { "False" });

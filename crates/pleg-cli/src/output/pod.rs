@@ -10,7 +10,7 @@ use pleg_cri::duration::seconds;
 
 use super::table::{Cell, Table};
 use super::{BOLD, DIM, GREEN, PLAIN, RED, YELLOW};
-use crate::kube::REMOVED;
+use crate::node_pod::REMOVED;
 use crate::text::{self, age, clean, count, pod_name, short_ids};
 use crate::wire::Pod;
 

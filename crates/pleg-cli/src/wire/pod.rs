@@ -42,7 +42,7 @@ impl Pod {
     /// What is left to show of it once the runtime no longer has it.
     pub(crate) fn removed(self) -> Self {
         Self {
-            state: crate::kube::REMOVED.to_owned(),
+            state: crate::node_pod::REMOVED.to_owned(),
             running: 0,
             error: None,
             stale: Vec::new(),

@@ -75,7 +75,7 @@ impl PodUsage {
 
 /// The priority of a pod.
 pub(crate) fn priority(pod: &Pod) -> i64 {
-    if pod.spec.node_critical { CRITICAL + 1000 } else { 0 }
+    i64::from(pod.spec.priority.value)
 }
 
 /// Sorts pods: the first is evicted first.

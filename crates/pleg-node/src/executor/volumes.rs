@@ -22,6 +22,12 @@ pub enum VolumeError {
         #[source]
         source: io::Error,
     },
+    /// Its content comes from an API server.
+    #[error("volume {volume} needs an API server, and this node has none")]
+    NoApiServer {
+        /// The volume.
+        volume: String,
+    },
     /// A host path is not what the manifest says.
     #[error("volume {volume}: {} is not {wanted}", .path.display())]
     WrongKind {
@@ -44,7 +50,7 @@ pub fn prepare(node: &NodeConfig, pod: &Pod) -> Result<(), VolumeError> {
     }
     for (name, volume) in &pod.spec.volumes {
         match volume {
-            Volume::EmptyDir => {
+            Volume::EmptyDir(_) => {
                 let path = node.empty_dir(pod, name);
                 create_dir(&path, 0o755, name)?;
                 // Any user of any container of the pod may write there. The umask would take that away from the mode above.
@@ -52,6 +58,9 @@ pub fn prepare(node: &NodeConfig, pod: &Pod) -> Result<(), VolumeError> {
                     .map_err(|e| cannot_create(&path, name, e))?;
             }
             Volume::HostPath { path, kind } => prepare_host_path(name, Path::new(path), *kind)?,
+            Volume::Projected(_) | Volume::PersistentVolumeClaim { .. } => {
+                return Err(VolumeError::NoApiServer { volume: name.clone() });
+            }
         }
     }
     Ok(())

@@ -1,56 +1,63 @@
-//! Manifests: parsed and validated.
+//! Pods: what is written, and what a node runs.
 //!
-//! In: a text of one or several documents, YAML or JSON, each a Pod or a list of Pods. Out: pods, and refused documents with every problem
-//! they have, each with its path. Pure. A field is either supported or refused: ignoring it would run another pod than the one that was
-//! written.
+//! In: a Pod of the Kubernetes API, from a text of YAML or JSON or from an API server. Out: a [`Pod`] with its [`Spec`], or every problem it
+//! has, each with its path. Pure. What makes a pod of a file or URL a static pod is in `sources`.
 //!
 //! | module | job |
 //! |---|---|
-//! | `document` | documents of a text, and the metadata of a pod |
-//! | `spec`, `container`, `volume`, `probe`, `security` | the fields of each |
-//! | `read` | how a field is read, and problems collected |
-//! | `tree`, `quantity`, `names` | YAML and JSON; quantities; valid texts |
-//! | `identity` | the node's name, and the UID of a pod |
-//!
-//! # Identity
-//!
-//! Pods get their identity as the kubelet's static pods do: the UID is a hash of the document and the node's name, and the pod's name ends
-//! with the node's. Unlike in the kubelet, the hash is taken of the document as it is written, not of a struct that changes with each
-//! release, so an upgrade restarts nothing; and the origin of the document is not part of it, so moving a pod to another file changes
-//! nothing either. The order of keys, comments, and YAML or JSON make no difference.
+//! | `tree` | YAML and JSON |
+//! | `deserialize` | a tree as a Pod of the API, with unknown fields and wrong types as problems |
+//! | `convert` | a Pod of the API as a [`Spec`]: defaults, and what is refused |
+//! | `spec`, `container`, `env`, `volume`, `probe`, `security` | the types of a [`Spec`] |
+//! | `problem`, `quantity`, `names`, `node_name` | problems with paths; quantities; valid texts; the node's name |
 
 mod container;
-mod document;
-mod identity;
+mod convert;
+mod deserialize;
+mod env;
 mod names;
+mod node_name;
+mod object;
 mod probe;
+mod problem;
 mod quantity;
-mod read;
 mod security;
 mod spec;
-#[cfg(test)]
-mod tests;
 mod tree;
 mod volume;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1 as core;
 use pleg::PodRef;
 
-pub use container::{Container, EnvValue, EnvVar, PodField, Port, Protocol, PullPolicy, Resources, Role};
-pub use document::read;
-pub use identity::{InvalidNodeName, NodeName};
+pub use container::{Container, Port, Protocol, PullPolicy, Resources, Role, Stdin, TerminationMessage};
+pub use convert::Policy;
+pub use env::{ContainerResource, EnvFrom, EnvValue, EnvVar, KeyRef, ObjectKind, ObjectRef, PodField, ResourceField};
+pub use node_name::{InvalidNodeName, NodeName};
+pub use object::UnusablePod;
 pub use probe::{Hook, HttpGet, Probe, ProbeHandler, ProbeKind};
+pub use problem::Problem;
 pub use quantity::{Quantity, QuantityError};
-pub use read::Problem;
-pub use security::{ContainerSecurity, PodSecurity, Seccomp};
-pub use spec::{Dns, DnsConfig, PidNamespace, RestartPolicy, Spec};
+pub use security::{ContainerSecurity, FsGroup, PodSecurity, Seccomp};
+pub use spec::{Dns, DnsConfig, HostAlias, Hostname, Overhead, PidNamespace, Priority, RestartPolicy, Spec};
 pub use tree::{MAX_BYTES, SyntaxError, Tree};
-pub use volume::{HostPathKind, Mount, Propagation, Volume};
+pub use volume::{
+    DownwardFile, DownwardValue, EmptyDir, HostPathKind, Medium, Mount, ObjectFile, ProjectedKind, ProjectedVolume,
+    Projection, Propagation, SubPath, Volume,
+};
 
-/// A desired pod. Never changes: other content is another pod, with another UID.
+pub(crate) use convert::convert as convert_spec;
+pub(crate) use deserialize::{from_tree, nearest};
+pub(crate) use names::{MAX_NAME, is_label_value, label, qualified, quoted, subdomain};
+pub(crate) use object::MAX_FILE_NAME;
+pub(crate) use problem::{At, Problems};
+
+/// A desired pod, as it is now. A pod of a file or URL never changes: other content is another pod, with another UID. A pod of an API server
+/// keeps its UID when its labels, annotations, images, deadline or deletion change.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pod {
     /// Its UID, namespace and name.
@@ -61,91 +68,43 @@ pub struct Pod {
     pub annotations: BTreeMap<String, String>,
     /// What it runs.
     pub spec: Spec,
-    /// The document as it is written, except for order and comments.
-    pub document: Tree,
+    /// Set once it is being deleted.
+    pub deletion: Option<Deletion>,
+    /// The object as its source has it, without `managedFields`; with the identity above.
+    pub object: Arc<core::Pod>,
+    /// Of a static pod: the document as it is written, except for order and comments.
+    pub document: Option<Arc<Tree>>,
+}
+
+/// The deletion of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deletion {
+    /// `deletionTimestamp`: when the grace period ends.
+    pub ends_at: Timestamp,
+    /// `deletionGracePeriodSeconds`.
+    pub grace: Duration,
 }
 
 impl Pod {
     /// A pod of which only the identity is known, which is enough to terminate it.
     pub fn without_manifest(id: PodRef) -> Self {
+        let metadata = k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+            name: Some(id.name.to_string()),
+            namespace: Some(id.namespace.to_string()),
+            uid: Some(id.uid.to_string()),
+            ..Default::default()
+        };
         Self {
             id,
             labels: BTreeMap::new(),
             annotations: BTreeMap::new(),
             spec: Spec::without_manifest(),
-            document: Tree::Null,
+            deletion: None,
+            object: Arc::new(core::Pod {
+                metadata,
+                ..Default::default()
+            }),
+            document: None,
         }
     }
-}
-
-/// The content of a text.
-#[derive(Debug, Default)]
-pub struct Manifests {
-    /// The pods, in the order of the text.
-    pub pods: Vec<Arc<Pod>>,
-    /// The documents that cannot be used.
-    pub refused: Vec<RefusedDocument>,
-}
-
-/// A document that cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct RefusedDocument {
-    /// Which of the text's documents, from 1.
-    pub document: usize,
-    /// The name of the pod as it is written, if it can be read.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pod: Option<String>,
-    /// The identity of the pod, if its metadata is valid.
-    #[serde(skip)]
-    pub id: Option<PodRef>,
-    /// Its kind is something else than Pod.
-    #[serde(skip)]
-    pub is_other: bool,
-    /// What is wrong: at least one problem.
-    pub problems: Vec<Problem>,
-    /// Problems that are not listed because there are too many.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub more_problems: usize,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-fn is_zero(n: &usize) -> bool {
-    *n == 0
-}
-
-impl RefusedDocument {
-    /// It is not known which pod it is about: it may be any.
-    pub fn may_be_any(&self) -> bool {
-        self.id.is_none() && !self.is_other
-    }
-}
-
-impl fmt::Display for RefusedDocument {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "document {}", self.document)?;
-        if let Some(pod) = &self.pod {
-            write!(f, " (pod {pod})")?;
-        }
-        for (n, problem) in self.problems.iter().enumerate() {
-            write!(f, "{} {problem}", if n == 0 { ":" } else { ";" })?;
-        }
-        if self.more_problems > 0 {
-            write!(f, "; and {} more", self.more_problems)?;
-        }
-        Ok(())
-    }
-}
-
-/// Why no document of a text can be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ManifestError {
-    /// It is too large.
-    #[error("is larger than {} MiB, the limit for a manifest", MAX_BYTES >> 20)]
-    TooLarge,
-    /// It is neither YAML nor JSON.
-    #[error("is neither YAML nor JSON: {0}")]
-    Syntax(SyntaxError),
-    /// It is empty: it may be about to be written.
-    #[error("contains no document")]
-    Empty,
 }

@@ -2,13 +2,13 @@
 //! is safe.
 
 /// The longest pod name that Kubernetes accepts.
-pub(super) const MAX_NAME: usize = 253;
+pub(crate) const MAX_NAME: usize = 253;
 /// The longest path on Linux.
 const MAX_PATH: usize = 4096;
 
 /// Why a text is not what its field expects.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum InvalidText {
+pub(crate) enum InvalidText {
     #[error("{} is not a valid name; expected 1 to 63 characters of a-z, 0-9 and -, not starting or ending with -", quoted(.0))]
     Label(String),
     #[error("{} is not a valid name; expected 1 to {MAX_NAME} characters of a-z, 0-9, - and ., no part starting or ending with -", quoted(.0))]
@@ -45,6 +45,16 @@ pub(super) enum InvalidText {
     HeaderValue,
     #[error("{} must be a single word", quoted(.0))]
     DnsOption(String),
+    #[error("{} is not relative; expected a path that does not start with /", quoted(.0))]
+    NotRelative(String),
+    #[error("{} is not a domain to search", quoted(.0))]
+    SearchDomain(String),
+    #[error("{} is not a valid key; expected 1 to 253 characters of A-Z, a-z, 0-9, -, _ and .", quoted(.0))]
+    DataKey(String),
+    #[error("{} is not a signal; expected a name such as SIGUSR1", quoted(.0))]
+    Signal(String),
+    #[error("{} is not a UID; expected letters, digits and -", quoted(.0))]
+    Uid(String),
 }
 
 fn require(valid: bool, error: impl FnOnce() -> InvalidText) -> Result<(), InvalidText> {
@@ -57,20 +67,20 @@ fn is_label(text: &str) -> bool {
 }
 
 /// A DNS label: container, volume and namespace names.
-pub(super) fn label(text: &str) -> Result<(), InvalidText> {
+pub(crate) fn label(text: &str) -> Result<(), InvalidText> {
     require(text.len() <= 63 && is_label(text), || {
         InvalidText::Label(text.to_owned())
     })
 }
 
 /// A DNS name: pods and nodes.
-pub(super) fn subdomain(text: &str) -> Result<(), InvalidText> {
+pub(crate) fn subdomain(text: &str) -> Result<(), InvalidText> {
     let valid = text.len() <= MAX_NAME && text.split('.').all(is_label);
     require(valid, || InvalidText::Subdomain(text.to_owned()))
 }
 
 /// The key of a label or an annotation: `name` or `example.com/name`.
-pub(super) fn qualified(text: &str) -> Result<(), InvalidText> {
+pub(crate) fn qualified(text: &str) -> Result<(), InvalidText> {
     let name = match text.split_once('/') {
         Some((prefix, name)) => {
             subdomain(prefix).map_err(|_| InvalidText::KeyPrefix(prefix.to_owned()))?;
@@ -82,7 +92,7 @@ pub(super) fn qualified(text: &str) -> Result<(), InvalidText> {
 }
 
 /// The value of a label. May be empty.
-pub(super) fn is_label_value(text: &str) -> bool {
+pub(crate) fn is_label_value(text: &str) -> bool {
     let bytes = text.as_bytes();
     let ends =
         bytes.first().is_none_or(u8::is_ascii_alphanumeric) && bytes.last().is_none_or(u8::is_ascii_alphanumeric);
@@ -107,6 +117,14 @@ pub(super) fn port(text: &str) -> Result<(), InvalidText> {
 /// An absolute path without `..`, so that it stays where it says.
 pub(super) fn absolute_path(text: &str) -> Result<(), InvalidText> {
     require(text.starts_with('/'), || InvalidText::NotAbsolute(text.to_owned()))?;
+    let has_parent = text.split('/').any(|part| part == "..");
+    require(!has_parent, || InvalidText::ParentDirectory(text.to_owned()))?;
+    require(text.len() <= MAX_PATH, || InvalidText::PathTooLong)
+}
+
+/// A relative path without `..`, so that it stays below its directory.
+pub(super) fn relative_path(text: &str) -> Result<(), InvalidText> {
+    require(!text.starts_with('/'), || InvalidText::NotRelative(text.to_owned()))?;
     let has_parent = text.split('/').any(|part| part == "..");
     require(!has_parent, || InvalidText::ParentDirectory(text.to_owned()))?;
     require(text.len() <= MAX_PATH, || InvalidText::PathTooLong)
@@ -158,8 +176,42 @@ pub(super) fn dns_option(text: &str) -> Result<(), InvalidText> {
     require(valid, || InvalidText::DnsOption(text.to_owned()))
 }
 
+/// A domain of `resolv.conf`: a DNS name, which may have underscores and a dot at its end, or the root.
+pub(super) fn search_domain(text: &str) -> Result<(), InvalidText> {
+    let name = text.strip_suffix('.').unwrap_or(text).replace('_', "-");
+    let is_part = |part: &str| {
+        !part.is_empty()
+            && part
+                .bytes()
+                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-')
+    };
+    let valid = text == "." || (name.len() <= MAX_NAME && name.split('.').all(is_part));
+    require(valid, || InvalidText::SearchDomain(text.to_owned()))
+}
+
+/// The key of an entry of a `ConfigMap` or Secret, which may become the name of a file.
+pub(super) fn data_key(text: &str) -> Result<(), InvalidText> {
+    let is_valid = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.');
+    let valid = !text.is_empty() && text.len() <= MAX_NAME && text.bytes().all(is_valid) && !text.starts_with("..");
+    require(valid && text != ".", || InvalidText::DataKey(text.to_owned()))
+}
+
+/// The name of a signal. The runtime knows which exist.
+pub(super) fn signal(text: &str) -> Result<(), InvalidText> {
+    let is_valid = |c: u8| c.is_ascii_uppercase() || c.is_ascii_digit() || c == b'+' || c == b'-';
+    let valid = text.starts_with("SIG") && text.len() < 20 && text.bytes().all(is_valid);
+    require(valid, || InvalidText::Signal(text.to_owned()))
+}
+
+/// The UID of a pod.
+pub(super) fn uid(text: &str) -> Result<(), InvalidText> {
+    let is_valid = |c: u8| c.is_ascii_alphanumeric() || c == b'-';
+    let valid = !text.is_empty() && text.len() <= 128 && text.bytes().all(is_valid);
+    require(valid, || InvalidText::Uid(text.to_owned()))
+}
+
 /// A text from a manifest, short and escaped for a message.
-pub(super) fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     const MAX: usize = 80;
     match text.char_indices().nth(MAX) {
         Some((at, _)) => format!("{}…", pleg_cri::error::quoted(&text[..at])),

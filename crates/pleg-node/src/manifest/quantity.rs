@@ -20,6 +20,9 @@ pub struct Quantity {
 }
 
 impl Quantity {
+    /// One unit.
+    pub const ONE: Self = Self { milli: 1000 };
+
     /// A quantity of whole units.
     #[cfg(test)]
     pub(crate) fn whole(units: i64) -> Self {

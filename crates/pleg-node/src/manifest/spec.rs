@@ -1,15 +1,13 @@
-//! The `spec` of a pod: its containers, and what they share.
+//! What a pod runs: its containers, and what they share.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::container::{self, Container};
-use super::names;
-use super::read::{Field, Object};
-use super::security::{self, PodSecurity};
-use super::tree::Tree;
-use super::volume::{self, Volume};
+use super::container::Container;
+use super::quantity::Quantity;
+use super::security::PodSecurity;
+use super::volume::Volume;
 
 /// Which exited containers are restarted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -45,6 +43,9 @@ pub enum Dns {
     HostAnd(DnsConfig),
     /// That of the manifest alone.
     Own(DnsConfig),
+    /// The cluster's (`ClusterFirst` without `hostNetwork`, or `ClusterFirstWithHostNet`), and that of the manifest, which may be empty. On a
+    /// node without cluster DNS: the host's, and that of the manifest.
+    ClusterAnd(DnsConfig),
 }
 
 /// `dnsConfig`: what is written to `resolv.conf`.
@@ -58,6 +59,62 @@ pub struct DnsConfig {
     pub options: Vec<String>,
 }
 
+/// A line of `/etc/hosts`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostAlias {
+    /// The address.
+    pub ip: IpAddr,
+    /// Its names.
+    pub hostnames: Vec<String>,
+}
+
+/// The host name that the processes of a pod see. Not used with the host's network.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Hostname {
+    /// `hostname`; the pod's name if none.
+    pub name: Option<String>,
+    /// `subdomain`: with it, the full name of the pod is `HOSTNAME.SUBDOMAIN.NAMESPACE.svc.CLUSTER_DOMAIN`.
+    pub subdomain: Option<String>,
+    /// `setHostnameAsFQDN`: the kernel's host name is the full name, which must not be longer than 64 bytes.
+    pub set_as_fqdn: bool,
+    /// `hostnameOverride`: the kernel's host name, whatever the other fields say, and then there is no full name.
+    pub override_name: Option<String>,
+}
+
+/// The priority of a pod: which pods are evicted last, and shut down last.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Priority {
+    /// `priority`.
+    pub value: i32,
+    /// `priorityClassName`.
+    pub class: Option<String>,
+}
+
+impl Priority {
+    /// Pods of this priority and above are never evicted, nor rejected for lack of room.
+    pub const SYSTEM_CRITICAL: i32 = 2_000_000_000;
+    /// The priority of [`Priority::NODE_CRITICAL_CLASS`].
+    pub const NODE_CRITICAL: i32 = 2_000_001_000;
+    /// The class of pods without which the node does not work.
+    pub const NODE_CRITICAL_CLASS: &'static str = "system-node-critical";
+    /// The class of pods without which the cluster does not work.
+    pub const CLUSTER_CRITICAL_CLASS: &'static str = "system-cluster-critical";
+
+    /// `system-node-critical`: among the last to be killed for memory.
+    pub fn is_node_critical(&self) -> bool {
+        self.value >= Self::SYSTEM_CRITICAL && self.class.as_deref() == Some(Self::NODE_CRITICAL_CLASS)
+    }
+}
+
+/// `overhead`: what a runtime class needs beside its containers. Part of the limits of the pod's cgroup.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Overhead {
+    /// CPU.
+    pub cpu: Option<Quantity>,
+    /// Memory.
+    pub memory: Option<Quantity>,
+}
+
 /// What a pod runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
@@ -65,6 +122,8 @@ pub struct Spec {
     pub init_containers: Vec<Container>,
     /// Run then, in parallel. At least one.
     pub containers: Vec<Container>,
+    /// Added to a running pod to look into it: started once and never restarted. Neither the phase nor readiness depends on them.
+    pub ephemeral_containers: Vec<Container>,
     /// Volumes, by name.
     pub volumes: BTreeMap<String, Volume>,
     /// Which exited containers are restarted.
@@ -75,20 +134,36 @@ pub struct Spec {
     pub active_deadline: Option<Duration>,
     /// Whether it uses the host's network.
     pub host_network: bool,
+    /// Whether it uses the host's IPC namespace.
+    pub host_ipc: bool,
     /// Which processes containers see.
     pub processes: PidNamespace,
     /// The DNS configuration.
     pub dns: Dns,
-    /// The host name in the pod; the pod's name if none.
-    pub hostname: Option<String>,
+    /// The host name in the pod.
+    pub hostname: Hostname,
+    /// Lines to add to `/etc/hosts`.
+    pub host_aliases: Vec<HostAlias>,
     /// The user of containers.
     pub security: PodSecurity,
-    /// `system-node-critical`: among the last to be killed for memory.
-    pub node_critical: bool,
+    /// The priority.
+    pub priority: Priority,
+    /// `runtimeClassName`: the runtime's handler is found by it.
+    pub runtime_class: Option<String>,
+    /// What the runtime class needs beside the containers.
+    pub overhead: Overhead,
+    /// Types of conditions, set by others, that have to be true for the pod to be ready.
+    pub readiness_gates: Vec<String>,
+    /// Names of secrets, in the pod's namespace, with credentials of registries.
+    pub image_pull_secrets: Vec<String>,
+    /// `serviceAccountName`; tokens are of this account.
+    pub service_account: Option<String>,
+    /// Whether the environment has variables for the services of the namespace.
+    pub enable_service_links: bool,
 }
 
 /// The default of `terminationGracePeriodSeconds`.
-const DEFAULT_GRACE: Duration = Duration::from_secs(30);
+pub(super) const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 
 impl Spec {
     /// Of a pod whose manifest is not known.
@@ -96,248 +171,36 @@ impl Spec {
         Self {
             init_containers: Vec::new(),
             containers: Vec::new(),
+            ephemeral_containers: Vec::new(),
             volumes: BTreeMap::new(),
             restart_policy: RestartPolicy::Never,
             termination_grace: DEFAULT_GRACE,
             active_deadline: None,
             host_network: false,
+            host_ipc: false,
             processes: PidNamespace::default(),
             dns: Dns::default(),
-            hostname: None,
+            hostname: Hostname::default(),
+            host_aliases: Vec::new(),
             security: PodSecurity::default(),
-            node_critical: false,
+            priority: Priority::default(),
+            runtime_class: None,
+            overhead: Overhead::default(),
+            readiness_gates: Vec::new(),
+            image_pull_secrets: Vec::new(),
+            service_account: None,
+            enable_service_links: false,
         }
     }
 
-    /// All containers: those of `initContainers` first.
+    /// All containers but the ephemeral ones: those of `initContainers` first.
     pub fn all_containers(&self) -> impl Iterator<Item = &Container> {
         self.init_containers.iter().chain(&self.containers)
     }
 
-    /// The container of that name.
+    /// The container of that name, ephemeral ones included.
     pub fn container(&self, name: &str) -> Option<&Container> {
-        self.all_containers().find(|container| container.name == name)
+        let mut all = self.all_containers().chain(&self.ephemeral_containers);
+        all.find(|container| container.name == name)
     }
-}
-
-const UNSUPPORTED: &[&str] = &[
-    "affinity",
-    "ephemeralContainers",
-    "evictionResponders",
-    "hostAliases",
-    "hostnameOverride",
-    "imagePullSecrets",
-    "nodeName",
-    "nodeSelector",
-    "overhead",
-    "preemptionPolicy",
-    "readinessGates",
-    "resourceClaims",
-    "resources",
-    "runtimeClassName",
-    "schedulerName",
-    "schedulingGates",
-    "schedulingGroup",
-    "serviceAccount",
-    "serviceAccountName",
-    "subdomain",
-    "tolerations",
-    "topologySpreadConstraints",
-    "workloadRef",
-];
-
-/// Reads `spec`.
-pub(super) fn read(field: &Field<'_>) -> Option<Spec> {
-    field.object(UNSUPPORTED, |spec| {
-        accept_only_defaults(spec);
-        let volumes = spec.get("volumes").map(|f| volume::read(&f)).unwrap_or_default();
-        let init_containers = containers(spec.get("initContainers"), true, &volumes);
-        let field = spec.need("containers");
-        let containers = containers(field.clone(), false, &volumes);
-        if let (Some(field), true) = (field, containers.is_empty()) {
-            field.refuse("a pod must have at least one container");
-        }
-        let restart_policy = spec.get("restartPolicy").and_then(|f| {
-            f.one_of(&[
-                ("Always", RestartPolicy::Always),
-                ("OnFailure", RestartPolicy::OnFailure),
-                ("Never", RestartPolicy::Never),
-            ])
-        });
-        let mut seconds = |name, least| {
-            let value = spec.get(name)?.int(least..=i64::from(i32::MAX))?;
-            Some(Duration::from_secs(value.unsigned_abs()))
-        };
-        let termination_grace = seconds("terminationGracePeriodSeconds", 0).unwrap_or(DEFAULT_GRACE);
-        let active_deadline = seconds("activeDeadlineSeconds", 1);
-        let mut flag = |name| spec.get(name).and_then(|f| f.bool()).unwrap_or_default();
-        let host_network = flag("hostNetwork");
-        let processes = match (flag("hostPID"), flag("shareProcessNamespace")) {
-            (false, false) => PidNamespace::Container,
-            (false, true) => PidNamespace::Pod,
-            (true, share) => {
-                if share {
-                    spec.refuse_field("shareProcessNamespace", "must not be set together with hostPID");
-                }
-                PidNamespace::Host
-            }
-        };
-        let result = Spec {
-            dns: dns(spec),
-            hostname: spec.get("hostname").and_then(|f| f.checked(names::label)),
-            security: spec
-                .get("securityContext")
-                .and_then(|f| security::read_pod(&f))
-                .unwrap_or_default(),
-            node_critical: priority(spec),
-            init_containers,
-            containers,
-            volumes,
-            restart_policy: restart_policy.unwrap_or_default(),
-            termination_grace,
-            active_deadline,
-            host_network,
-            processes,
-        };
-        check_together(&result, spec);
-        result
-    })
-}
-
-/// Fields that are accepted only with the value that says what we do anyway.
-fn accept_only_defaults(spec: &mut Object<'_>) {
-    let no = Tree::Bool(false);
-    let none = "requires an API server; set it to false or remove it";
-    spec.only("automountServiceAccountToken", &no, none);
-    spec.only("enableServiceLinks", &no, none);
-    let unsupported = "not supported by pleg node; set it to false or remove it";
-    spec.only("hostIPC", &no, unsupported);
-    spec.only("setHostnameAsFQDN", &no, unsupported);
-    spec.only(
-        "hostUsers",
-        &Tree::Bool(true),
-        "user namespaces are not supported by pleg node; set it to true or remove it",
-    );
-    if let Some(os) = spec.get("os") {
-        os.object(&[], |os| {
-            os.only("name", &Tree::Text("linux".to_owned()), "must be linux");
-        });
-    }
-}
-
-fn containers(field: Option<Field<'_>>, init: bool, volumes: &BTreeMap<String, Volume>) -> Vec<Container> {
-    field
-        .map(|f| f.list(|item| container::read(item, init, volumes)))
-        .unwrap_or_default()
-}
-
-/// Checks across fields.
-fn check_together(spec: &Spec, object: &Object<'_>) {
-    let (mut names, mut host_ports) = (BTreeSet::new(), BTreeSet::new());
-    for (list, containers) in [
-        ("initContainers", &spec.init_containers),
-        ("containers", &spec.containers),
-    ] {
-        for (n, container) in containers.iter().enumerate() {
-            if !container.name.is_empty() && !names.insert(&container.name) {
-                object.refuse_field(list, format!("duplicate container name {}", container.name));
-            }
-            for port in &container.ports {
-                let Some(host) = port.host else { continue };
-                let place = format!("{}.{list}[{n}].ports", object.path());
-                if spec.host_network && host != port.container {
-                    let what = format!(
-                        "with hostNetwork, hostPort {host} must equal containerPort {}",
-                        port.container
-                    );
-                    object.refuse_at(&place, what);
-                }
-                if !host_ports.insert((host, port.protocol, port.host_ip)) {
-                    object.refuse_at(&place, format!("duplicate hostPort {host}"));
-                }
-            }
-        }
-    }
-}
-
-fn priority(spec: &mut Object<'_>) -> bool {
-    const CLASSES: &[(&str, (i64, bool))] = &[
-        ("system-node-critical", (2_000_001_000, true)),
-        ("system-cluster-critical", (2_000_000_000, false)),
-    ];
-    let class = spec.get("priorityClassName").and_then(|f| f.one_of(CLASSES));
-    if let Some(field) = spec.get("priority")
-        && class.is_none_or(|(value, _)| *field.tree != Tree::Int(value))
-    {
-        field.refuse("must match priorityClassName; pleg node does not schedule by priority");
-    }
-    class.is_some_and(|(_, node)| node)
-}
-
-fn dns(spec: &mut Object<'_>) -> Dns {
-    let config = spec.get("dnsConfig").and_then(|f| dns_config(&f));
-    let Some(policy) = spec.get("dnsPolicy") else {
-        return config.map_or(Dns::Host, Dns::HostAnd);
-    };
-    if policy
-        .tree
-        .as_text()
-        .is_some_and(|text| text.starts_with("ClusterFirst"))
-    {
-        policy.refuse("cluster DNS is not available; use Default (the host's DNS) or None with dnsConfig");
-        return Dns::Host;
-    }
-    match (policy.one_of(&[("Default", false), ("None", true)]), config) {
-        (Some(true), Some(config)) if !config.servers.is_empty() => Dns::Own(config),
-        (Some(true), _) => {
-            policy.refuse("None requires at least one entry in dnsConfig.nameservers");
-            Dns::Host
-        }
-        (_, config) => config.map_or(Dns::Host, Dns::HostAnd),
-    }
-}
-
-fn dns_config(field: &Field<'_>) -> Option<DnsConfig> {
-    field.object(&[], |config| {
-        let servers = config.get("nameservers");
-        let server = |f: &Field<'_>| {
-            let ip = f.text()?.parse().ok();
-            if ip.is_none() {
-                f.refuse("is not an IP address");
-            }
-            ip
-        };
-        let list = servers.as_ref().map(|f| f.list(server)).unwrap_or_default();
-        if let (Some(field), true) = (&servers, list.len() > 3) {
-            field.refuse("at most 3 entries are allowed");
-        }
-        let searches = config.get("searches");
-        // A dot at the end makes the name absolute.
-        let domain = |text: &str| names::subdomain(text.strip_suffix('.').unwrap_or(text));
-        let domains = searches
-            .as_ref()
-            .map(|f| f.list(|item| item.checked(domain)))
-            .unwrap_or_default();
-        if let (Some(field), true) = (&searches, domains.len() > 32) {
-            field.refuse("at most 32 entries are allowed");
-        }
-        DnsConfig {
-            servers: list,
-            searches: domains,
-            options: config.get("options").map(|f| f.list(dns_option)).unwrap_or_default(),
-        }
-    })
-}
-
-fn dns_option(field: &Field<'_>) -> Option<String> {
-    field.object(&[], |option| {
-        let name = option
-            .need("name")
-            .and_then(|f| f.checked(names::dns_option))
-            .unwrap_or_default();
-        match option.get("value").and_then(|f| f.checked(names::dns_option)) {
-            Some(value) => format!("{name}:{value}"),
-            None => name,
-        }
-    })
 }

@@ -1,15 +1,15 @@
 //! Volumes of a pod, and their mounts in containers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use super::names;
-use super::read::Field;
+use super::env::{ObjectRef, PodField, ResourceField};
+use super::quantity::Quantity;
 
 /// A directory or file that containers share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Volume {
     /// A directory of the pod, empty at its start and removed with it.
-    EmptyDir,
+    EmptyDir(EmptyDir),
     /// A path of the host.
     HostPath {
         /// The path.
@@ -17,6 +17,112 @@ pub enum Volume {
         /// What has to be at the path.
         kind: HostPathKind,
     },
+    /// A directory of files with content of the API: `configMap`, `secret`, `downwardAPI` and `projected`.
+    Projected(ProjectedVolume),
+    /// A volume that others have provided.
+    PersistentVolumeClaim {
+        /// The name of the claim, in the pod's namespace.
+        claim: String,
+        /// It is mounted read-only in all containers.
+        read_only: bool,
+    },
+}
+
+/// A directory of the pod, empty at its start.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct EmptyDir {
+    /// Where it is.
+    pub medium: Medium,
+    /// The pod is evicted if it is larger; with [`Medium::Memory`], the size of the file system.
+    pub size_limit: Option<Quantity>,
+}
+
+/// What an `emptyDir` is stored on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Medium {
+    /// The node's disk.
+    #[default]
+    Disk,
+    /// A file system in memory.
+    Memory,
+}
+
+/// A directory of files, replaced as a whole (by a symbolic link) when their content changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProjectedVolume {
+    /// Which kind of volume it is in the manifest: its directory is named after that.
+    pub kind: ProjectedKind,
+    /// The mode of files that have none of their own.
+    pub default_mode: u32,
+    /// What its files contain. Of two files with one path, the later one counts.
+    pub sources: Vec<Projection>,
+}
+
+/// The kind of a [`ProjectedVolume`] in the manifest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProjectedKind {
+    /// `configMap`: one source.
+    ConfigMap,
+    /// `secret`: one source. Kept in memory.
+    Secret,
+    /// `downwardAPI`: one source.
+    DownwardApi,
+    /// `projected`: any sources. Kept in memory.
+    Projected,
+}
+
+/// Files of a [`ProjectedVolume`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Projection {
+    /// Entries of a `ConfigMap` or Secret.
+    Object {
+        /// The object. If it is optional, entries that are missing are left out.
+        object: ObjectRef,
+        /// The entries and their files; if empty, each entry is a file of its name.
+        items: Vec<ObjectFile>,
+    },
+    /// Fields of the pod.
+    DownwardApi(Vec<DownwardFile>),
+    /// A token of the pod's service account.
+    ServiceAccountToken {
+        /// For whom it is meant; the API server if none.
+        audience: Option<String>,
+        /// How long it is valid: at least 10 min.
+        expiration: Duration,
+        /// Its file.
+        path: String,
+    },
+}
+
+/// An entry of an object, as a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectFile {
+    /// The key of the entry.
+    pub key: String,
+    /// The path of the file in the volume: relative, without `..`.
+    pub path: String,
+    /// Its mode, if not that of the volume.
+    pub mode: Option<u32>,
+}
+
+/// A field of the pod, as a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DownwardFile {
+    /// The path of the file in the volume: relative, without `..`.
+    pub path: String,
+    /// What it contains.
+    pub value: DownwardValue,
+    /// Its mode, if not that of the volume.
+    pub mode: Option<u32>,
+}
+
+/// What a file of the downward API contains.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DownwardValue {
+    /// A field of the pod: one of its metadata.
+    Field(PodField),
+    /// A request or limit of a container.
+    Resource(ResourceField),
 }
 
 /// What has to be at a path of the host before a container starts.
@@ -59,143 +165,19 @@ pub struct Mount {
     pub volume: String,
     /// Its path in the container.
     pub path: String,
+    /// Which part of the volume; all if none.
+    pub sub_path: Option<SubPath>,
     /// Whether it is read-only.
     pub read_only: bool,
     /// How mounts below it are propagated.
     pub propagation: Propagation,
 }
 
-/// The kinds of volumes of Kubernetes that are not supported.
-const UNSUPPORTED_VOLUME: &[&str] = &[
-    "awsElasticBlockStore",
-    "azureDisk",
-    "azureFile",
-    "cephfs",
-    "cinder",
-    "configMap",
-    "csi",
-    "downwardAPI",
-    "ephemeral",
-    "fc",
-    "flexVolume",
-    "flocker",
-    "gcePersistentDisk",
-    "gitRepo",
-    "glusterfs",
-    "image",
-    "iscsi",
-    "nfs",
-    "persistentVolumeClaim",
-    "photonPersistentDisk",
-    "portworxVolume",
-    "projected",
-    "quobyte",
-    "rbd",
-    "scaleIO",
-    "secret",
-    "storageos",
-    "vsphereVolume",
-];
-
-/// Reads `spec.volumes`, by name.
-pub(super) fn read(field: &Field<'_>) -> BTreeMap<String, Volume> {
-    let mut volumes = BTreeMap::new();
-    field.list(|item| {
-        let (name, volume) = item.object(UNSUPPORTED_VOLUME, |volume| {
-            let name = volume
-                .need("name")
-                .and_then(|f| f.checked(names::label))
-                .unwrap_or_default();
-            let mut found = Vec::new();
-            if let Some(empty) = volume.get("emptyDir") {
-                found.push(empty.object(&["medium", "mode", "sizeLimit"], |_| Volume::EmptyDir));
-            }
-            if let Some(host) = volume.get("hostPath") {
-                found.push(read_host_path(&host));
-            }
-            // A kind that is not supported is refused as a field.
-            if found.len() != 1 {
-                volume.refuse(
-                    "exactly one of emptyDir and hostPath must be set (write emptyDir: {} for an empty directory)",
-                );
-            }
-            (name, found.pop().flatten())
-        })?;
-        if volumes.contains_key(&name) {
-            item.refuse(format!("duplicate volume name {name}"));
-        }
-        volumes.insert(name, volume.unwrap_or(Volume::EmptyDir));
-        Some(())
-    });
-    volumes
-}
-
-fn read_host_path(field: &Field<'_>) -> Option<Volume> {
-    field.object(&[], |host| {
-        let path = host.need("path").and_then(|f| f.checked(names::absolute_path));
-        let kind = host.get("type").and_then(|f| {
-            f.one_of(&[
-                ("", HostPathKind::Any),
-                ("DirectoryOrCreate", HostPathKind::DirectoryOrCreate),
-                ("Directory", HostPathKind::Directory),
-                ("FileOrCreate", HostPathKind::FileOrCreate),
-                ("File", HostPathKind::File),
-                ("Socket", HostPathKind::Socket),
-                ("CharDevice", HostPathKind::CharDevice),
-                ("BlockDevice", HostPathKind::BlockDevice),
-            ])
-        });
-        Volume::HostPath {
-            path: path.unwrap_or_default(),
-            kind: kind.unwrap_or(HostPathKind::Any),
-        }
-    })
-}
-
-/// Reads a container's `volumeMounts`.
-pub(super) fn read_mounts(field: &Field<'_>, volumes: &BTreeMap<String, Volume>, privileged: bool) -> Vec<Mount> {
-    let mut paths = BTreeSet::new();
-    field.list(|item| {
-        item.object(
-            &["bindMountOptions", "recursiveReadOnly", "subPath", "subPathExpr"],
-            |mount| {
-                let name = mount.need("name");
-                let volume = name.as_ref().and_then(Field::text).unwrap_or_default().to_owned();
-                if let Some(name) = name
-                    && !volumes.contains_key(&volume)
-                {
-                    name.refuse(format!("the pod has no volume named {}", names::quoted(&volume)));
-                }
-                let path = mount
-                    .need("mountPath")
-                    .and_then(|f| f.checked(names::mount_path))
-                    .unwrap_or_default();
-                let normal = path
-                    .split('/')
-                    .filter(|part| !part.is_empty() && *part != ".")
-                    .collect::<Vec<_>>()
-                    .join("/");
-                if !paths.insert(normal) {
-                    mount.refuse_field("mountPath", format!("duplicate mount at {}", names::quoted(&path)));
-                }
-                let propagation = mount.get("mountPropagation");
-                let wanted = propagation.as_ref().and_then(|f| {
-                    f.one_of(&[
-                        ("None", Propagation::None),
-                        ("HostToContainer", Propagation::HostToContainer),
-                        ("Bidirectional", Propagation::Bidirectional),
-                    ])
-                });
-                if let (Some(field), Some(Propagation::Bidirectional), false) = (propagation, wanted, privileged) {
-                    field.refuse("Bidirectional requires a privileged container");
-                }
-                Mount {
-                    volume,
-                    path,
-                    read_only: mount.get("readOnly").and_then(|f| f.bool()).unwrap_or_default(),
-                    propagation: wanted.unwrap_or_default(),
-                }
-            },
-        )
-    })
+/// A path in a volume: relative, without `..`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SubPath {
+    /// `subPath`: as it is.
+    Path(String),
+    /// `subPathExpr`: with `$(NAME)` for variables of the container. The result has to be relative and without `..` too.
+    Expression(String),
 }

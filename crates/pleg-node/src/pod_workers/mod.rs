@@ -112,12 +112,13 @@ impl PodWorkers {
         for old in replaced {
             self.terminate_orphan(old, "its manifest changed while pleg node was not running");
         }
-        let has_name = |worker: &WorkerEntry| worker.handle.pod.id.full_name() == name;
+        let has_name = |worker: &WorkerEntry| worker.handle.id.full_name() == name;
         if self.workers.values().any(has_name) {
             self.waiting.insert(name, desired);
         } else {
             self.save_manifest(&desired);
-            self.spawn(desired.pod, Goal::Run);
+            let goal = self.goal_of(&desired.pod);
+            self.spawn(desired.pod, goal);
         }
     }
 
@@ -125,6 +126,34 @@ impl PodWorkers {
     pub(crate) fn start_waiting(&mut self, all_reported: bool) {
         for desired in std::mem::take(&mut self.waiting).into_values() {
             self.start_pod(desired, all_reported);
+        }
+    }
+
+    /// The same pod with other content. Its worker follows; a pod that has terminated does not start again.
+    pub(crate) fn update(&mut self, desired: DesiredPod) {
+        let uid = &desired.pod.id.uid;
+        if let Some(waiting) = self.waiting.get_mut(&desired.pod.id.full_name())
+            && waiting.pod.id.uid == *uid
+        {
+            *waiting = desired;
+            return;
+        }
+        let Some(worker) = self.workers.get(uid) else { return };
+        self.save_manifest(&desired);
+        worker.handle.pod.send_replace(Arc::clone(&desired.pod));
+        if let Some(deletion) = &desired.pod.deletion {
+            self.terminate_within(uid, deletion.grace);
+        }
+    }
+
+    /// What is desired of a pod that starts now.
+    fn goal_of(&self, pod: &Pod) -> Goal {
+        match &pod.deletion {
+            None => Goal::Run,
+            Some(deletion) => Goal::Terminate {
+                since: self.context.clock.now(),
+                grace: deletion.grace,
+            },
         }
     }
 
@@ -155,7 +184,8 @@ impl PodWorkers {
     /// Terminates a pod, if it has a worker, with the grace period of its manifest.
     pub(crate) fn terminate(&mut self, uid: &PodUid) {
         if let Some(worker) = self.workers.get(uid) {
-            self.terminate_within(uid, worker.handle.pod.spec.termination_grace);
+            let grace = worker.handle.pod.borrow().spec.termination_grace;
+            self.terminate_within(uid, grace);
         }
     }
 
@@ -197,6 +227,8 @@ impl PodWorkers {
 
     fn spawn(&mut self, pod: Arc<Pod>, goal: Goal) {
         let uid = &pod.id.uid;
+        // Its record is needed again, if it terminated a moment ago.
+        self.context.reports.reopen(uid);
         let history = self.histories.remove(uid).unwrap_or_default();
         self.stored_pods.remove(uid);
         self.preexisting.retain(|other| other.uid != *uid);
@@ -247,7 +279,7 @@ impl PodWorkers {
             return;
         };
         self.context.metrics.active(self.workers.len());
-        let pod = Arc::clone(&worker.handle.pod);
+        let pod = Arc::clone(&worker.handle.pod.borrow());
         match exit {
             Err(panic) => return self.restart_panicked(worker, &panic),
             // Its directories are retried with the orphaned pods.
@@ -264,14 +296,15 @@ impl PodWorkers {
         let WorkerEntry { handle, panics, .. } = worker;
         let delay = doubling(PANIC_BACK_OFF.0, PANIC_BACK_OFF.1, panics);
         error!(
-            pod = %handle.pod.id,
+            pod = %handle.id,
             error = %panic,
             "pod worker panicked (a bug in pleg); restarting it in {} s",
             delay.as_secs()
         );
         self.context.metrics.worker_panic();
         let (goal, history) = (*handle.goal.borrow(), handle.history.lock().clone());
-        self.spawn_after(delay, handle.pod, goal, history, panics.saturating_add(1));
+        let pod = Arc::clone(&handle.pod.borrow());
+        self.spawn_after(delay, pod, goal, history, panics.saturating_add(1));
     }
 
     /// Stops all workers; pods keep running.

@@ -67,9 +67,9 @@ impl Machine {
     }
 }
 
-fn restarts(reports: &PodReports, uid: &PodUid) -> Option<u32> {
-    let status = reports.get(uid)?.status;
-    let container = &status.container_statuses[0];
+fn restarts(reports: &PodReports, uid: &PodUid) -> Option<i32> {
+    let report = reports.get(uid)?;
+    let container = &report.containers()[0];
     container.ready.then_some(container.restart_count)
 }
 

@@ -15,11 +15,11 @@ use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
-use pleg::{ContainerState, PodEntry, PodStatus, SandboxState, Token, WaitError};
+use pleg::{ContainerState, PodEntry, PodRef, PodStatus, SandboxState, Token, WaitError};
 use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::context::NodeContext;
 use crate::error::with_causes;
@@ -33,7 +33,7 @@ use crate::reconcile::backoff::later;
 use crate::reconcile::decide::{Decision, DecisionInput, Goal, Stage, decide};
 use crate::reconcile::history::{PodFailure, PodHistory};
 use crate::reconcile::start_time::start_time;
-use crate::status::{ApiPodStatus, Stale};
+use crate::status::Stale;
 
 /// Longest time between two decisions.
 const RESYNC: Duration = Duration::from_mins(1);
@@ -47,7 +47,10 @@ pub(crate) const DRAIN: Duration = Duration::from_secs(5);
 /// What the registry holds of a worker.
 #[derive(Debug)]
 pub(crate) struct PodWorkerHandle {
-    pub(crate) pod: Arc<Pod>,
+    /// Its UID, namespace and name, which never change.
+    pub(crate) id: PodRef,
+    /// The pod as it is desired now.
+    pub(crate) pod: watch::Sender<Arc<Pod>>,
     pub(crate) goal: watch::Sender<Goal>,
     /// Something about the pod may have changed.
     pub(crate) wake: Arc<Notify>,
@@ -59,7 +62,10 @@ pub(crate) struct PodWorkerHandle {
 
 /// The worker of one pod.
 pub(crate) struct PodWorker {
+    /// The pod as the last decision saw it.
     pod: Arc<Pod>,
+    /// The pod as it is desired now.
+    desired: watch::Receiver<Arc<Pod>>,
     context: NodeContext,
     goal: watch::Receiver<Goal>,
     wake: Arc<Notify>,
@@ -88,11 +94,13 @@ pub(crate) struct PodWorker {
     quarantined: Option<Stale>,
     /// Why the pod is not started.
     not_admitted: Option<PodFailure>,
+    /// Whether the start in the history was compared with the clock of this run.
+    start_is_checked: bool,
     /// Since when the pod starts; none once it runs, or if it existed before this run.
     starting_since: Option<Instant>,
     /// What the actions in flight are part of, and since when.
     operation: Option<(Operation, Instant)>,
-    last_published: Option<Arc<ApiPodStatus>>,
+    last_published: Option<Arc<k8s_openapi::api::core::v1::PodStatus>>,
 }
 
 /// A permit to start a pod, and when it is given up.
@@ -105,11 +113,13 @@ type Running = FuturesUnordered<BoxFuture<'static, Done>>;
 impl PodWorker {
     pub(crate) fn new(pod: Arc<Pod>, goal: Goal, history: PodHistory, context: NodeContext) -> (Self, PodWorkerHandle) {
         let (sender, goal) = watch::channel(goal);
+        let (desired_sender, desired) = watch::channel(Arc::clone(&pod));
         let wake = Arc::new(Notify::new());
         let saved = Arc::new(Mutex::new(history.clone()));
         let eviction = Arc::new(Mutex::new(None));
         let handle = PodWorkerHandle {
-            pod: Arc::clone(&pod),
+            id: pod.id.clone(),
+            pod: desired_sender,
             goal: sender,
             wake: Arc::clone(&wake),
             history: Arc::clone(&saved),
@@ -124,6 +134,7 @@ impl PodWorker {
         let worker = Self {
             prober,
             pod,
+            desired,
             context,
             goal,
             wake,
@@ -141,6 +152,7 @@ impl PodWorker {
             last: None,
             quarantined: None,
             not_admitted: None,
+            start_is_checked: false,
             starting_since: Some(Instant::now()),
             operation: None,
             last_published: None,
@@ -173,6 +185,7 @@ impl PodWorker {
                     self.on_goal_changed();
                     sync_due = true;
                 }
+                Ok(()) = self.desired.changed() => sync_due = true,
                 () = self.wake.notified() => sync_due = true,
                 Ok(()) = self.context.stale.changed() => self.publish_status(),
                 () = sleep_until(slot_ends.unwrap_or_else(far)), if slot_ends.is_some() => self.start_slot = None,
@@ -206,6 +219,7 @@ impl PodWorker {
     fn sync(&mut self, entry: &PodEntry, token: Token, running: &mut Running) -> Option<Wake> {
         debug_assert!(entry.observed >= token, "acted on a status that is not fresh");
         let status = &entry.status;
+        self.follow_update();
         self.observe(status);
         self.end_hooks_of_exited(status);
         let goal = *self.goal.borrow_and_update();
@@ -243,6 +257,18 @@ impl PodWorker {
         }
         self.publish_status();
         Some(self.next_wake(decide_at.into_iter().chain(retry_at).min()))
+    }
+
+    /// Continues with the pod as it is desired now. Actions in flight complete with what they began with.
+    fn follow_update(&mut self) {
+        let desired = Arc::clone(&self.desired.borrow_and_update());
+        if Arc::ptr_eq(&desired, &self.pod) {
+            return;
+        }
+        if desired.spec != self.pod.spec {
+            info!(pod = %self.pod.id, generation = desired.object.metadata.generation, "pod updated");
+        }
+        self.pod = desired;
     }
 
     /// The pod terminates, or has less time than it had.
@@ -296,7 +322,7 @@ impl PodWorker {
         if self.last.is_none() && !status.sandboxes.is_empty() {
             self.starting_since = None;
         }
-        if self.last.is_none() || self.history.started_at.is_none() {
+        if !std::mem::replace(&mut self.start_is_checked, true) {
             // A pod that exists already was accepted by an earlier run of `pleg node`.
             let created = status.sandboxes.iter().filter_map(|sandbox| sandbox.created_at);
             self.history.started_at = Some(start_time(self.history.started_at, created, now));
@@ -398,9 +424,12 @@ impl PodWorker {
     }
 
     /// Nothing of the pod is left in the runtime: removes its directories.
-    async fn clean_up(&self) -> WorkerExit {
+    async fn clean_up(&mut self) -> WorkerExit {
         let removed = self.context.executor.clean_up(&self.pod).await;
-        self.context.reports.remove(&self.pod.id.uid);
+        let store = self.context.store.clone().filter(|_| removed.is_ok());
+        if let Some(report) = self.report(true) {
+            self.context.reports.finish(report, store);
+        }
         if let Err(error) = removed {
             // It stays in the store, so that another run of `pleg node` retries too.
             warn!(
@@ -410,9 +439,6 @@ impl PodWorker {
                 with_causes(&error)
             );
             return WorkerExit::DirectoriesLeft;
-        }
-        if let Some(store) = &self.context.store {
-            store.delete(&self.pod.id.uid);
         }
         WorkerExit::Terminated
     }

@@ -103,6 +103,8 @@ pub enum KillReason {
     Duplicate,
     /// The runtime does not know whether it runs.
     StateUnknown,
+    /// Its image in the pod is another one now.
+    ImageChanged,
     /// The pod has finished without it.
     PodFinished,
     /// The pod is terminating.
@@ -117,6 +119,7 @@ impl fmt::Display for KillReason {
             Self::SandboxUnusable => f.write_str("its sandbox is no longer usable"),
             Self::Duplicate => f.write_str("a newer container has its name"),
             Self::StateUnknown => f.write_str("the runtime does not know whether it runs"),
+            Self::ImageChanged => f.write_str("its image has changed"),
             Self::PodFinished => f.write_str("the pod has finished"),
             Self::PodTerminating => f.write_str("the pod is terminating"),
         }
@@ -127,7 +130,12 @@ impl KillReason {
     /// The next attempt replaces the container, even if its exit code is 0. For the other reasons the exit is final.
     pub fn is_replacement(self) -> bool {
         match self {
-            Self::Probe(_) | Self::PostStartHook | Self::SandboxUnusable | Self::StateUnknown | Self::Duplicate => true,
+            Self::Probe(_)
+            | Self::PostStartHook
+            | Self::SandboxUnusable
+            | Self::StateUnknown
+            | Self::Duplicate
+            | Self::ImageChanged => true,
             Self::PodFinished | Self::PodTerminating => false,
         }
     }

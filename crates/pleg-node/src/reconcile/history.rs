@@ -62,6 +62,12 @@ pub struct ContainerHistory {
     /// What the probes of the last running container have said.
     #[serde(default)]
     pub probed: Option<ProbeMemory>,
+    /// The last attempt that was started, and its image in the pod.
+    #[serde(default)]
+    pub image: Option<(u32, Box<str>)>,
+    /// The last attempt that was killed because its image changed: it is replaced whatever the restart policy says.
+    #[serde(default)]
+    pub updated: Option<u32>,
 }
 
 /// What the probes of a container have said, for the next run of `pleg node`.
@@ -262,6 +268,22 @@ impl ContainerHistory {
     /// An attempt is about to be created or started in this sandbox.
     pub fn record_sandbox(&mut self, attempt: u32, sandbox: &SandboxId) {
         self.made_in = Some((attempt, sandbox.as_str().into()));
+    }
+
+    /// An attempt is about to be started with this image.
+    pub fn record_image(&mut self, attempt: u32, image: &str) {
+        self.image = Some((attempt, image.into()));
+    }
+
+    /// Whether this attempt was started with another image than this one.
+    pub(crate) fn has_other_image(&self, attempt: u32, image: &str) -> bool {
+        let known = self.image.as_ref().filter(|(known, _)| *known == attempt);
+        known.is_some_and(|(_, known)| **known != *image)
+    }
+
+    /// Whether its newest attempt was killed because its image changed, and the next one is not there yet.
+    pub(crate) fn awaits_update(&self) -> bool {
+        self.updated.is_some() && self.updated == self.attempt
     }
 
     /// The next attempt is about to be started: the back-off grows if there was one before.

@@ -14,6 +14,9 @@ use crate::manifest::{Container, ProbeKind, RestartPolicy, Role};
 pub(crate) fn should_restart(observed: &ObservedPod<'_>, container: &Container, exit: &Exit) -> bool {
     let history = observed.history.container(&container.name);
     let replaced = history.is_some_and(|history| history.replaced == Some(exit.attempt));
+    if history.is_some_and(|history| history.updated == Some(exit.attempt)) {
+        return true;
+    }
     match (container.role, observed.pod.spec.restart_policy) {
         (Role::Sidecar, _) | (_, RestartPolicy::Always) => true,
         (_, RestartPolicy::OnFailure) => exit.exit_code != 0 || replaced,
@@ -30,6 +33,10 @@ impl Decider<'_> {
                 let history = self.input.history.container(name);
                 if history.is_some_and(|history| history.hook_failed(running.attempt)) {
                     self.kill(&running.id, name, KillReason::PostStartHook);
+                    return false;
+                }
+                if history.is_some_and(|history| history.has_other_image(running.attempt, &container.image)) {
+                    self.kill(&running.id, name, KillReason::ImageChanged);
                     return false;
                 }
                 for kind in [ProbeKind::Startup, ProbeKind::Liveness] {

@@ -13,13 +13,15 @@ use crate::manifest::Pod;
 pub enum Change {
     /// A pod that was not desired before.
     Add(DesiredPod),
-    /// A pod of the same name with other content: the old one terminates, then this one starts.
-    Update {
+    /// Another pod of the same name: the old one terminates, then this one starts.
+    Replace {
         /// The pod that terminates first.
         old: PodUid,
         /// The pod that starts then.
         new: DesiredPod,
     },
+    /// The same pod with other content: labels, images, its deletion.
+    Update(DesiredPod),
     /// This pod is no longer desired.
     Remove(Arc<Pod>),
     /// The same pod, from another origin: no action is needed.
@@ -31,10 +33,13 @@ impl Change {
     fn between(before: Option<&DesiredPod>, now: &DesiredPod) -> Option<Self> {
         match before {
             None => Some(Self::Add(now.clone())),
-            Some(before) if before.pod.id.uid != now.pod.id.uid => Some(Self::Update {
+            Some(before) if before.pod.id.uid != now.pod.id.uid => Some(Self::Replace {
                 old: before.pod.id.uid.clone(),
                 new: now.clone(),
             }),
+            Some(before) if !Arc::ptr_eq(&before.pod, &now.pod) && before.pod != now.pod => {
+                Some(Self::Update(now.clone()))
+            }
             Some(before) if before.origin != now.origin => Some(Self::Reconcile(now.clone())),
             Some(_) => None,
         }
@@ -158,13 +163,14 @@ fn conflicts_of(name: &str, chosen: &DesiredPod, candidates: &[&DesiredPod]) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manifest::{NodeName, read};
+    use crate::manifest::NodeName;
+    use crate::sources::static_pods::{ConfigSource, read};
 
     fn pod(name: &str, image: &str) -> Arc<Pod> {
         let text = format!(
             "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, spec: {{containers: [{{name: c, image: '{image}'}}]}}}}"
         );
-        let mut found = read(text.as_bytes(), &NodeName::new("n").unwrap()).unwrap();
+        let mut found = read(text.as_bytes(), &NodeName::new("n").unwrap(), ConfigSource::File).unwrap();
         found.pods.remove(0)
     }
 
@@ -193,7 +199,8 @@ mod tests {
         };
         let word = |change: &Change| match change {
             Change::Add(desired) => format!("+{}", text(&desired.pod)),
-            Change::Update { new, .. } => format!("~{}", text(&new.pod)),
+            Change::Replace { new, .. } => format!("~{}", text(&new.pod)),
+            Change::Update(desired) => format!("^{}", text(&desired.pod)),
             Change::Remove(pod) => format!("-{}", text(pod)),
             Change::Reconcile(desired) => format!("={}", text(&desired.pod)),
         };
@@ -223,7 +230,7 @@ mod tests {
         let old = pod("web", "1").id.uid.clone();
         assert_eq!(
             merged.changes,
-            [Change::Update {
+            [Change::Replace {
                 old,
                 new: DesiredPod {
                     origin: "a".into(),

@@ -10,8 +10,9 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::scan::{Fingerprint, SETTLE, ScannedFile};
+use super::static_pods::{self, ConfigSource};
 use super::{DesiredPod, Origin, RefusedPod, Snapshot, SourceProblem, all_known};
-use crate::manifest::{self, NodeName, Pod};
+use crate::manifest::{NodeName, Pod};
 
 /// How long a file has to be missing before it counts as removed.
 const REMOVED_AFTER: Duration = Duration::from_millis(100);
@@ -234,7 +235,7 @@ impl KnownFile {
 
     /// Reads a text. Its valid pods are desired from now on; returns what is wrong with the rest.
     fn read(&mut self, text: &[u8], node: &NodeName, origin: &Origin) -> Option<String> {
-        let found = manifest::read(text, node);
+        let found = static_pods::read(text, node, ConfigSource::File);
         let refused = found.as_ref().map(|found| found.refused.as_slice());
         self.refused = RefusedPod::of(refused.unwrap_or_default(), origin);
         let found = match found {

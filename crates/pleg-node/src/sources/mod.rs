@@ -16,6 +16,7 @@
 //! | `watch` | inotify on a directory |
 //! | `url` | the source of a URL: a task |
 //! | `fetch` | one answer of a URL |
+//! | [`static_pods`] | the pods of a text, and what makes them static pods: pure |
 //! | `check` | checks manifests without a node |
 
 mod check;
@@ -24,6 +25,7 @@ mod directory;
 mod fetch;
 mod files;
 mod scan;
+pub mod static_pods;
 mod url;
 mod watch;
 
@@ -33,7 +35,8 @@ use std::sync::Arc;
 use pleg::PodRef;
 use serde::{Deserialize, Serialize};
 
-use crate::manifest::{Pod, RefusedDocument};
+use self::static_pods::RefusedDocument;
+use crate::manifest::Pod;
 
 pub use check::{Checked, check};
 pub use desired::{Change, DesiredState, Merged};

@@ -8,7 +8,8 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use crate::manifest::{MAX_BYTES, ManifestError};
+use super::static_pods::ManifestError;
+use crate::manifest::MAX_BYTES;
 
 /// A file that was not reported as closed counts as complete once it is unchanged for this long.
 pub(super) const SETTLE: Duration = Duration::from_secs(1);

@@ -9,9 +9,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::fetch::{FetchError, fetch};
+use super::static_pods::{self, ConfigSource};
 use super::{DesiredPod, Origin, RefusedPod, Snapshot, SourceProblem, all_known};
 use crate::error::with_causes;
-use crate::manifest::{self, NodeName, Pod};
+use crate::manifest::{NodeName, Pod};
 use crate::net::tls::{Tls, TlsSetupError};
 
 /// How often the server is asked.
@@ -172,7 +173,7 @@ impl UrlSource {
 
     /// Reads an answer. Its valid pods are desired from now on; returns what is wrong with the rest.
     fn read(&mut self, body: &[u8]) -> Option<String> {
-        let found = manifest::read(body, &self.node);
+        let found = static_pods::read(body, &self.node, ConfigSource::Http);
         let refused = found.as_ref().map(|found| found.refused.as_slice());
         self.refused = RefusedPod::of(refused.unwrap_or_default(), &self.origin);
         match found {

@@ -1,7 +1,9 @@
 //! The conditions of a pod, and since when they hold.
 
+use k8s_openapi::api::core::v1 as core;
+
+use super::model::{ApiContainerStatus, Condition, ConditionKind, ConditionStatus, Phase};
 use super::phase::was_initialised;
-use super::types::{ApiContainerStatus, Condition, ConditionKind, ConditionStatus, Phase};
 use super::{STALE, Stale, StatusInput};
 use crate::manifest::Role;
 use crate::reconcile::observed::ObservedPod;
@@ -27,18 +29,24 @@ pub(super) fn conditions(
     let all = [
         (ConditionKind::PodReadyToStartContainers, (sandbox, None, None)),
         (ConditionKind::Initialized, initialized(from, phase, init, main)),
-        // Without readiness gates, which are not supported, the pod is ready if its containers are.
-        (ConditionKind::Ready, ready.clone()),
+        (ConditionKind::Ready, gated(from, ready.clone())),
         (ConditionKind::ContainersReady, ready),
         (ConditionKind::PodScheduled, HOLDS),
     ];
-    let with_time = |(kind, (status, reason, message))| {
-        let before = from
+    let with_time = |(kind, (status, reason, message)): (ConditionKind, Value)| {
+        let mut all_before = from
             .before
-            .and_then(|before| before.conditions.iter().find(|other| other.kind == kind));
+            .iter()
+            .filter_map(|before| before.conditions.as_ref())
+            .flatten();
+        let before = all_before.find(|other| other.type_ == kind.name());
         let first = from.history.started_at.filter(|_| kind == ConditionKind::PodScheduled);
         let since = match before {
-            Some(before) if before.status == status => before.last_transition_time,
+            Some(core::PodCondition {
+                status: old,
+                last_transition_time: Some(since),
+                ..
+            }) if old == status.name() => since.0,
             _ => first.unwrap_or(from.now),
         };
         let stale = from.stale.filter(|_| reason == Some(STALE));
@@ -52,6 +60,36 @@ pub(super) fn conditions(
         }
     };
     all.into_iter().map(with_time).collect()
+}
+
+/// A pod whose containers are ready is ready once others have set the conditions that it waits for.
+fn gated(from: &StatusInput<'_>, containers: Value) -> Value {
+    if containers.0 != ConditionStatus::True {
+        return containers;
+    }
+    let status = from.pod.object.status.as_ref();
+    let conditions = status
+        .and_then(|status| status.conditions.as_deref())
+        .unwrap_or_default();
+    let missing = |gate: &String| match conditions.iter().find(|condition| condition.type_ == *gate) {
+        Some(condition) if condition.status == "True" => None,
+        Some(condition) => Some(format!(
+            "the status of pod readiness gate \"{gate}\" is not \"True\", but {}",
+            condition.status
+        )),
+        None => Some(format!(
+            "corresponding condition of pod readiness gate \"{gate}\" does not exist."
+        )),
+    };
+    let missing: Vec<String> = from.pod.spec.readiness_gates.iter().filter_map(missing).collect();
+    if missing.is_empty() {
+        return containers;
+    }
+    (
+        ConditionStatus::False,
+        Some("ReadinessGatesNotReady"),
+        Some(missing.join(", ")),
+    )
 }
 
 fn unknown(stale: &Stale) -> Value {

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use pleg_cri::duration::seconds;
 
 use super::StatusInput;
-use super::types::{ApiContainerState, ApiContainerStatus};
+use super::model::{ApiContainerState, ApiContainerStatus};
 use crate::manifest::{Container, ProbeKind, RestartPolicy, Role, Spec};
 use crate::reconcile::backoff::{PULL_FAILED, StartFailure};
 use crate::reconcile::history::Exit;
@@ -125,8 +125,8 @@ fn waiting(reason: &str, message: String) -> ApiContainerState {
 /// Why a container that is about to be started has not been, if that is known.
 fn why_waiting(from: &StatusInput<'_>, container: &Container) -> Option<ApiContainerState> {
     let name = container.name.as_str();
-    // Nothing of a failed pod is started.
-    if from.history.failed.is_some() {
+    // Nothing of a failed or terminated pod is started.
+    if from.history.failed.is_some() || from.terminated {
         return None;
     }
     let history = from.history.container(name);

@@ -1,33 +1,36 @@
 //! The status of a pod as the Kubernetes API shows it, computed as the kubelet does.
 //!
-//! In: manifest, cache entry, history, probe results and the last decision of a pod ([`StatusInput`]). Out: an [`ApiPodStatus`]: pure. The
-//! pod worker computes it; [`reports`] owns what is published.
+//! In: manifest, cache entry, history, probe results and the last decision of a pod ([`StatusInput`]). Out: the `PodStatus` of the API: pure.
+//! The pod worker computes it; [`reports`] owns what is published.
 //!
 //! | module | job |
 //! |---|---|
-//! | `types` | the shape of the API |
+//! | `model` | a status while it is computed |
 //! | `containers` | state, last state and readiness of each container |
 //! | `phase` | Pending, Running, Succeeded or Failed |
 //! | `conditions` | Ready and others, and since when |
 //! | [`reports`] | the published status of each pod |
+//! | [`updates`] | what changed, for a publisher that acknowledges it |
 //!
 //! One thing differs from the kubelet: while the runtime does not answer, `Ready` is `Unknown`, with the time up to which the rest of the
 //! status is true. A kubelet shows the last status as if nothing had happened.
 
 pub mod reports;
+pub mod updates;
 
 mod conditions;
 mod containers;
+mod model;
 mod phase;
 #[cfg(test)]
 mod tests;
-mod types;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1 as core;
 use pleg::PodStatus;
 
 use crate::manifest::{Pod, Resources};
@@ -35,10 +38,9 @@ use crate::probes::ProbeResults;
 use crate::reconcile::history::{PodFailure, PodHistory};
 use crate::reconcile::observed::ObservedPod;
 
-pub use types::{
-    Address, ApiContainerState, ApiContainerStatus, ApiPodStatus, Condition, ConditionKind, ConditionStatus, Phase,
-    QosClass,
-};
+use self::model::ApiPodStatus;
+
+pub use model::{Phase, QosClass};
 
 /// Everything that a status depends on.
 #[derive(Debug, Clone, Copy)]
@@ -57,10 +59,12 @@ pub struct StatusInput<'a> {
     pub in_flight: &'a BTreeSet<String>,
     /// Why the pod is not started, if it was not admitted.
     pub not_admitted: Option<&'a PodFailure>,
+    /// The pod has terminated: nothing of it is left, and its phase is final.
+    pub terminated: bool,
     /// Set while this pod cannot be observed.
     pub stale: Option<&'a Stale>,
     /// The last published status, for the transition times of its conditions.
-    pub before: Option<&'a ApiPodStatus>,
+    pub before: Option<&'a core::PodStatus>,
     /// About the node.
     pub node: &'a NodeInfo,
     /// The time.
@@ -101,25 +105,29 @@ impl fmt::Display for Stale {
 pub const REFUSED: &str = "ManifestRefused";
 
 /// The status of a pod whose manifest is refused, as a kubelet shows one that it does not admit.
-pub fn refused(why: &str) -> ApiPodStatus {
+pub fn refused(why: &str) -> core::PodStatus {
     ApiPodStatus {
         phase: Phase::Failed,
         conditions: Vec::new(),
         reason: Some(REFUSED.to_owned()),
         message: Some(why.to_owned()),
-        host_ip: None,
         host_ips: Vec::new(),
-        pod_ip: None,
         pod_ips: Vec::new(),
         start_time: None,
         init_container_statuses: Vec::new(),
         container_statuses: Vec::new(),
         qos_class: QosClass::BestEffort,
+        observed_generation: None,
     }
+    .into()
 }
 
 /// Computes the status.
-pub fn compute(from: &StatusInput<'_>) -> ApiPodStatus {
+pub fn compute(from: &StatusInput<'_>) -> core::PodStatus {
+    compute_model(from).into()
+}
+
+fn compute_model(from: &StatusInput<'_>) -> ApiPodStatus {
     let observed = ObservedPod {
         pod: from.pod,
         status: from.status,
@@ -139,7 +147,6 @@ pub fn compute(from: &StatusInput<'_>) -> ApiPodStatus {
     } else {
         &from.status.ips
     };
-    let addresses = |ips: &[IpAddr]| ips.iter().map(|&ip| Address { ip }).collect();
     // The reason of a phase that is withheld is withheld too.
     let failed = from.history.failed.as_ref().filter(|_| is_over).or(from.not_admitted);
     ApiPodStatus {
@@ -152,14 +159,13 @@ pub fn compute(from: &StatusInput<'_>) -> ApiPodStatus {
         message: failed
             .map(|failed| failed.message.clone())
             .or(from.stale.map(ToString::to_string)),
-        host_ip: from.node.ips.first().copied(),
-        host_ips: addresses(&from.node.ips),
-        pod_ip: ips.first().copied(),
-        pod_ips: addresses(ips),
+        host_ips: from.node.ips.clone(),
+        pod_ips: ips.to_vec(),
         start_time: from.history.started_at,
         qos_class: qos_class(from.pod),
         init_container_statuses: init.to_vec(),
         container_statuses: main.to_vec(),
+        observed_generation: from.pod.object.metadata.generation,
     }
 }
 

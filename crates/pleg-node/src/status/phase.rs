@@ -5,8 +5,9 @@
 use pleg::ContainerState;
 
 use super::StatusInput;
-use super::types::{ApiContainerState, ApiContainerStatus, Phase};
+use super::model::{ApiContainerState, ApiContainerStatus, Phase};
 use crate::manifest::{RestartPolicy, Role, Spec};
+use crate::reconcile::history::ContainerHistory;
 
 /// The phase that the containers are in, and the one that is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,13 +21,21 @@ pub(super) struct Phases {
 /// The phases of a pod.
 pub(super) fn phases(from: &StatusInput<'_>, init: &[ApiContainerStatus], main: &[ApiContainerStatus]) -> Phases {
     let spec = &from.pod.spec;
-    let by_containers = phase(spec, init, main);
+    let by_containers = match phase(spec, init, main) {
+        // A container that is replaced because its image changed has not ended by itself.
+        terminal if is_terminal(terminal) && awaits_update(from) => Phase::Running,
+        phase => phase,
+    };
     let computed = if from.history.failed.is_some() {
         Phase::Failed
+    } else if from.terminated && !is_terminal(by_containers) {
+        // Whatever the restart policy: nothing is restarted.
+        let succeeded = !main.is_empty() && main.iter().all(|status| last_exit(status) == Some(0));
+        if succeeded { Phase::Succeeded } else { Phase::Failed }
     } else {
         by_containers
     };
-    let before = from.before.map(|before| before.phase);
+    let before = from.before.and_then(Phase::of);
     if let Some(before) = before.filter(|before| is_terminal(*before)) {
         return Phases {
             computed: before,
@@ -46,6 +55,21 @@ pub(super) fn phases(from: &StatusInput<'_>, init: &[ApiContainerStatus], main: 
     }
 }
 
+fn awaits_update(from: &StatusInput<'_>) -> bool {
+    let mut histories = from
+        .pod
+        .spec
+        .all_containers()
+        .filter_map(|container| from.history.container(&container.name));
+    histories.any(ContainerHistory::awaits_update)
+}
+
+/// The exit code of a container's last attempt.
+fn last_exit(status: &ApiContainerStatus) -> Option<i32> {
+    let last = status.last_state.as_ref().and_then(ApiContainerState::exit_code);
+    status.state.exit_code().or(last)
+}
+
 /// Whether a phase is final.
 pub(super) fn is_terminal(phase: Phase) -> bool {
     matches!(phase, Phase::Succeeded | Phase::Failed)
@@ -62,10 +86,7 @@ fn phase(spec: &Spec, init: &[ApiContainerStatus], main: &[ApiContainerStatus]) 
     let (mut pending_init, mut pending_sidecars, mut failed_init) = (0, 0, 0);
     let (mut running, mut waiting, mut stopped, mut succeeded) = (0, 0, 0, 0);
     for (container, status) in spec.init_containers.iter().zip(init) {
-        let ended = status
-            .state
-            .exit_code()
-            .or(status.last_state.as_ref().and_then(ApiContainerState::exit_code));
+        let ended = last_exit(status);
         match (container.role, &status.state, ended) {
             (Role::Sidecar, ApiContainerState::Running { .. }, _) => {
                 running += 1;

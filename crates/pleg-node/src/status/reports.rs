@@ -1,10 +1,10 @@
 //! The published status of each pod, for the HTTP API and other readers.
 
-use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, ObjectMeta};
 use parking_lot::RwLock;
 use pleg::PodUid;
 use serde::{Serialize, Serializer};
@@ -15,7 +15,10 @@ use crate::manifest::Pod;
 use crate::reconcile::backoff::later;
 use crate::reconcile::decide::{Goal, Stage};
 use crate::sources::{RefusedPod, SourceProblem};
-use crate::status::{self, ApiPodStatus, Stale};
+use crate::status::model::{time, whole_second};
+use crate::status::updates::{Queue, StatusUpdates};
+use crate::status::{self, Phase, Stale};
+use crate::store::StoreWriter;
 
 /// The annotation of a pod whose status is stale: when it was last true.
 pub const AS_OF: &str = "pleg.io/status-as-of";
@@ -26,7 +29,7 @@ pub struct Report {
     /// The manifest.
     pub pod: Arc<Pod>,
     /// Its status.
-    pub status: Arc<ApiPodStatus>,
+    pub status: Arc<core::PodStatus>,
     /// Where it is in its life.
     pub stage: Stage,
     /// Its desired state.
@@ -35,73 +38,58 @@ pub struct Report {
     pub stale: Option<Stale>,
 }
 
-impl Serialize for Report {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        #[derive(Serialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Shape<'a> {
-            api_version: &'a str,
-            kind: &'a str,
-            metadata: Metadata<'a>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            spec: Option<&'a crate::manifest::Tree>,
-            status: &'a ApiPodStatus,
+impl Report {
+    /// Its phase; Pending if it has none.
+    pub fn phase(&self) -> Phase {
+        Phase::of(&self.status).unwrap_or(Phase::Pending)
+    }
+
+    /// Its conditions.
+    pub fn conditions(&self) -> &[core::PodCondition] {
+        self.status.conditions.as_deref().unwrap_or_default()
+    }
+
+    /// The statuses of `containers`.
+    pub fn containers(&self) -> &[core::ContainerStatus] {
+        self.status.container_statuses.as_deref().unwrap_or_default()
+    }
+
+    /// The statuses of `initContainers`.
+    pub fn init_containers(&self) -> &[core::ContainerStatus] {
+        self.status.init_container_statuses.as_deref().unwrap_or_default()
+    }
+
+    /// The pod as the Kubernetes API has it.
+    pub fn object(&self) -> core::Pod {
+        core::Pod {
+            metadata: self.metadata(),
+            spec: self.pod.object.spec.clone(),
+            status: Some((*self.status).clone()),
         }
-        let shape = Shape {
-            api_version: "v1",
-            kind: "Pod",
-            metadata: Metadata::of(self),
-            spec: self.pod.document.get("spec"),
-            status: &self.status,
-        };
-        shape.serialize(serializer)
+    }
+
+    fn metadata(&self) -> ObjectMeta {
+        let mut metadata = self.pod.object.metadata.clone();
+        if metadata.creation_timestamp.is_none() {
+            // When the node accepted it.
+            metadata.creation_timestamp.clone_from(&self.status.start_time);
+        }
+        if let Goal::Terminate { since, grace } = self.goal {
+            // When its grace period ends.
+            metadata.deletion_timestamp = Some(time(later(since, grace)));
+            metadata.deletion_grace_period_seconds = i64::try_from(grace.as_secs()).ok();
+        }
+        if let Some(as_of) = self.stale.as_ref().and_then(|stale| stale.as_of) {
+            let annotations = metadata.annotations.get_or_insert_default();
+            annotations.insert(AS_OF.to_owned(), whole_second(as_of).to_string());
+        }
+        metadata
     }
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Metadata<'a> {
-    name: &'a str,
-    namespace: &'a str,
-    uid: &'a PodUid,
-    /// When the node accepted it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    creation_timestamp: Option<String>,
-    /// When its grace period ends, once it terminates.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    deletion_timestamp: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    deletion_grace_period_seconds: Option<u64>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    labels: &'a BTreeMap<String, String>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    annotations: BTreeMap<&'a str, Cow<'a, str>>,
-}
-
-impl<'a> Metadata<'a> {
-    fn of(report: &'a Report) -> Self {
-        let pod = &*report.pod;
-        let time = |at: Timestamp| Timestamp::from_second(at.as_second()).unwrap_or(at).to_string();
-        let (since, grace) = match report.goal {
-            Goal::Terminate { since, grace } => (Some(since), Some(grace)),
-            Goal::Run => (None, None),
-        };
-        let written = pod.annotations.iter();
-        let mut annotations: BTreeMap<&str, Cow<'_, str>> =
-            written.map(|(key, value)| (key.as_str(), Cow::from(value))).collect();
-        if let Some(as_of) = report.stale.as_ref().and_then(|stale| stale.as_of) {
-            annotations.insert(AS_OF, time(as_of).into());
-        }
-        Self {
-            name: &pod.id.name,
-            namespace: &pod.id.namespace,
-            uid: &pod.id.uid,
-            creation_timestamp: report.status.start_time.map(time),
-            deletion_timestamp: since.zip(grace).map(|(since, grace)| time(later(since, grace))),
-            deletion_grace_period_seconds: grace.map(|grace| grace.as_secs()),
-            labels: &pod.labels,
-            annotations,
-        }
+impl Serialize for Report {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.object().serialize(serializer)
     }
 }
 
@@ -111,27 +99,17 @@ pub struct PodList(pub Vec<Report>);
 
 impl Serialize for PodList {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        #[derive(Serialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Shape<'a> {
-            api_version: &'a str,
-            kind: &'a str,
-            metadata: BTreeMap<&'a str, &'a str>,
-            items: &'a [Report],
-        }
-        let shape = Shape {
-            api_version: "v1",
-            kind: "PodList",
-            metadata: BTreeMap::new(),
-            items: &self.0,
+        let list = k8s_openapi::List {
+            metadata: ListMeta::default(),
+            items: self.0.iter().map(Report::object).collect(),
         };
-        shape.serialize(serializer)
+        list.serialize(serializer)
     }
 }
 
 #[derive(Debug, Default)]
 struct Published {
-    pods: BTreeMap<PodUid, Report>,
+    queue: Queue,
     problems: Vec<SourceProblem>,
     refused: Vec<Report>,
 }
@@ -159,13 +137,13 @@ impl Default for PodReports {
 impl PodReports {
     /// The report of one pod.
     pub fn get(&self, uid: &PodUid) -> Option<Report> {
-        self.published.read().pods.get(uid).cloned()
+        self.published.read().queue.get(uid).cloned()
     }
 
     /// All pods, ordered by name, including refused ones unless another pod has their name.
     pub fn pods(&self) -> Vec<Report> {
         let published = self.published.read();
-        let mut pods: Vec<Report> = published.pods.values().cloned().collect();
+        let mut pods: Vec<Report> = published.queue.reports().cloned().collect();
         let names: BTreeSet<Arc<str>> = pods.iter().map(|report| report.pod.id.full_name()).collect();
         let free = |report: &&Report| !names.contains(&report.pod.id.full_name());
         pods.extend(published.refused.iter().filter(free).cloned());
@@ -184,6 +162,16 @@ impl PodReports {
         &self.pressure
     }
 
+    /// Statuses that change, for a publisher: from now on, the record of a terminated pod stays until its last status is acknowledged.
+    /// There can be one publisher; another one takes over, and starts with all pods.
+    pub fn publish(&self) -> StatusUpdates {
+        self.published.write().queue.attach();
+        StatusUpdates {
+            version: self.version.subscribe(),
+            reports: self.clone(),
+        }
+    }
+
     /// Waits until the reports are as asked for. Cancel-safe.
     pub async fn wait_for(&self, is: impl Fn(&Self) -> bool) {
         let mut version = self.version.subscribe();
@@ -192,14 +180,23 @@ impl PodReports {
     }
 
     pub(crate) fn set(&self, report: Report) {
-        let uid = report.pod.id.uid.clone();
-        self.published.write().pods.insert(uid, report);
+        self.published.write().queue.set(report);
         self.changed();
     }
 
-    pub(crate) fn remove(&self, uid: &PodUid) {
-        self.published.write().pods.remove(uid);
+    /// The pod has terminated; this is its last report. Its record is deleted from `store`, if given, once that is published.
+    pub(crate) fn finish(&self, report: Report, store: Option<StoreWriter>) {
+        self.published.write().queue.finish(report, store);
         self.changed();
+    }
+
+    /// The pod is desired again: its record stays.
+    pub(crate) fn reopen(&self, uid: &PodUid) {
+        self.published.write().queue.reopen(uid);
+    }
+
+    pub(super) fn with_queue<T>(&self, with: impl FnOnce(&mut Queue) -> T) -> T {
+        with(&mut self.published.write().queue)
     }
 
     pub(crate) fn set_problems(&self, problems: Vec<SourceProblem>) {
@@ -219,7 +216,7 @@ impl PodReports {
         self.changed();
     }
 
-    fn changed(&self) {
+    pub(super) fn changed(&self) {
         self.version.send_modify(|version| *version += 1);
     }
 }

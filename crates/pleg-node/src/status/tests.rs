@@ -2,6 +2,7 @@
 
 mod terminal;
 
+use super::model::{ApiContainerState, ConditionStatus};
 use super::*;
 use crate::manifest::ProbeKind;
 use crate::reconcile::backoff::BackOff;
@@ -15,9 +16,10 @@ fn node() -> NodeInfo {
 }
 
 fn compute_with(case: &Case, stale: Option<&Stale>, before: Option<&ApiPodStatus>) -> ApiPodStatus {
+    let before: Option<core::PodStatus> = before.cloned().map(core::PodStatus::from);
     let case = case.clone().observed();
     let decision = case.decide();
-    compute(&StatusInput {
+    compute_model(&StatusInput {
         pod: &case.pod,
         status: &case.status,
         history: &case.history,
@@ -25,8 +27,9 @@ fn compute_with(case: &Case, stale: Option<&Stale>, before: Option<&ApiPodStatus
         backing_off: &decision.backing_off,
         in_flight: &case.in_flight.containers,
         not_admitted: None,
+        terminated: false,
         stale,
-        before,
+        before: before.as_ref(),
         node: &node(),
         now: at(case.now),
     })
@@ -491,12 +494,15 @@ fn the_shape_is_that_of_kubernetes() {
         .running("app", 10);
     let mut case = case;
     case.status.ips = Box::new(["10.0.0.7".parse().unwrap(), "fd00::7".parse().unwrap()]);
-    insta::assert_json_snapshot!(status(&case));
+    insta::assert_json_snapshot!(core::PodStatus::from(status(&case)));
     // With hostNetwork the addresses are the host's.
     let host = Case::new(&format!("hostNetwork: true, {APP}"))
         .sandbox(true, 0)
         .running("app", 1);
-    assert_eq!(status(&host).pod_ip, Some("192.0.2.1".parse().unwrap()));
+    assert_eq!(
+        core::PodStatus::from(status(&host)).pod_ip.as_deref(),
+        Some("192.0.2.1")
+    );
 }
 
 /// As in Kubernetes, a container has not started before its post-start hook is done.
@@ -510,5 +516,46 @@ fn a_post_start_hook_is_part_of_the_start() {
         let app = &status.container_statuses[0];
         assert_eq!((app.started, app.ready), (ready, ready), "{spec} {busy}");
         assert!(matches!(app.state, ApiContainerState::Running { .. }));
+    }
+}
+
+/// Containers that are ready make a pod ready only with the conditions that others set.
+#[test]
+fn readiness_gates_hold_the_pod() {
+    let gated = format!("readinessGates: [{{conditionType: example.com/lb}}], {APP}");
+    let mut case = Case::new(&gated).sandbox(true, 0).running("app", 1);
+    let told = |case: &Case| {
+        let status = status(case);
+        let ready = &status.conditions[2];
+        (
+            false_conditions(&status).join(", "),
+            ready.message.clone().unwrap_or_default(),
+        )
+    };
+    let not_ready = "Ready=False ReadinessGatesNotReady";
+    let missing = "corresponding condition of pod readiness gate \"example.com/lb\" does not exist.";
+    assert_eq!(told(&case), (not_ready.to_owned(), missing.to_owned()));
+    for (value, wanted) in [
+        (
+            "False",
+            (
+                not_ready,
+                "the status of pod readiness gate \"example.com/lb\" is not \"True\", but False",
+            ),
+        ),
+        ("True", ("", "")),
+    ] {
+        let mut pod = (*case.pod).clone();
+        let mut object = (*pod.object).clone();
+        let condition = core::PodCondition {
+            type_: "example.com/lb".to_owned(),
+            status: value.to_owned(),
+            ..Default::default()
+        };
+        object.status.get_or_insert_default().conditions = Some(vec![condition]);
+        pod.object = object.into();
+        case.pod = pod.into();
+        let (conditions, message) = told(&case);
+        assert_eq!((&*conditions, &*message), wanted, "{value}");
     }
 }

@@ -22,8 +22,9 @@ use tracing::warn;
 
 use self::records::{ManifestRecord, load};
 use self::writer::{WriteQueue, write_until_closed};
-use crate::manifest::{self, NodeName, Tree};
+use crate::manifest::{NodeName, Tree};
 use crate::reconcile::history::PodHistory;
+use crate::sources::static_pods::{self, ConfigSource};
 use crate::sources::{DesiredPod, Origin};
 
 pub(crate) use self::writer::StoreWriter;
@@ -95,12 +96,10 @@ impl Store {
         for (uid, record) in &self.manifests {
             // Stored documents are parsed like any other.
             let text = serde_json::to_vec(&record.document).unwrap_or_default();
-            let found = manifest::read(&text, node).unwrap_or_default();
+            let origin = Origin::from(record.origin.as_str());
+            let found = static_pods::read(&text, node, ConfigSource::of(&origin)).unwrap_or_default();
             match found.pods.into_iter().find(|pod| pod.id.uid == *uid) {
-                Some(pod) => pods.push(DesiredPod {
-                    origin: Origin::from(record.origin.as_str()),
-                    pod,
-                }),
+                Some(pod) => pods.push(DesiredPod { origin, pod }),
                 None => {
                     warn!(%uid, origin = record.origin, "ignoring a stored manifest: it defines another pod now");
                 }

@@ -49,7 +49,7 @@ impl ManifestRecord<Tree> {
         let record = ManifestRecord {
             form: FORM,
             origin: desired.origin.to_string(),
-            document: &desired.pod.document,
+            document: desired.pod.document.as_deref()?,
         };
         // Cannot fail: nor can a document.
         serde_json::to_vec(&record).ok()

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::machine::{Machine, Running, is_ready, pod, spec};
 use pleg::PodUid;
 use pleg_cri::{Deadlines, Rpc};
+use pleg_node::sources::static_pods::{ConfigSource, read};
 use pleg_sim::Ending;
 
 /// Number of steps of one run.
@@ -187,26 +188,26 @@ impl Story {
             let id = &report.pod.id;
             let n: usize = id.name.trim_start_matches('p').trim_end_matches("-n").parse().unwrap();
             if self.wanted.get(&n).is_none_or(|text| {
-                let found =
-                    pleg_node::manifest::read(text.as_bytes(), &pleg_node::manifest::NodeName::new("n").unwrap());
+                let found = read(
+                    text.as_bytes(),
+                    &pleg_node::manifest::NodeName::new("n").unwrap(),
+                    ConfigSource::File,
+                );
                 found.unwrap().pods[0].id.uid != id.uid
             }) {
                 return Err(format!("{id} is not the one that is wanted"));
             }
-            if !report.status.container_statuses.iter().all(|container| container.ready) {
-                return Err(format!("{id} is not ready: {:?}", report.status.container_statuses));
+            if !report.containers().iter().all(|container| container.ready) {
+                return Err(format!("{id} is not ready: {:?}", report.containers()));
             }
             let running = self
                 .machine
                 .running()
                 .into_iter()
                 .filter(|container| *container.uid == *id.uid.as_str());
-            let sidecars = report
-                .status
-                .init_container_statuses
-                .iter()
-                .filter(|container| container.started);
-            let should = report.status.container_statuses.len() + sidecars.count();
+            let sidecars = report.init_containers().iter();
+            let sidecars = sidecars.filter(|container| container.started == Some(true));
+            let should = report.containers().len() + sidecars.count();
             let running = running.count();
             if running != should {
                 return Err(format!("{id}: {running} containers run instead of {should}"));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pleg::Level;
 use pleg_cri::Rpc;
-use pleg_node::status::{ConditionStatus, Phase};
+use pleg_node::status::Phase;
 
 use crate::machine::{Machine, is_ready, pod, spec};
 
@@ -22,7 +22,7 @@ async fn an_image_that_is_missing_is_told_and_tried_again() {
         .await;
     node.until("never", |_| node.state(&uids[1], "app") == "ErrImageNeverPull")
         .await;
-    assert_eq!(node.reports.get(&uids[0]).unwrap().status.phase, Phase::Pending);
+    assert_eq!(node.reports.get(&uids[0]).unwrap().phase(), Phase::Pending);
     // Once the image exists, the pod starts.
     machine.sim.world().pull_image("img").unwrap();
     node.until_ready(&uids[1]).await;
@@ -110,10 +110,10 @@ async fn a_runtime_that_goes_and_comes_loses_nobody() {
     machine.sim.down(Duration::from_mins(1)).await;
     // While nothing is observed, no pod is shown as ready.
     node.until("stale", |reports| {
-        reports.get(&uids[0]).unwrap().status.conditions[2].status == ConditionStatus::Unknown
+        reports.get(&uids[0]).unwrap().conditions()[2].status == "Unknown"
     })
     .await;
-    let message = node.reports.get(&uids[0]).unwrap().status.conditions[2]
+    let message = node.reports.get(&uids[0]).unwrap().conditions()[2]
         .message
         .clone()
         .unwrap();
@@ -121,10 +121,8 @@ async fn a_runtime_that_goes_and_comes_loses_nobody() {
     machine.sim.wait_up().await;
     // The container that died meanwhile is restarted; the other one is untouched.
     node.until("both again", |reports| {
-        let restarts = |n: usize| reports.get(&uids[n]).unwrap().status.container_statuses[0].restart_count;
-        restarts(0) == 0
-            && restarts(1) >= 1
-            && reports.get(&uids[0]).unwrap().status.conditions[2].status == ConditionStatus::True
+        let restarts = |n: usize| reports.get(&uids[n]).unwrap().containers()[0].restart_count;
+        restarts(0) == 0 && restarts(1) >= 1 && reports.get(&uids[0]).unwrap().conditions()[2].status == "True"
     })
     .await;
     node.stop().await;
@@ -206,7 +204,7 @@ async fn removals_that_fail_hold_up_nothing() {
     node.until("six restarts", |reports| {
         reports
             .get(&uid)
-            .is_some_and(|pod| pod.status.container_statuses[0].restart_count >= 6)
+            .is_some_and(|pod| pod.containers()[0].restart_count >= 6)
     })
     .await;
     // Six runs of 2 s and delays of 0, 10, 20, 40, 80 and 160 s, each observed within a second.

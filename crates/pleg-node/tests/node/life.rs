@@ -17,7 +17,7 @@ async fn a_pod_comes_runs_and_goes() {
     let uids = node.want(&[pod("web", "serve")]).await;
     node.until_ready(&uids[0]).await;
     let report = node.reports.get(&uids[0]).unwrap();
-    assert_eq!((report.status.phase, machine.running().len()), (Phase::Running, 1));
+    assert_eq!((report.phase(), machine.running().len()), (Phase::Running, 1));
     assert!(report.status.pod_ip.is_some());
     assert!(machine.dir.path().join("logs").read_dir().unwrap().next().is_some());
 
@@ -46,7 +46,7 @@ async fn a_crash_loop_keeps_its_times() {
         }
         reports
             .get(&uid)
-            .is_some_and(|pod| pod.status.container_statuses[0].restart_count >= 8)
+            .is_some_and(|pod| pod.containers()[0].restart_count >= 8)
     };
     node.until("8 restarts", is).await;
     assert!(machine.attempts(&uid).len() <= 3, "dead ones are cleaned away");
@@ -86,7 +86,7 @@ async fn init_containers_and_sidecars_have_their_order() {
         .exit(&"default/p-n".parse().unwrap(), Some("side"), Ending::Exit(0));
     assert_eq!(world.unwrap(), 1);
     node.until("the sidecar again", |reports| {
-        let status = &reports.get(&uid).unwrap().status.init_container_statuses[1];
+        let status = reports.get(&uid).unwrap().init_containers()[1].clone();
         status.ready && status.restart_count == 1
     })
     .await;
@@ -104,7 +104,7 @@ async fn a_dead_sandbox_is_replaced_with_all_that_was_in_it() {
     let first = machine.sandboxes().remove(0);
     machine.sim.world().stop_sandbox(&first.id);
     node.until("a new sandbox", |reports| {
-        is_ready(reports, &uid) && reports.get(&uid).unwrap().status.container_statuses[0].restart_count == 1
+        is_ready(reports, &uid) && reports.get(&uid).unwrap().containers()[0].restart_count == 1
     })
     .await;
     let ready: Vec<_> = machine
@@ -209,7 +209,7 @@ async fn a_container_removed_behind_our_back_comes_back() {
     machine.sim.world().kill_container(&container.id);
     machine.sim.world().remove_container(&container.id);
     node.until("the next attempt", |reports| {
-        is_ready(reports, &uid) && reports.get(&uid).unwrap().status.container_statuses[0].restart_count == 1
+        is_ready(reports, &uid) && reports.get(&uid).unwrap().containers()[0].restart_count == 1
     })
     .await;
     assert_eq!(machine.attempts(&uid)[0].state, ContainerState::ContainerRunning);
@@ -234,13 +234,13 @@ async fn a_host_port_has_one_pod() {
         status.is_some_and(|status| status.reason.as_deref() == Some("HostPortConflict"))
     };
     node.until("the refusal", refused).await;
-    let status = node.reports.get(&uids[0]).unwrap().status;
+    let report = node.reports.get(&uids[0]).unwrap();
     assert_eq!(
-        status.message.as_deref(),
+        report.status.message.as_deref(),
         Some("host port 8080/TCP of pod default/a-n is already used by pod default/b-n: change or remove one of them")
     );
     assert_eq!(
-        (status.phase, node.state(&uids[0], "app").as_str()),
+        (report.phase(), node.state(&uids[0], "app").as_str()),
         (Phase::Pending, "HostPortConflict")
     );
     tokio::time::sleep(Duration::from_mins(1)).await;
@@ -267,11 +267,7 @@ async fn what_happens_is_counted() {
     let missing = spec("missing", "containers: [{name: app, image: missing}]");
     let uids = node.want(&[pod("web", "serve"), crash, missing]).await;
     node.until("two restarts", |reports| {
-        let of = |n: usize| {
-            reports
-                .get(&uids[n])
-                .map_or(0, |pod| pod.status.container_statuses[0].restart_count)
-        };
+        let of = |n: usize| reports.get(&uids[n]).map_or(0, |pod| pod.containers()[0].restart_count);
         of(1) >= 2 && node.state(&uids[2], "app") == "ImagePullBackOff"
     })
     .await;

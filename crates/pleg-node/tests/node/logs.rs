@@ -96,10 +96,8 @@ async fn logs_go_with_replaced_sandboxes() {
     };
     for attempt in 0..=5 {
         node.until("the next attempt", |reports| {
-            let restarts = reports
-                .get(&uid)
-                .map(|pod| pod.status.container_statuses[0].restart_count);
-            crate::machine::is_ready(reports, &uid) && restarts == Some(attempt)
+            let restarts = reports.get(&uid).map(|pod| pod.containers()[0].restart_count);
+            crate::machine::is_ready(reports, &uid) && restarts == i32::try_from(attempt).ok()
         })
         .await;
         // The simulated runtime writes none.

@@ -11,9 +11,10 @@ use pleg_cri::v1::ContainerState;
 use pleg_cri::{Client, Deadlines, Rpc};
 use pleg_node::executor::requests::{Cgroups, NodeConfig};
 use pleg_node::host::resources::{Amount, Filesystem, HostResources};
-use pleg_node::manifest::{DnsConfig, NodeName, Pod, read};
+use pleg_node::manifest::{DnsConfig, NodeName, Pod};
+use pleg_node::sources::static_pods::{ConfigSource, read};
 use pleg_node::sources::{DesiredPod, Origin, Snapshot};
-use pleg_node::status::{ApiContainerState, Phase};
+use pleg_node::status::Phase;
 use pleg_node::{HEARTBEAT, NodeLoop, PodReports, Store};
 use pleg_sim::world::{ContainerTruth, SandboxTruth};
 use pleg_sim::{Sim, SimConfig};
@@ -39,7 +40,7 @@ const SOURCE: &str = "test";
 
 /// The pods of these documents.
 pub(crate) fn read_pods(text: &str) -> Vec<Arc<Pod>> {
-    let found = read(text.as_bytes(), &NodeName::new("n").unwrap());
+    let found = read(text.as_bytes(), &NodeName::new("n").unwrap(), ConfigSource::File);
     found.map(|found| found.pods).unwrap_or_default()
 }
 
@@ -426,7 +427,7 @@ impl Running {
     }
 
     pub(crate) async fn until_phase(&self, uid: &PodUid, phase: Phase) {
-        let is = |reports: &PodReports| reports.get(uid).is_some_and(|pod| pod.status.phase == phase);
+        let is = |reports: &PodReports| reports.get(uid).is_some_and(|pod| pod.phase() == phase);
         self.until(&format!("{phase:?}"), is).await;
     }
 
@@ -444,13 +445,13 @@ impl Running {
         let Some(report) = self.reports.get(uid) else {
             return "none".to_owned();
         };
-        let status = &report.status;
-        let all = status.init_container_statuses.iter().chain(&status.container_statuses);
+        let all = report.init_containers().iter().chain(report.containers());
         let found = all.into_iter().find(|other| other.name == container).unwrap();
-        match &found.state {
-            ApiContainerState::Waiting { reason, .. } => reason.clone(),
-            ApiContainerState::Running { .. } => "Running".to_owned(),
-            ApiContainerState::Terminated { exit_code, .. } => format!("Terminated {exit_code}"),
+        let state = found.state.clone().unwrap();
+        match (state.waiting, state.terminated) {
+            (Some(waiting), _) => waiting.reason.unwrap(),
+            (_, Some(terminated)) => format!("Terminated {}", terminated.exit_code),
+            (None, None) => "Running".to_owned(),
         }
     }
 
@@ -482,6 +483,6 @@ impl Running {
 }
 
 pub(crate) fn is_ready(reports: &PodReports, uid: &PodUid) -> bool {
-    let ready = |pod: pleg_node::Report| pod.status.container_statuses.iter().all(|container| container.ready);
+    let ready = |pod: pleg_node::Report| pod.containers().iter().all(|container| container.ready);
     reports.get(uid).is_some_and(ready)
 }

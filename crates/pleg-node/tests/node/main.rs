@@ -22,3 +22,4 @@ mod outages;
 mod phases;
 mod probes;
 mod restart;
+mod updates;

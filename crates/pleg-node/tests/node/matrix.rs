@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus};
 use pleg::PodUid;
-use pleg_node::status::{ApiContainerState, ApiContainerStatus, Phase};
+use pleg_node::status::Phase;
 
 use crate::machine::{Machine, Running, is_ready, spec};
 
@@ -173,26 +174,26 @@ async fn cell(event: Event, policy: &str, outcome: Outcome) {
     machine.check();
 }
 
-fn app(node: &Running, uid: &PodUid) -> Option<ApiContainerStatus> {
-    Some(node.reports.get(uid)?.status.container_statuses[0].clone())
+fn app(node: &Running, uid: &PodUid) -> Option<ContainerStatus> {
+    Some(node.reports.get(uid)?.containers()[0].clone())
 }
 
-fn ended_so(state: Option<&ApiContainerState>, code: i32, why: &str) -> bool {
-    matches!(state, Some(ApiContainerState::Terminated { exit_code, reason, .. }) if *exit_code == code && reason == why)
+fn ended_so(state: Option<&ContainerState>, code: i32, why: &str) -> bool {
+    let exit = state.and_then(|state| state.terminated.as_ref());
+    exit.is_some_and(|exit| exit.exit_code == code && exit.reason.as_deref() == Some(why))
 }
 
 async fn check(machine: &Machine, node: &Running, uid: &PodUid, outcome: Outcome, what: &str) {
-    let phase = || node.reports.get(uid).unwrap().status.phase;
+    let phase = || node.reports.get(uid).unwrap().phase();
     match outcome {
         Again(code, reason) => {
             node.until(what, |_| node.state(uid, "app") == "CrashLoopBackOff").await;
-            let is =
-                |app: ApiContainerStatus| app.restart_count >= 3 && ended_so(app.last_state.as_ref(), code, reason);
+            let is = |app: ContainerStatus| app.restart_count >= 3 && ended_so(app.last_state.as_ref(), code, reason);
             node.until(what, |_| app(node, uid).is_some_and(is)).await;
             assert_eq!(phase(), Phase::Running, "{what}");
         }
         InNewSandbox => {
-            let is = |app: ApiContainerStatus| app.ready && app.restart_count == 1;
+            let is = |app: ContainerStatus| app.ready && app.restart_count == 1;
             node.until(what, |_| app(node, uid).is_some_and(is)).await;
             let ready: Vec<_> = machine
                 .sandboxes()
@@ -205,7 +206,7 @@ async fn check(machine: &Machine, node: &Running, uid: &PodUid, outcome: Outcome
             node.until_phase(uid, in_phase).await;
             tokio::time::sleep(Duration::from_mins(6)).await;
             let status = app(node, uid).unwrap();
-            assert!(ended_so(Some(&status.state), code, reason), "{what}: {status:?}");
+            assert!(ended_so(status.state.as_ref(), code, reason), "{what}: {status:?}");
             assert_eq!((machine.attempts(uid).len(), phase()), (1, in_phase), "{what}");
             let ready = machine.sandboxes().iter().any(|sandbox| sandbox.ready);
             assert!(!ready, "{what}: the sandbox is of no use any more");
@@ -223,11 +224,7 @@ async fn check(machine: &Machine, node: &Running, uid: &PodUid, outcome: Outcome
             assert_eq!(phase(), Phase::Running, "{what}");
         }
         InitAgain => {
-            let restarts = || {
-                node.reports
-                    .get(uid)
-                    .map(|pod| pod.status.init_container_statuses[0].restart_count)
-            };
+            let restarts = || node.reports.get(uid).map(|pod| pod.init_containers()[0].restart_count);
             node.until(what, |_| restarts() >= Some(3)).await;
             assert_eq!(
                 (phase(), node.state(uid, "app").as_str()),

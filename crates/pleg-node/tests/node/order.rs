@@ -134,7 +134,7 @@ async fn sidecars_of_a_finished_pod_share_one_budget() {
     let uid = node.want(&[manifest]).await.remove(0);
     node.until("success", |reports| {
         let report = reports.get(&uid);
-        report.is_some_and(|report| report.status.phase == pleg_node::status::Phase::Succeeded)
+        report.is_some_and(|report| report.phase() == pleg_node::status::Phase::Succeeded)
     })
     .await;
     let all = by_name(machine.attempts(&uid));

@@ -8,9 +8,9 @@ use pleg_node::PodReports;
 
 use crate::machine::{Machine, Running, is_ready, spec};
 
-fn restarts(node: &Running, uid: &PodUid) -> u32 {
+fn restarts(node: &Running, uid: &PodUid) -> i32 {
     let report = node.reports.get(uid);
-    report.map_or(0, |pod| pod.status.container_statuses[0].restart_count)
+    report.map_or(0, |pod| pod.containers()[0].restart_count)
 }
 
 /// Exec probes of each kind, each of which would fail within an outage of 14 s.

@@ -2,40 +2,41 @@
 
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::PodStatus;
 use pleg::PodUid;
 use pleg_cri::Rpc;
 use pleg_cri::v1::ContainerState;
 use pleg_node::PodReports;
-use pleg_node::status::{ApiPodStatus, ConditionStatus, Phase};
+use pleg_node::status::Phase;
 
 use crate::machine::{Machine, Running, is_ready, spec};
 
 /// Waits for a terminal phase. Until then nothing may look like one, and then nothing may run.
-async fn until_over(machine: &Machine, node: &Running, uid: &PodUid, phase: Phase) -> ApiPodStatus {
+async fn until_over(machine: &Machine, node: &Running, uid: &PodUid, phase: Phase) -> PodStatus {
     let is = |reports: &PodReports| {
         let Some(report) = reports.get(uid) else { return false };
-        let over = matches!(report.status.phase, Phase::Failed | Phase::Succeeded);
+        let over = matches!(report.phase(), Phase::Failed | Phase::Succeeded);
         assert!(
             !(over && machine.runs(uid)),
             "{:?} while a container runs",
-            report.status.phase
+            report.phase()
         );
-        report.status.phase == phase
+        report.phase() == phase
     };
     node.until("a terminal phase", is).await;
     // It is final.
-    let is_other = |reports: &PodReports| reports.get(uid).is_some_and(|report| report.status.phase != phase);
+    let is_other = |reports: &PodReports| reports.get(uid).is_some_and(|report| report.phase() != phase);
     let changed = tokio::time::timeout(Duration::from_mins(3), node.reports.wait_for(is_other)).await;
     assert!(changed.is_err(), "{phase:?} is not final");
-    let status = ApiPodStatus::clone(&node.reports.get(uid).unwrap().status);
-    let ready = &status.conditions[2];
+    let report = node.reports.get(uid).unwrap();
+    let ready = &report.conditions()[2];
     let reason = if phase == Phase::Failed {
         "PodFailed"
     } else {
         "PodCompleted"
     };
-    assert_eq!((ready.status, ready.reason), (ConditionStatus::False, Some(reason)));
-    status
+    assert_eq!((&*ready.status, ready.reason.as_deref()), ("False", Some(reason)));
+    PodStatus::clone(&report.status)
 }
 
 #[tokio::test(start_paused = true)]
@@ -177,4 +178,33 @@ async fn a_pod_that_may_not_restart_fails_with_its_sandbox() {
     assert_eq!(machine.sandboxes().len(), 1, "it is not replaced");
     node.stop().await;
     machine.check();
+}
+
+/// `pleg node` restarts, or is killed, while the containers of a failed pod end: the phase is still withheld.
+#[tokio::test(start_paused = true)]
+async fn a_restart_does_not_show_a_failed_pod_as_failed_too_early() {
+    for gently in [true, false] {
+        let machine = Machine::start().await;
+        let node = machine.node().await;
+        let stubborn = spec(
+            "p",
+            "activeDeadlineSeconds: 10, terminationGracePeriodSeconds: 60, \
+             containers: [{name: app, image: i, command: [ignore-term]}]",
+        );
+        let uid = node.want(std::slice::from_ref(&stubborn)).await.remove(0);
+        node.until_ready(&uid).await;
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        assert!(machine.runs(&uid));
+        if gently {
+            node.stop().await;
+        } else {
+            node.kill().await;
+        }
+        let node = machine.node().await;
+        node.want(&[stubborn]).await;
+        let status = until_over(&machine, &node, &uid, Phase::Failed).await;
+        assert_eq!(status.reason.as_deref(), Some("DeadlineExceeded"));
+        node.stop().await;
+        machine.check();
+    }
 }

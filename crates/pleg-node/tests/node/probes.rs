@@ -16,10 +16,8 @@ fn app(probes: &str) -> String {
     )
 }
 
-fn restarts(node: &Running, uid: &PodUid) -> u32 {
-    node.reports
-        .get(uid)
-        .map_or(0, |pod| pod.status.container_statuses[0].restart_count)
+fn restarts(node: &Running, uid: &PodUid) -> i32 {
+    node.reports.get(uid).map_or(0, |pod| pod.containers()[0].restart_count)
 }
 
 /// A server that reports its health.
@@ -78,7 +76,7 @@ async fn who_does_not_come_up_is_restarted_and_the_others_wait_for_it() {
     let up = probes.replace("command: ['false']", "command: ['true']");
     let uid = node.want(&[app(&up)]).await.remove(0);
     node.until_ready(&uid).await;
-    assert!(node.reports.get(&uid).unwrap().status.container_statuses[0].started);
+    assert!(node.reports.get(&uid).unwrap().containers()[0].started.unwrap());
     assert!(asked.load(Ordering::Relaxed) >= 1);
     node.stop().await;
     machine.check();
@@ -196,7 +194,7 @@ async fn probe_results_survive_a_restart() {
     let not_ready = node.reports.wait_for(|reports| !is_ready(reports, &uid));
     let not_ready = tokio::time::timeout(Duration::from_mins(3), not_ready).await;
     assert!(not_ready.is_err(), "it was ready, and no probe has failed");
-    assert!(node.reports.get(&uid).unwrap().status.container_statuses[0].started);
+    assert!(node.reports.get(&uid).unwrap().containers()[0].started.unwrap());
     assert_eq!(
         asked.load(Ordering::Relaxed),
         before,

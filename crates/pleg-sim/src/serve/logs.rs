@@ -37,7 +37,7 @@ fn encode(at: i64, text: &str) -> Vec<u8> {
     let mut lines = String::with_capacity(text.len() + 64);
     for line in text.split_inclusive('\n') {
         let (tag, line) = line.strip_suffix('\n').map_or(("P", line), |line| ("F", line));
-        lines += &format!("{time:.9} stdout {tag} {line}\n");
+        lines.extend([&*format!("{time:.9}"), " stdout ", tag, " ", line, "\n"]);
     }
     lines.into_bytes()
 }

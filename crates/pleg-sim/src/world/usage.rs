@@ -15,8 +15,8 @@ const MIB: u64 = 1 << 20;
 /// What the pause process of a sandbox uses.
 const PAUSE_MEMORY: u64 = MIB / 2;
 
-fn number(value: u64) -> Option<v1::UInt64Value> {
-    Some(v1::UInt64Value { value })
+fn number(value: u64) -> v1::UInt64Value {
+    v1::UInt64Value { value }
 }
 
 /// A number below `below` that follows from the id; another one for each `what`.
@@ -70,8 +70,8 @@ impl Load {
     fn cpu(self, now: i64) -> v1::CpuUsage {
         v1::CpuUsage {
             timestamp: now,
-            usage_core_nano_seconds: number(self.core_nanos),
-            usage_nano_cores: number(self.nano_cores),
+            usage_core_nano_seconds: Some(number(self.core_nanos)),
+            usage_nano_cores: Some(number(self.nano_cores)),
         }
     }
 
@@ -79,12 +79,12 @@ impl Load {
         let available = self.memory_limit.checked_sub(self.memory);
         v1::MemoryUsage {
             timestamp: now,
-            working_set_bytes: number(self.memory),
-            available_bytes: available.and_then(number),
-            usage_bytes: number(self.memory + self.memory / 16),
-            rss_bytes: number(self.memory / 4 * 3),
-            page_faults: number(self.memory / 4096),
-            major_page_faults: number(0),
+            working_set_bytes: Some(number(self.memory)),
+            available_bytes: available.map(number),
+            usage_bytes: Some(number(self.memory + self.memory / 16)),
+            rss_bytes: Some(number(self.memory / 4 * 3)),
+            page_faults: Some(number(self.memory / 4096)),
+            major_page_faults: Some(number(0)),
         }
     }
 
@@ -112,13 +112,13 @@ fn container_stats(container: &Container, now: i64) -> v1::ContainerStats {
             fs_id: Some(v1::FilesystemIdentifier {
                 mountpoint: IMAGE_ROOT.to_owned(),
             }),
-            used_bytes: number((1 + chosen(&container.id, "disk", 256)) * 4096),
-            inodes_used: number(8 + chosen(&container.id, "inodes", 56)),
+            used_bytes: Some(number((1 + chosen(&container.id, "disk", 256)) * 4096)),
+            inodes_used: Some(number(8 + chosen(&container.id, "inodes", 56))),
         }),
         swap: load.map(|_| v1::SwapUsage {
             timestamp: now,
-            swap_available_bytes: number(0),
-            swap_usage_bytes: number(0),
+            swap_available_bytes: Some(number(0)),
+            swap_usage_bytes: Some(number(0)),
         }),
     }
 }
@@ -128,10 +128,10 @@ fn network(sandbox: &Sandbox, now: i64) -> Option<v1::NetworkUsage> {
     let rate = |what| counted(1000 + chosen(&sandbox.id, what, 9000), sandbox.created_at, now);
     let interface = v1::NetworkInterfaceUsage {
         name: "eth0".to_owned(),
-        rx_bytes: number(rate("received")),
-        rx_errors: number(0),
-        tx_bytes: number(rate("sent")),
-        tx_errors: number(0),
+        rx_bytes: Some(number(rate("received"))),
+        rx_errors: Some(number(0)),
+        tx_bytes: Some(number(rate("sent"))),
+        tx_errors: Some(number(0)),
     };
     (!sandbox.host_network).then(|| v1::NetworkUsage {
         timestamp: now,
@@ -216,7 +216,7 @@ impl World {
                 network: network(sandbox, now),
                 process: Some(v1::ProcessUsage {
                     timestamp: now,
-                    process_count: number(1 + running.len() as u64),
+                    process_count: Some(number(1 + running.len() as u64)),
                 }),
                 containers: running
                     .iter()

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use crate::args::{Pods, SortBy};
 use crate::output;
-use crate::{kube, wire};
+use crate::{node_pod, wire};
 
 /// What pods are chosen and ordered by.
 pub(super) trait Choosable {
@@ -50,18 +50,17 @@ impl Choosable for wire::Pod {
     }
 }
 
-impl Choosable for kube::Pod {
+impl Choosable for node_pod::Pod {
     fn names(&self) -> [&str; 3] {
-        let metadata = &self.view.metadata;
-        [&metadata.namespace, &metadata.name, &metadata.uid]
+        [self.view.namespace(), self.view.name(), self.view.uid()]
     }
 
     fn label(&self, name: &str) -> Option<&str> {
-        self.view.metadata.labels.get(name).map(String::as_str)
+        self.view.metadata.labels.as_ref()?.get(name).map(String::as_str)
     }
 
     fn created(&self) -> Option<Timestamp> {
-        self.view.metadata.creation_timestamp
+        node_pod::time(self.view.metadata.creation_timestamp.as_ref())
     }
 
     fn restarts(&self) -> u64 {

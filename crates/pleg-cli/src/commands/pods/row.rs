@@ -6,7 +6,7 @@ use super::choose::Choosable;
 use crate::args::Pods;
 use crate::output::pod::Style;
 use crate::output::table::Table;
-use crate::{connect, kube, output, wire};
+use crate::{connect, node_pod, output, wire};
 
 pub(super) trait Row: Choosable + Clone {
     /// It changes without an event, so that all pods have to be listed again and again.
@@ -65,7 +65,7 @@ impl Row for wire::Pod {
     }
 }
 
-impl Row for kube::Pod {
+impl Row for node_pod::Pod {
     /// Probes, deletions and refused manifests are no events of a runtime.
     const CHANGES_WITHOUT_EVENTS: bool = true;
     /// A node that has just started lists a pod once it has read its manifest.

@@ -18,7 +18,7 @@ use crate::output;
 use crate::output::pod::Style;
 use crate::since::Since;
 use crate::wire::Line;
-use crate::{kube, wire};
+use crate::{node_pod, wire};
 
 /// How often all pods are listed while that is needed.
 const LIST: Duration = Duration::from_secs(1);
@@ -31,7 +31,7 @@ pub(super) async fn follow(global: &Global, args: &Pods) -> anyhow::Result<()> {
     let changes = Changes::start(&observed).await?;
     match list(&observed, args).await? {
         connect::Pods::Runtime(pods) => Watch::<wire::Pod>::new(&observed, args).run(changes, pods).await,
-        connect::Pods::Node(pods) => Watch::<kube::Pod>::new(&observed, args).run(changes, pods).await,
+        connect::Pods::Node(pods) => Watch::<node_pod::Pod>::new(&observed, args).run(changes, pods).await,
     }
 }
 

@@ -1,5 +1,6 @@
 //! The environment of a container, and the expansion of `$(NAME)`.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::NodeConfig;
@@ -17,6 +18,8 @@ pub(super) fn environment(
         let value = match &var.value {
             EnvValue::Text(text) => expand(text, &environment),
             EnvValue::Field(field) => value_of(node, pod, field, ips),
+            // Refused in manifests.
+            EnvValue::Resource(_) | EnvValue::ConfigMapKey(_) | EnvValue::SecretKey(_) => continue,
         };
         environment.retain(|(name, _)| *name != var.name);
         environment.push((var.name.clone(), value));
@@ -26,17 +29,28 @@ pub(super) fn environment(
 
 fn value_of(node: &NodeConfig, pod: &Pod, field: &PodField, ips: &[IpAddr]) -> String {
     let first = |ips: &[IpAddr]| ips.first().map(ToString::to_string).unwrap_or_default();
+    let all = |ips: &[IpAddr]| ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     match field {
         PodField::Name => pod.id.name.to_string(),
         PodField::Namespace => pod.id.namespace.to_string(),
         PodField::Uid => pod.id.uid.to_string(),
         PodField::Label(key) => pod.labels.get(key).cloned().unwrap_or_default(),
         PodField::Annotation(key) => pod.annotations.get(key).cloned().unwrap_or_default(),
+        PodField::Labels => lines(&pod.labels),
+        PodField::Annotations => lines(&pod.annotations),
         PodField::NodeName => node.name.to_string(),
+        PodField::ServiceAccountName => pod.spec.service_account.clone().unwrap_or_default(),
         PodField::HostIp => first(&node.ips),
         PodField::PodIp => first(ips),
-        PodField::PodIps => ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+        PodField::HostIps => all(&node.ips),
+        PodField::PodIps => all(ips),
     }
+}
+
+/// A line for each pair, as a file of the downward API has them.
+fn lines(pairs: &BTreeMap<String, String>) -> String {
+    let line = |(key, value): (&String, &String)| format!("{key}={value:?}");
+    pairs.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// Replaces `$(NAME)` by the value of the variable. An unknown one is left as it is, and `$$` becomes `$`.

@@ -100,8 +100,9 @@ impl NodeConfig {
     /// The path of a volume on the host.
     pub fn volume_path(&self, pod: &Pod, name: &str) -> Option<PathBuf> {
         Some(match pod.spec.volumes.get(name)? {
-            Volume::EmptyDir => self.empty_dir(pod, name),
+            Volume::EmptyDir(_) => self.empty_dir(pod, name),
             Volume::HostPath { path, .. } => PathBuf::from(path),
+            Volume::Projected(_) | Volume::PersistentVolumeClaim { .. } => return None,
         })
     }
 
@@ -119,11 +120,7 @@ impl NodeConfig {
         let spec = &pod.spec;
         let mut labels: HashMap<String, String> = pod.labels.clone().into_iter().collect();
         labels.extend(self.labels(pod));
-        let mut annotations: HashMap<String, String> = pod.annotations.clone().into_iter().collect();
-        annotations.extend([
-            ("kubernetes.io/config.hash".to_owned(), pod.id.uid.to_string()),
-            ("kubernetes.io/config.source".to_owned(), "file".to_owned()),
-        ]);
+        let annotations: HashMap<String, String> = pod.annotations.clone().into_iter().collect();
         v1::PodSandboxConfig {
             metadata: Some(v1::PodSandboxMetadata {
                 name: pod.id.name.to_string(),
@@ -248,7 +245,8 @@ impl NodeConfig {
         let config = match dns {
             Dns::Host => return None,
             Dns::Own(own) => own.clone(),
-            Dns::HostAnd(more) => merged(&self.dns, more),
+            // No cluster DNS is known here.
+            Dns::HostAnd(more) | Dns::ClusterAnd(more) => merged(&self.dns, more),
         };
         Some(v1::DnsConfig {
             servers: config.servers.iter().map(ToString::to_string).collect(),
@@ -277,7 +275,7 @@ fn merged(host: &DnsConfig, pod: &DnsConfig) -> DnsConfig {
 
 /// The host name of a pod.
 fn hostname(pod: &Pod) -> String {
-    if let Some(name) = &pod.spec.hostname {
+    if let Some(name) = &pod.spec.hostname.name {
         return name.clone();
     }
     // The limit of Linux. The cut may leave an end that is not valid in DNS.

@@ -33,7 +33,7 @@ pub(super) fn of(pod: &Pod, container: &Container, memory: u64) -> v1::LinuxCont
 
 /// The kubelet's policy: the larger the memory request of a container, the later it is killed.
 fn score(pod: &Pod, request: i64, memory: u64) -> i64 {
-    if pod.spec.node_critical {
+    if pod.spec.priority.is_node_critical() {
         return GUARANTEED_SCORE;
     }
     match qos_class(pod) {

@@ -64,7 +64,7 @@ pub(super) fn of_sandbox(pod: &Pod) -> v1::LinuxSandboxSecurityContext {
         // A privileged container needs a privileged sandbox.
         privileged: pod.spec.all_containers().any(|container| container.security.privileged),
         // The sandbox itself needs no more than this, whatever its containers may do.
-        seccomp: Some(profile(Seccomp::RuntimeDefault)),
+        seccomp: Some(profile(&Seccomp::RuntimeDefault)),
         ..Default::default()
     }
 }
@@ -90,7 +90,12 @@ pub(super) fn of_container(pod: &Pod, container: &Container) -> v1::LinuxContain
         no_new_privs: own.allow_privilege_escalation == Some(false),
         masked_paths: hidden(&MASKED),
         readonly_paths: hidden(&READ_ONLY),
-        seccomp: Some(profile(own.seccomp.or(shared.seccomp).unwrap_or_default())),
+        seccomp: Some(profile(
+            own.seccomp
+                .as_ref()
+                .or(shared.seccomp.as_ref())
+                .unwrap_or(&Seccomp::Unconfined),
+        )),
         ..Default::default()
     }
 }
@@ -118,14 +123,15 @@ fn namespaces(pod: &Pod) -> v1::NamespaceOption {
     }
 }
 
-fn profile(seccomp: Seccomp) -> v1::SecurityProfile {
+fn profile(seccomp: &Seccomp) -> v1::SecurityProfile {
     use v1::security_profile::ProfileType;
-    let kind = match seccomp {
-        Seccomp::Unconfined => ProfileType::Unconfined,
-        Seccomp::RuntimeDefault => ProfileType::RuntimeDefault,
+    let (kind, path) = match seccomp {
+        Seccomp::Unconfined => (ProfileType::Unconfined, ""),
+        Seccomp::RuntimeDefault => (ProfileType::RuntimeDefault, ""),
+        Seccomp::Localhost(path) => (ProfileType::Localhost, path.as_str()),
     };
     v1::SecurityProfile {
         profile_type: kind.into(),
-        localhost_ref: String::new(),
+        localhost_ref: path.to_owned(),
     }
 }

@@ -112,10 +112,14 @@ fn the_host_is_shared_only_if_asked_for() {
 fn labels_of_ours_cannot_be_taken() {
     let text = "{apiVersion: v1, kind: Pod, metadata: {name: p, labels: {io.kubernetes.pod.uid: stolen, io.pleg.node: other, app: x}}, \
                 spec: {containers: [{name: a, image: i}]}}";
-    let pod = crate::manifest::read(text.as_bytes(), &NodeName::new("n").unwrap())
-        .unwrap()
-        .pods
-        .remove(0);
+    let pod = crate::sources::static_pods::read(
+        text.as_bytes(),
+        &NodeName::new("n").unwrap(),
+        crate::sources::static_pods::ConfigSource::File,
+    )
+    .unwrap()
+    .pods
+    .remove(0);
     let config = node().sandbox_config(&pod, 0);
     assert_eq!(config.labels[POD_UID], pod.id.uid.as_str());
     assert_eq!(
@@ -135,10 +139,14 @@ fn host_names_fit() {
     let text = format!(
         "{{apiVersion: v1, kind: Pod, metadata: {{name: {long}}}, spec: {{containers: [{{name: a, image: i}}]}}}}"
     );
-    let pod = crate::manifest::read(text.as_bytes(), &NodeName::new("n").unwrap())
-        .unwrap()
-        .pods
-        .remove(0);
+    let pod = crate::sources::static_pods::read(
+        text.as_bytes(),
+        &NodeName::new("n").unwrap(),
+        crate::sources::static_pods::ConfigSource::File,
+    )
+    .unwrap()
+    .pods
+    .remove(0);
     assert_eq!(node().sandbox_config(&pod, 0).hostname, "a".repeat(62));
 }
 

@@ -12,7 +12,7 @@ use super::{Done, PodWorker, Running, StartSlot};
 use crate::error::with_causes;
 use crate::executor::{ActionContext, ActionError, ActionOutcome};
 use crate::manifest::Role;
-use crate::reconcile::action::{Action, MIN_GRACE};
+use crate::reconcile::action::{Action, KillReason, MIN_GRACE};
 use crate::reconcile::backoff::{StartFailure, doubling};
 use crate::reconcile::observed::newest_first;
 
@@ -111,7 +111,11 @@ impl PodWorker {
                 self.context.metrics.kill(*reason);
                 let killed = status.containers.iter().find(|container| container.id == *id);
                 if let (Some(killed), true) = (killed, reason.is_replacement()) {
-                    self.history.container_mut(name).record_replacement(killed.attempt);
+                    let history = self.history.container_mut(name);
+                    history.record_replacement(killed.attempt);
+                    if *reason == KillReason::ImageChanged {
+                        history.updated = Some(killed.attempt);
+                    }
                 }
             }
             Action::Start {
@@ -122,6 +126,9 @@ impl PodWorker {
             } => {
                 let history = self.history.container_mut(name);
                 history.record_sandbox(*attempt, sandbox);
+                if let Some(container) = self.pod.spec.container(name) {
+                    history.record_image(*attempt, &container.image);
+                }
                 if created.is_none() {
                     history.record_start(now);
                 }

@@ -82,9 +82,16 @@ impl PodWorker {
 
     /// Computes the pod status and puts it into the reports.
     pub(super) fn publish_status(&mut self) {
+        if let Some(report) = self.report(false) {
+            self.context.reports.set(report);
+        }
+    }
+
+    /// The pod and its status; the last one, if it has `terminated`. None before the first observation.
+    pub(super) fn report(&mut self, terminated: bool) -> Option<Report> {
         let node_stale = self.context.stale.borrow_and_update().clone();
         let stale = self.quarantined.clone().or_else(|| node_stale.as_deref().cloned());
-        let Some((observed, decision)) = &self.last else { return };
+        let (observed, decision) = self.last.as_ref()?;
         let status = Arc::new(status::compute(&status::StatusInput {
             pod: &self.pod,
             status: observed,
@@ -93,6 +100,7 @@ impl PodWorker {
             backing_off: &decision.backing_off,
             in_flight: &self.in_flight.containers,
             not_admitted: self.not_admitted.as_ref(),
+            terminated,
             stale: stale.as_ref(),
             before: self.last_published.as_deref(),
             node: &self.context.node,
@@ -100,13 +108,13 @@ impl PodWorker {
         }));
         let stage = decision.stage.clone();
         self.last_published = Some(Arc::clone(&status));
-        self.context.reports.set(Report {
+        Some(Report {
             pod: Arc::clone(&self.pod),
             status,
             stage,
             goal: *self.goal.borrow(),
             stale,
-        });
+        })
     }
 
     /// Measures how long the pod takes to start, and what its actions are part of.

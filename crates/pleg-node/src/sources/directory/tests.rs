@@ -130,8 +130,8 @@ async fn a_bad_file_keeps_its_pods_and_stops_nobody() {
     assert!(broken.complete);
     assert_eq!(
         told(&broken)[1],
-        "b.yaml: document 1 (pod default/db): spec.containers[0].image: required field is missing; spec.containers[0].imag: unknown \
-         field; did you mean image?"
+        "b.yaml: document 1 (pod default/db): spec.containers[0].imag: unknown field; did you mean image?; \
+         spec.containers[0].image: required field is missing"
     );
     // Other pods run, and so do fixed ones.
     std::fs::write(dir.path().join("c.yaml"), manifest("job", "1")).unwrap();

@@ -125,7 +125,9 @@ async fn what_was_there_before_us_stays_while_the_server_is_down() {
         ok(&pod("b")),
     ])
     .await;
-    let pods = manifest::read(pod("a").as_bytes(), &node).unwrap().pods;
+    let pods = static_pods::read(pod("a").as_bytes(), &node, ConfigSource::Http)
+        .unwrap()
+        .pods;
     let pods = |origin: &str| {
         let desired = |pod: &Arc<Pod>| DesiredPod {
             origin: origin.into(),

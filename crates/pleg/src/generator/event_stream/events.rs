@@ -9,14 +9,12 @@ use super::super::Generator;
 use crate::evented::Reached;
 use crate::evented::unconfirmed::Claim;
 use crate::model::event::Source;
-use crate::model::{ContainerState, PodUid, SandboxState};
+use crate::model::{PodUid, SandboxState};
 use crate::records::{PodKey, Records};
 use crate::runtime::Runtime;
 
 /// Up to this many pods at once are asked for by id. Beyond that, one full relist finds out which of them changed.
 const MOST_BY_ID: usize = 32;
-/// Exited containers of one pod that are asked for.
-const MOST_EXITED: usize = 8;
 
 /// Pods that events hint at and that have to be listed.
 #[derive(Debug, Default)]
@@ -152,30 +150,20 @@ impl<R: Runtime> Generator<R> {
         self.inspect_or_list(by_id, Source::Evented);
     }
 
-    /// Lists pods again that have stopped. While full relists are frequent those do it. Of a pod that goes on, its containers that have
-    /// exited are asked for: the kernel shows nothing when one is removed. Runtimes with events report that.
+    /// Lists pods again that have stopped. While full relists are frequent those do it.
     pub(super) fn list_stopped_pods(&mut self) {
         let now = Instant::now();
         if self.stream.stopped.next().is_none_or(|at| now < at) {
             return;
         }
-        let (records, events) = (&self.records, self.stream.connected);
-        let wanted = |uid: &PodUid| has_stopped(records, uid) || !events && !exited_of(records, uid).is_empty();
-        let wanted = self.stream.stopped.due(now, wanted);
-        if !self.stream.standing.is_announced() || !self.stream.period.is_rare() {
-            return;
-        }
-        let mut by_id: HashMap<PodKey, Vec<Arc<str>>> = HashMap::new();
-        for uid in wanted {
-            match self.records.key(&uid) {
-                Some(key) if !has_stopped(&self.records, &uid) => {
-                    by_id.insert(key, exited_of(&self.records, &uid));
-                }
-                _ => _ = self.stream.hinted.pods.entry(uid).or_default(),
+        let records = &self.records;
+        let stopped = self.stream.stopped.due(now, |uid| has_stopped(records, uid));
+        if self.stream.standing.is_announced() && self.stream.period.is_rare() {
+            for uid in stopped {
+                self.stream.hinted.pods.entry(uid).or_default();
             }
+            self.stream.hinted.bound();
         }
-        self.stream.hinted.bound();
-        self.inspect_or_list(by_id, Source::Kernel);
     }
 
     /// Asks for these objects by their ids; or lists everything, if they are many.
@@ -209,20 +197,6 @@ fn has_stopped(records: &Records, uid: &PodUid) -> bool {
         let ready = |(_, state): &(_, SandboxState)| *state == SandboxState::Ready;
         !view.is_empty() && !view.sandboxes.iter().any(ready)
     })
-}
-
-/// Containers of the pod that have exited, a few at most: those of a crash loop are removed one by one.
-fn exited_of(records: &Records, uid: &PodUid) -> Vec<Arc<str>> {
-    let Some(key) = records.key(uid) else { return Vec::new() };
-    let view = records.listed(key);
-    let exited = view
-        .containers
-        .iter()
-        .filter(|(_, state)| *state == ContainerState::Exited);
-    exited
-        .map(|(container, _)| container.id.shared())
-        .take(MOST_EXITED)
-        .collect()
 }
 
 #[cfg(test)]

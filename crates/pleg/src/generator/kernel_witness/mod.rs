@@ -341,9 +341,10 @@ impl<R: Runtime> Generator<R> {
         let questions = self.witness.unconfirmed.due(now, |announced| {
             let known = records.pod_of(&announced.id).is_some();
             match announced.reached {
-                Reached::Running if !known => Some(Question::List),
+                Reached::Running if !known && announced.pod.is_none() => Some(Question::List),
+                Reached::Running if !known => Some(Question::ListPod),
                 reached if records.has_reached(&announced.id, reached) => None,
-                _ if records.is_sandbox(&announced.id) => Some(Question::List),
+                _ if records.is_sandbox(&announced.id) => Some(Question::ListPod),
                 Reached::Running => Some(Question::Start),
                 Reached::Ended | Reached::Gone => Some(Question::Exit),
             }
@@ -352,7 +353,7 @@ impl<R: Runtime> Generator<R> {
         for (announced, question) in questions {
             match (self.records.pod_of(&announced.id), question) {
                 (Some(key), Question::Exit | Question::Start) => by_id.entry(key).or_default().push(announced.id),
-                (Some(key), Question::List) => {
+                (Some(key), Question::ListPod | Question::List) => {
                     let uid = self.records.pod(key).map(|pod| pod.uid.clone());
                     self.stream.hinted.want(uid.or(announced.pod), None);
                 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use pleg_cri::v1;
 use pleg_node::executor::requests::{Cgroups, NodeConfig};
-use pleg_node::manifest::{DnsConfig, NodeName, Pod, read};
+use pleg_node::manifest::{DnsConfig, NodeName, Pod};
+use pleg_node::sources::static_pods::{ConfigSource, read};
 
 /// The name of the node, which its pods carry as a label.
 pub(super) const NODE: &str = "pleg-bench";
@@ -71,7 +72,11 @@ impl Maker {
 
     /// The pod of a manifest, as `pleg node` reads it.
     pub(super) fn pod(&self, name: &str, does: Does) -> anyhow::Result<Arc<Pod>> {
-        let mut found = read(self.manifest(name, does).as_bytes(), &self.node.name)?;
+        let mut found = read(
+            self.manifest(name, does).as_bytes(),
+            &self.node.name,
+            ConfigSource::File,
+        )?;
         if let Some(refused) = found.refused.first() {
             anyhow::bail!("{refused}");
         }

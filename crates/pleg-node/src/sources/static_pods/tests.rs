@@ -5,13 +5,17 @@ mod refusals;
 use std::time::Duration;
 
 use super::*;
+use crate::manifest::{
+    Dns, DnsConfig, EmptyDir, EnvValue, Hook, HostPathKind, NodeName, PidNamespace, PodField, ProbeHandler, ProbeKind,
+    Propagation, Protocol, PullPolicy, Quantity, RestartPolicy, Role, Volume,
+};
 
 fn node() -> NodeName {
     NodeName::new("Node-1").unwrap()
 }
 
 fn read_text(text: &str) -> Manifests {
-    read(text.as_bytes(), &node()).unwrap()
+    read(text.as_bytes(), &node(), ConfigSource::File).unwrap()
 }
 
 fn one(text: &str) -> Arc<Pod> {
@@ -140,10 +144,10 @@ fn every_supported_field_is_read() {
     assert_eq!(spec.termination_grace, Duration::from_secs(5));
     assert_eq!(spec.active_deadline, Some(Duration::from_hours(1)));
     assert_eq!(
-        (spec.host_network, spec.processes, spec.node_critical),
+        (spec.host_network, spec.processes, spec.priority.is_node_critical()),
         (true, PidNamespace::Host, true)
     );
-    assert_eq!(spec.hostname.as_deref(), Some("shop-1"));
+    assert_eq!(spec.hostname.name.as_deref(), Some("shop-1"));
     let dns = DnsConfig {
         servers: vec!["10.0.0.53".parse().unwrap(), "fd00::53".parse().unwrap()],
         searches: vec!["shop.example.com".into(), "example.com.".into()],
@@ -151,7 +155,7 @@ fn every_supported_field_is_read() {
     };
     assert_eq!(spec.dns, Dns::Own(dns));
     assert_eq!(spec.security.supplemental_groups, [7, 8]);
-    assert_eq!(spec.volumes["scratch"], Volume::EmptyDir);
+    assert_eq!(spec.volumes["scratch"], Volume::EmptyDir(EmptyDir::default()));
     let certs = Volume::HostPath {
         path: "/etc/ssl/certs".into(),
         kind: HostPathKind::DirectoryOrCreate,
@@ -260,7 +264,7 @@ fn the_uid_follows_the_content_and_nothing_else() {
     assert_eq!(one(json).id.uid, uid);
     assert_eq!(one(&format!("# a comment\n{SMALL}")).id.uid, uid);
     assert_ne!(one(&SMALL.replace("nginx", "nginx:1")).id.uid, uid);
-    let elsewhere = read(SMALL.as_bytes(), &NodeName::new("node-2").unwrap()).unwrap();
+    let elsewhere = read(SMALL.as_bytes(), &NodeName::new("node-2").unwrap(), ConfigSource::File).unwrap();
     assert_ne!(elsewhere.pods[0].id.uid, uid);
     assert_eq!(&*elsewhere.pods[0].id.name, "web-node-2");
 }
@@ -291,8 +295,8 @@ fn one_bad_document_leaves_the_others() {
     assert_eq!(
         refused,
         [
-            "document 2 (pod default/web): spec.containers[0].image: required field is missing; spec.containers[0].imag: unknown \
-             field; did you mean image?",
+            "document 2 (pod default/web): spec.containers[0].imag: unknown field; did you mean image?; spec.containers[0].image: \
+             required field is missing",
             "document 4 (pod default/web): metadata.name: document 1 already has a pod of this name",
             "document 5: kind: \"ConfigMap\" (apiVersion \"v1\") is not supported; expected Pod (apiVersion v1)",
             "document 6: kind: required field is missing; expected Pod (apiVersion v1)",
@@ -317,7 +321,7 @@ fn lists_are_their_pods() {
     let found = read_text("{apiVersion: v2, kind: List, item: []}");
     assert_eq!(
         found.refused[0].to_string(),
-        "document 1: apiVersion: \"v2\" is not valid; expected v1; items: required field is missing; item: unknown field; did you mean items?"
+        "document 1: apiVersion: \"v2\" is not valid; expected v1; item: unknown field; did you mean items?; items: required field is missing"
     );
 }
 
@@ -325,13 +329,13 @@ fn lists_are_their_pods() {
 fn a_text_without_a_document_is_no_pod() {
     for text in ["", "\n", "# soon\n", "---\n---\n", "null"] {
         assert_eq!(
-            read(text.as_bytes(), &node()).unwrap_err(),
+            read(text.as_bytes(), &node(), ConfigSource::File).unwrap_err(),
             ManifestError::Empty,
             "{text:?}"
         );
     }
     assert_eq!(
-        read(&vec![b'#'; 10 << 20], &node()).unwrap_err(),
+        read(&vec![b'#'; 10 << 20], &node(), ConfigSource::File).unwrap_err(),
         ManifestError::TooLarge
     );
 }
@@ -356,10 +360,58 @@ proptest::proptest! {
     fn no_bent_manifest_makes_it_panic(at in 0..FULL.len(), to in "[\\x00-\\x7f]{0,6}", cut in 0..40_usize) {
         let mut text = FULL.as_bytes().to_vec();
         text.splice(at..(at + cut).min(FULL.len()), to.bytes());
-        if let Ok(found) = read(&text, &node()) {
+        if let Ok(found) = read(&text, &node(), ConfigSource::File) {
             for refused in found.refused {
                 proptest::prop_assert!(!refused.problems.is_empty());
             }
         }
     }
+}
+
+/// The fields that came with Kubernetes' own types, as far as they need no API server.
+#[test]
+fn fields_that_need_no_api_server_are_read() {
+    let pod = one(r"
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  hostAliases: [{ip: 10.0.0.1, hostnames: [a]}]
+  subdomain: s
+  setHostnameAsFQDN: true
+  hostIPC: true
+  runtimeClassName: gvisor
+  readinessGates: [{conditionType: example.com/lb}]
+  securityContext: {fsGroup: 7, sysctls: [{name: net.ipv4.tcp_syncookies, value: '1'}]}
+  volumes:
+  - {name: cache, emptyDir: {medium: Memory, sizeLimit: 64Mi}}
+  - {name: info, downwardAPI: {items: [{path: a, fieldRef: {fieldPath: metadata.annotations}}]}}
+  - {name: all, projected: {sources: [{downwardAPI: {items: [{path: a, fieldRef: {fieldPath: metadata.uid}}]}}]}}
+  containers:
+  - name: app
+    image: nginx
+    stdin: true
+    tty: true
+    terminationMessagePath: /tmp/why
+    lifecycle: {stopSignal: SIGUSR1}
+    env: [{name: M, valueFrom: {resourceFieldRef: {resource: limits.memory}}}]
+    volumeMounts: [{name: cache, mountPath: /c, subPathExpr: $(M)}]
+    securityContext: {seccompProfile: {type: Localhost, localhostProfile: a.json}}
+");
+    assert_eq!(pod.spec.volumes.len(), 3);
+    assert!(pod.spec.host_ipc && !pod.spec.enable_service_links);
+}
+
+#[test]
+fn static_pods_say_where_they_come_from() {
+    for (source, name) in [(ConfigSource::File, "file"), (ConfigSource::Http, "http")] {
+        let pod = read(SMALL.as_bytes(), &node(), source).unwrap().pods.remove(0);
+        assert_eq!(pod.annotations["kubernetes.io/config.source"], name);
+        assert_eq!(pod.annotations["kubernetes.io/config.hash"], pod.id.uid.as_str());
+        let metadata = &pod.object.metadata;
+        assert_eq!(metadata.name.as_deref(), Some("web-node-1"));
+        assert_eq!(metadata.uid.as_deref(), Some(pod.id.uid.as_str()));
+    }
+    assert_eq!(ConfigSource::of(&"https://example.com/x".into()), ConfigSource::Http);
+    assert_eq!(ConfigSource::of(&"/etc/http/x.yaml".into()), ConfigSource::File);
 }

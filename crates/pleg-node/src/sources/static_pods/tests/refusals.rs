@@ -17,13 +17,13 @@ const ROWS: &[(&str, &str, &str)] = &[
     ),
     (
         "emptyDir: {}",
-        "emptyDir: {medium: Memory}",
-        "spec.volumes[0].emptyDir.medium: field is not supported by pleg node; remove it",
+        "emptyDir: {mode: 511}",
+        "spec.volumes[0].emptyDir.mode: field is not supported by pleg node; remove it",
     ),
     (
         "runAsUser: 1000",
-        "runAsUser: 1000\n    fsGroup: 5",
-        "spec.securityContext.fsGroup: field is not supported by pleg node; remove it",
+        "runAsUser: 1000\n    seLinuxOptions: {level: s0}",
+        "spec.securityContext.seLinuxOptions: field is not supported by pleg node; remove it",
     ),
     (
         "cpu: 250m",
@@ -33,13 +33,12 @@ const ROWS: &[(&str, &str, &str)] = &[
     (
         "seccompProfile: {type: Unconfined}",
         "seccompProfile: {type: Localhost}",
-        "spec.containers[0].securityContext.seccompProfile.type: Localhost profiles are not supported; use RuntimeDefault or \
-             Unconfined",
+        "spec.containers[0].securityContext.seccompProfile.localhostProfile: required field is missing",
     ),
     (
-        "hostIPC: false",
-        "hostIPC: true",
-        "spec.hostIPC: not supported by pleg node; set it to false or remove it",
+        "hostUsers: true",
+        "hostUsers: false",
+        "spec.hostUsers: user namespaces are not supported by pleg node; set it to true or remove it",
     ),
     (
         "enableServiceLinks: false",
@@ -59,7 +58,43 @@ const ROWS: &[(&str, &str, &str)] = &[
     (
         "{type: RuntimeDefault}",
         "{type: RuntimeDefault, localhostProfile: x}",
-        "spec.securityContext.seccompProfile.localhostProfile: field is not supported by pleg node; remove it",
+        "spec.securityContext.seccompProfile.localhostProfile: must be set only with type Localhost; remove it",
+    ),
+    (
+        "fieldPath: metadata.name,",
+        "fieldPath: metadata.labels,",
+        r#"spec.containers[0].env[2].valueFrom.fieldRef.fieldPath: "metadata.labels" is not supported; expected metadata.name, .namespace, .uid, .labels['…'] or .annotations['…'], spec.nodeName or .serviceAccountName, status.hostIP, .hostIPs, .podIP or .podIPs"#,
+    ),
+    (
+        "imagePullPolicy: Never",
+        "imagePullPolicy: Never\n    volumeDevices: []",
+        "spec.containers[0].volumeDevices: field is not supported by pleg node; remove it",
+    ),
+    (
+        "emptyDir: {}",
+        "nfs: {server: a, path: /b}",
+        "spec.volumes[0].nfs: field is not supported by pleg node; remove it",
+    ),
+    // What only an API server has.
+    (
+        "emptyDir: {}",
+        "configMap: {name: settings}",
+        "spec.volumes[0].configMap: requires an API server: a static pod cannot refer to API objects; remove it",
+    ),
+    (
+        "emptyDir: {}",
+        "projected: {sources: [{serviceAccountToken: {path: token}}]}",
+        "spec.volumes[0].projected.sources[0].serviceAccountToken: requires an API server: a static pod cannot refer to API objects; remove it",
+    ),
+    (
+        "hostname: shop-1",
+        "hostname: shop-1\n  serviceAccountName: robot",
+        "spec.serviceAccountName: requires an API server: a static pod cannot refer to API objects; remove it",
+    ),
+    (
+        "value: \"8080\"",
+        "valueFrom: {secretKeyRef: {name: a, key: b}}",
+        "spec.containers[0].env[0].valueFrom.secretKeyRef: requires an API server: a static pod cannot refer to API objects; remove it",
     ),
     // Unknown fields.
     (
@@ -139,6 +174,36 @@ const ROWS: &[(&str, &str, &str)] = &[
         "scheme: GOPHER,",
         r#"spec.containers[0].livenessProbe.httpGet.scheme: "GOPHER" is not valid; expected HTTP or HTTPS"#,
     ),
+    (
+        "runAsUser: 1000",
+        "runAsUser: 1000\n    sysctls: [{name: kernel.panic, value: \"1\"}]",
+        r#"spec.securityContext.sysctls[0].name: "kernel.panic" may affect the node or other pods; expected one that Kubernetes calls safe"#,
+    ),
+    (
+        "cpu: 250m",
+        "cpu: 250m, example.com/gpu: 1",
+        "spec.containers[0].resources.requests['example.com/gpu']: unknown resource; pleg node has no device plugins: expected cpu or memory",
+    ),
+    (
+        "emptyDir: {}",
+        "emptyDir: {medium: HugePages}",
+        r#"spec.volumes[0].emptyDir.medium: "HugePages" is not valid; expected Memory"#,
+    ),
+    (
+        "imagePullPolicy: Never",
+        "imagePullPolicy: Never\n    terminationMessagePolicy: Log",
+        r#"spec.containers[0].terminationMessagePolicy: "Log" is not valid; expected File or FallbackToLogsOnError"#,
+    ),
+    (
+        "{name: scratch, mountPath: /tmp}",
+        "{name: scratch, mountPath: /tmp, subPath: ../etc}",
+        r#"spec.containers[0].volumeMounts[0].subPath: "../etc" must not contain .."#,
+    ),
+    (
+        "{name: scratch, mountPath: /tmp}",
+        "{name: scratch, mountPath: /tmp, subPath: a, subPathExpr: b}",
+        "spec.containers[0].volumeMounts[0]: subPath and subPathExpr must not both be set",
+    ),
     // Combinations that are not valid.
     (
         "preStop: {exec: {command: [drain]}}",
@@ -183,7 +248,7 @@ const ROWS: &[(&str, &str, &str)] = &[
     (
         "emptyDir: {}",
         "emptyDir:",
-        "spec.volumes[0]: exactly one of emptyDir and hostPath must be set (write emptyDir: {} for an empty directory)",
+        "spec.volumes[0]: exactly one of emptyDir, hostPath, downwardAPI and projected must be set (write emptyDir: {} for an empty directory)",
     ),
     (
         "image: busybox:1.36",
@@ -229,8 +294,8 @@ const ROWS: &[(&str, &str, &str)] = &[
     ),
     (
         "fieldPath: metadata.name,",
-        "fieldPath: spec.serviceAccountName,",
-        r#"spec.containers[0].env[2].valueFrom.fieldRef.fieldPath: "spec.serviceAccountName" is not supported; expected metadata.name, .namespace, .uid, .labels['…'] or .annotations['…'], spec.nodeName, status.hostIP, .podIP or .podIPs"#,
+        "fieldPath: spec.hostname,",
+        r#"spec.containers[0].env[2].valueFrom.fieldRef.fieldPath: "spec.hostname" is not supported; expected metadata.name, .namespace, .uid, .labels['…'] or .annotations['…'], spec.nodeName or .serviceAccountName, status.hostIP, .hostIPs, .podIP or .podIPs"#,
     ),
     // Names and paths that would lead elsewhere.
     (

@@ -1,0 +1,300 @@
+//! A container of a pod.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1 as core;
+
+use super::super::problem::At;
+use super::super::{
+    Container, Hook, Port, Probe, ProbeKind, Protocol, PullPolicy, Role, Stdin, TerminationMessage, Volume, names,
+};
+use super::{Policy, env, probe, resources, security, spec, volume};
+
+/// Converts a list of containers. `at` is the place of the list.
+pub(super) fn convert_all(
+    containers: &[core::Container],
+    volumes: &BTreeMap<String, Volume>,
+    role: Role,
+    at: &At<'_>,
+) -> Vec<Container> {
+    let all = containers.iter().enumerate();
+    all.map(|(n, container)| convert(container, volumes, role, &at.index(n)))
+        .collect()
+}
+
+/// Converts the ephemeral containers of a pod.
+pub(super) fn convert_ephemeral(
+    containers: Option<&Vec<core::EphemeralContainer>>,
+    volumes: &BTreeMap<String, Volume>,
+    at: &At<'_>,
+) -> Vec<Container> {
+    at.list("ephemeralContainers", containers, |container, at| {
+        let core::EphemeralContainer {
+            args,
+            command,
+            env,
+            env_from,
+            image,
+            image_pull_policy,
+            lifecycle,
+            liveness_probe,
+            name,
+            ports,
+            readiness_probe,
+            resize_policy,
+            resources,
+            restart_policy,
+            restart_policy_rules,
+            security_context,
+            startup_probe,
+            stdin,
+            stdin_once,
+            target_container_name,
+            termination_message_path,
+            termination_message_policy,
+            tty,
+            volume_devices,
+            volume_mounts,
+            working_dir,
+        } = container.clone();
+        let like = core::Container {
+            args,
+            command,
+            env,
+            env_from,
+            image,
+            image_pull_policy,
+            lifecycle,
+            liveness_probe,
+            name,
+            ports,
+            readiness_probe,
+            resize_policy,
+            resources,
+            restart_policy,
+            restart_policy_rules,
+            security_context,
+            startup_probe,
+            stdin,
+            stdin_once,
+            termination_message_path,
+            termination_message_policy,
+            tty,
+            volume_devices,
+            volume_mounts,
+            working_dir,
+        };
+        Container {
+            target: target_container_name.filter(|name| !name.is_empty()),
+            ..convert(&like, volumes, Role::Ephemeral, at)
+        }
+    })
+}
+
+fn convert(container: &core::Container, volumes: &BTreeMap<String, Volume>, role: Role, at: &At<'_>) -> Container {
+    let core::Container {
+        args,
+        command,
+        env: variables,
+        env_from,
+        image,
+        image_pull_policy,
+        lifecycle,
+        liveness_probe,
+        name,
+        ports,
+        readiness_probe,
+        resize_policy,
+        resources,
+        restart_policy,
+        restart_policy_rules,
+        security_context,
+        startup_probe,
+        stdin,
+        stdin_once,
+        termination_message_path,
+        termination_message_policy,
+        tty,
+        volume_devices,
+        volume_mounts,
+        working_dir,
+    } = container;
+    // An API server sets it for every container with resources; resources do not change here.
+    at.not_for_nodes("resizePolicy", resize_policy.is_some());
+    at.unsupported("restartPolicyRules", restart_policy_rules.is_some());
+    at.unsupported("volumeDevices", volume_devices.is_some());
+    at.key("name").require(name, names::label);
+    let image = image.clone().unwrap_or_default();
+    at.key("image").require(&image, names::image);
+    let role = convert_role(restart_policy.as_deref(), role, at);
+    let ports = convert_ports(ports.as_ref(), at);
+    let by_name = ports
+        .iter()
+        .filter_map(|port| Some((port.name.clone()?, port.container)))
+        .collect();
+    let probe = |key, probe: Option<&core::Probe>, kind| convert_probe(probe?, kind, role, &by_name, &at.key(key));
+    let (post_start, pre_stop, stop_signal) = convert_lifecycle(lifecycle.as_ref(), role, &by_name, at);
+    let security = security::convert_container(security_context.as_ref(), &at.key("securityContext"));
+    Container {
+        name: name.clone(),
+        role,
+        pull_policy: pull_policy(image_pull_policy.as_deref(), &image, at),
+        image,
+        command: command.clone().unwrap_or_default(),
+        args: args.clone().unwrap_or_default(),
+        working_dir: working_dir.clone().unwrap_or_default(),
+        env_from: at.list("envFrom", env_from.as_ref(), env::from),
+        env: at.list("env", variables.as_ref(), env::variable),
+        mounts: volume::convert_mounts(volume_mounts.as_ref(), volumes, security.privileged, at),
+        ports,
+        resources: resources::convert(resources.as_ref(), &at.key("resources")),
+        security,
+        startup: probe("startupProbe", startup_probe.as_ref(), ProbeKind::Startup),
+        liveness: probe("livenessProbe", liveness_probe.as_ref(), ProbeKind::Liveness),
+        readiness: probe("readinessProbe", readiness_probe.as_ref(), ProbeKind::Readiness),
+        post_start,
+        pre_stop,
+        stop_signal,
+        termination_message: termination_message(
+            termination_message_path.as_deref(),
+            termination_message_policy.as_deref(),
+            at,
+        ),
+        stdin: match (stdin.unwrap_or_default(), stdin_once.unwrap_or_default()) {
+            (false, _) => Stdin::Closed,
+            (true, false) => Stdin::Open,
+            (true, true) => Stdin::Once,
+        },
+        tty: tty.unwrap_or_default(),
+        target: None,
+    }
+}
+
+fn convert_role(restart_policy: Option<&str>, role: Role, at: &At<'_>) -> Role {
+    let at = at.key("restartPolicy");
+    match (restart_policy, role) {
+        (None, role) => role,
+        (Some(policy), Role::Init) => at.one_of(policy, &[("Always", Role::Sidecar)]).unwrap_or(role),
+        (Some(_), role) => {
+            at.refuse("only init containers can have their own restart policy; use spec.restartPolicy for the pod");
+            role
+        }
+    }
+}
+
+fn pull_policy(policy: Option<&str>, image: &str, at: &At<'_>) -> PullPolicy {
+    let words = [
+        ("Always", PullPolicy::Always),
+        ("IfNotPresent", PullPolicy::IfNotPresent),
+        ("Never", PullPolicy::Never),
+    ];
+    let policy = policy.filter(|policy| !policy.is_empty());
+    let policy = policy.and_then(|policy| at.key("imagePullPolicy").one_of(policy, &words));
+    policy.unwrap_or_else(|| default_pull_policy(image))
+}
+
+/// As in Kubernetes: a tag that may point to another image tomorrow is always pulled.
+fn default_pull_policy(image: &str) -> PullPolicy {
+    let name = image.rsplit('/').next().unwrap_or(image);
+    if name.contains('@') {
+        return PullPolicy::IfNotPresent;
+    }
+    match name.split_once(':') {
+        Some((_, tag)) if tag != "latest" => PullPolicy::IfNotPresent,
+        _ => PullPolicy::Always,
+    }
+}
+
+fn convert_probe(probe: &core::Probe, kind: ProbeKind, role: Role, ports: &probe::Ports, at: &At<'_>) -> Option<Probe> {
+    match role {
+        Role::Main | Role::Sidecar => return Some(probe::convert(probe, kind, ports, at)),
+        Role::Init => at.refuse("an init container cannot have probes unless it is a sidecar (restartPolicy: Always)"),
+        Role::Ephemeral => at.refuse("an ephemeral container cannot have probes"),
+    }
+    None
+}
+
+type Lifecycle = (Option<Hook>, Option<Hook>, Option<String>);
+
+fn convert_lifecycle(lifecycle: Option<&core::Lifecycle>, role: Role, ports: &probe::Ports, at: &At<'_>) -> Lifecycle {
+    let Some(core::Lifecycle {
+        post_start,
+        pre_stop,
+        stop_signal,
+    }) = lifecycle
+    else {
+        return Lifecycle::default();
+    };
+    let at = at.key("lifecycle");
+    let has_hooks = post_start.is_some() || pre_stop.is_some();
+    match role {
+        Role::Init if has_hooks => {
+            at.refuse("an init container cannot have lifecycle hooks unless it is a sidecar (restartPolicy: Always)");
+        }
+        Role::Main | Role::Sidecar | Role::Init => {}
+        Role::Ephemeral => at.refuse("an ephemeral container cannot have lifecycle hooks"),
+    }
+    let hook = |key, handler: Option<&core::LifecycleHandler>| probe::convert_hook(handler?, ports, &at.key(key));
+    if let Some(signal) = stop_signal {
+        at.key("stopSignal").require(signal, names::signal);
+    }
+    (
+        hook("postStart", post_start.as_ref()),
+        hook("preStop", pre_stop.as_ref()),
+        stop_signal.clone(),
+    )
+}
+
+fn termination_message(path: Option<&str>, policy: Option<&str>, at: &At<'_>) -> TerminationMessage {
+    let mut message = TerminationMessage::default();
+    if let Some(path) = path.filter(|path| !path.is_empty()) {
+        at.key("terminationMessagePath").check(path, names::mount_path);
+        path.clone_into(&mut message.path);
+    }
+    let words = [("File", false), ("FallbackToLogsOnError", true)];
+    if let Some(policy) = policy.filter(|policy| !policy.is_empty()) {
+        let found = at.key("terminationMessagePolicy").one_of(policy, &words);
+        message.fall_back_to_logs = found.unwrap_or_default();
+    }
+    message
+}
+
+fn convert_ports(ports: Option<&Vec<core::ContainerPort>>, at: &At<'_>) -> Vec<Port> {
+    let mut seen = Vec::new();
+    at.list("ports", ports, |port, at| {
+        let core::ContainerPort {
+            container_port,
+            host_ip,
+            host_port,
+            name,
+            protocol,
+        } = port;
+        let name = name.clone().filter(|name| !name.is_empty());
+        if let Some(name) = &name {
+            at.key("name").check(name, names::port);
+            if seen.contains(name) {
+                at.key("name").refuse(format!("duplicate port name {name}"));
+            }
+            seen.push(name.clone());
+        }
+        let words = [("TCP", Protocol::Tcp), ("UDP", Protocol::Udp), ("SCTP", Protocol::Sctp)];
+        let protocol = protocol
+            .as_deref()
+            .and_then(|protocol| at.key("protocol").one_of(protocol, &words));
+        // Go cannot tell 0 from a field that is not set.
+        let host_port = host_port.filter(|port| *port != 0 || at.policy() == Policy::Static);
+        Port {
+            name,
+            container: probe::port_number((*container_port).into(), &at.key("containerPort")),
+            host: host_port.map(|port| {
+                at.key("hostPort").check_range(port.into(), 1..=65_535);
+                u16::try_from(port).unwrap_or_default()
+            }),
+            host_ip: host_ip
+                .as_deref()
+                .filter(|ip| !ip.is_empty())
+                .and_then(|ip| spec::address(ip, &at.key("hostIP"))),
+            protocol: protocol.unwrap_or(Protocol::Tcp),
+        }
+    })
+}

@@ -1,0 +1,170 @@
+//! Pods that change while they run, as those of an API server do: a source in memory hands out objects, and a publisher takes statuses.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod as Object;
+use pleg::PodUid;
+use pleg_node::manifest::Pod;
+use pleg_node::sources::{DesiredPod, Snapshot};
+use pleg_node::status::Phase;
+use pleg_node::status::updates::{StatusUpdate, StatusUpdates};
+use serde_json::{Value, json};
+
+use crate::machine::{Machine, Running};
+
+const UID: &str = "6f0c2f3a-0b5c-4c65-9a35-0a8f9c1f3b11";
+
+/// A pod of an API server with one container that runs this command.
+fn object(command: &[&str]) -> Value {
+    json!({
+        "metadata": {"name": "web-0", "namespace": "shop", "uid": UID, "generation": 1, "labels": {"app": "web"}},
+        "spec": {
+            "nodeName": "n", "restartPolicy": "Always", "terminationGracePeriodSeconds": 30, "dnsPolicy": "Default",
+            "containers": [{"name": "app", "image": "v1", "command": command}],
+        },
+    })
+}
+
+/// Desires these objects from now on.
+async fn want(node: &Running, objects: &[&Value]) {
+    let desired = |object: &&Value| {
+        let object: Object = serde_json::from_value((*object).clone()).unwrap();
+        DesiredPod {
+            origin: "api".into(),
+            pod: Pod::from_object(object).unwrap().into(),
+        }
+    };
+    let snapshot = Snapshot {
+        source: "test".into(),
+        pods: objects.iter().map(desired).collect(),
+        problems: Vec::new(),
+        refused: Vec::new(),
+        complete: true,
+    };
+    node.wants.send(snapshot).await.unwrap();
+}
+
+fn uid() -> PodUid {
+    UID.into()
+}
+
+fn restarts(node: &Running) -> Option<i32> {
+    let report = node.reports.get(&uid())?;
+    let app = &report.containers()[0];
+    app.ready.then_some(app.restart_count)
+}
+
+/// Takes statuses, and acknowledges each, until one is as asked for. Returns that one, which is not acknowledged.
+async fn publish_until(updates: &mut StatusUpdates, is: impl Fn(&StatusUpdate) -> bool) -> StatusUpdate {
+    let waited = tokio::time::timeout(Duration::from_hours(1), async {
+        loop {
+            let update = updates.next().await;
+            if is(&update) {
+                return update;
+            }
+            updates.acknowledge(&update.report.pod.id.uid, update.revision);
+        }
+    });
+    waited.await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn labels_change_nothing_that_runs_and_an_image_replaces_its_container() {
+    let machine = Machine::start().await;
+    let node = machine.node().await;
+    let mut pod = object(&["serve"]);
+    want(&node, &[&pod]).await;
+    node.until_ready(&uid()).await;
+
+    pod["metadata"]["labels"]["app"] = "shop".into();
+    pod["metadata"]["resourceVersion"] = "2".into();
+    want(&node, &[&pod]).await;
+    let labelled = |reports: &pleg_node::PodReports| reports.get(&uid()).is_some_and(|r| r.pod.labels["app"] == "shop");
+    // A label alone is no reason to decide anew at once; the next decision reports it.
+    node.until("the label", labelled).await;
+    assert_eq!((machine.running().len(), restarts(&node)), (1, Some(0)));
+
+    pod["spec"]["containers"][0]["image"] = "v2".into();
+    want(&node, &[&pod]).await;
+    node.until("the new image", |_| restarts(&node) == Some(1)).await;
+    let report = node.reports.get(&uid()).unwrap();
+    assert_eq!(report.containers()[0].image, "v2");
+    assert_eq!((machine.sandboxes().len(), node.kills("image")), (1, 1));
+
+    // After a restart of the node, the same image is no change.
+    node.stop().await;
+    let node = machine.node().await;
+    want(&node, &[&pod]).await;
+    node.until("it runs on", |_| restarts(&node) == Some(1)).await;
+    // Whatever the restart policy says: the container has not ended by itself.
+    pod["spec"]["restartPolicy"] = "Never".into();
+    pod["spec"]["containers"][0]["image"] = "v3".into();
+    want(&node, &[&pod]).await;
+    node.until("the third image", |_| restarts(&node) == Some(2)).await;
+    node.stop().await;
+    machine.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_that_comes_later_counts() {
+    let machine = Machine::start().await;
+    let node = machine.node().await;
+    let mut pod = object(&["serve"]);
+    want(&node, &[&pod]).await;
+    node.until_ready(&uid()).await;
+    pod["spec"]["activeDeadlineSeconds"] = 5.into();
+    want(&node, &[&pod]).await;
+    node.until_phase(&uid(), Phase::Failed).await;
+    let reason = node.reports.get(&uid()).unwrap().status.reason.clone();
+    assert_eq!(reason.as_deref(), Some("DeadlineExceeded"));
+    node.stop().await;
+    machine.check();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_shorter_delete_counts_and_the_record_waits_for_the_publisher() {
+    let machine = Machine::start().await;
+    let node = machine.node().await;
+    let mut updates = node.reports.publish();
+    let mut pod = object(&["ignore-term"]);
+    want(&node, &[&pod]).await;
+    let ready = |update: &StatusUpdate| update.report.containers().iter().any(|app| app.ready);
+    let update = publish_until(&mut updates, ready).await;
+    updates.acknowledge(&uid(), update.revision);
+
+    let start = tokio::time::Instant::now();
+    pod["metadata"]["deletionTimestamp"] = "2030-01-02T03:04:05Z".into();
+    pod["metadata"]["deletionGracePeriodSeconds"] = 900.into();
+    want(&node, &[&pod]).await;
+    let terminating = |reports: &pleg_node::PodReports| {
+        reports
+            .get(&uid())
+            .is_some_and(|report| report.goal != pleg_node::reconcile::decide::Goal::Run)
+    };
+    node.until("it terminates", terminating).await;
+    pod["metadata"]["deletionGracePeriodSeconds"] = 5.into();
+    want(&node, &[&pod]).await;
+    let last = publish_until(&mut updates, |update| update.last).await;
+    assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
+    assert_eq!(last.report.phase(), Phase::Failed);
+    let state = last.report.containers()[0].state.clone().unwrap();
+    assert_eq!(state.terminated.unwrap().exit_code, 137);
+    assert!(machine.running().is_empty() && machine.sandboxes().is_empty());
+
+    // More news of the object start nothing, and a restart before the acknowledgement publishes the same status again.
+    pod["metadata"]["resourceVersion"] = "9".into();
+    want(&node, &[&pod]).await;
+    node.stop().await;
+    let node = machine.node().await;
+    let mut updates = node.reports.publish();
+    want(&node, &[&pod]).await;
+    let again = publish_until(&mut updates, |update| update.last).await;
+    assert_eq!(again.report.phase(), Phase::Failed);
+    assert_eq!(again.report.containers(), last.report.containers());
+    updates.acknowledge(&uid(), again.revision);
+    want(&node, &[]).await;
+    node.until_gone().await;
+    assert!(machine.sim.truth().containers.is_empty());
+    node.stop().await;
+    machine.check();
+}
