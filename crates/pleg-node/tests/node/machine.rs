@@ -247,6 +247,8 @@ impl Machine {
 #[derive(Debug)]
 pub(crate) struct Figures {
     pub(crate) memory: Amount,
+    /// Memory once no container of this pod runs.
+    pub(crate) relieved_by: Option<(PodUid, Amount)>,
     pub(crate) processes: Amount,
     /// Of pods and logs.
     pub(crate) disk: Filesystem,
@@ -269,6 +271,7 @@ impl TestHost {
         };
         let figures = Figures {
             memory: plenty,
+            relieved_by: None,
             processes: plenty,
             disk: Filesystem {
                 capacity: 1 << 40,
@@ -309,7 +312,15 @@ impl HostResources for TestHost {
     }
 
     fn memory(&self) -> std::io::Result<Amount> {
-        Ok(self.figures.lock().unwrap().memory)
+        let figures = self.figures.lock().unwrap();
+        let runs = |uid: &PodUid| {
+            let mut containers = self.sim.truth().containers.into_iter();
+            containers.any(|one| *one.uid == *uid.as_str() && one.state == ContainerState::ContainerRunning)
+        };
+        match &figures.relieved_by {
+            Some((uid, after)) if !runs(uid) => Ok(*after),
+            _ => Ok(figures.memory),
+        }
     }
 
     fn processes(&self) -> std::io::Result<Amount> {
