@@ -76,7 +76,7 @@ pub(crate) enum Command {
     /// Run the daemon: watch the runtime, serve events, pods, health and metrics over HTTP
     Run(Run),
     /// Run the pods of a set of manifests on this machine, without a kubelet
-    Node(crate::commands::node::NodeArgs),
+    Node(Box<crate::commands::node::NodeArgs>),
     /// Show lifecycle events as they happen
     Watch(Watch),
     /// List pods

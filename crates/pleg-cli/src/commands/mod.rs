@@ -39,7 +39,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     // These stay until told to stop, so being told is how they end well.
     match cli.command {
         Command::Run(args) => run::run(&global, args, shutdown).await,
-        Command::Node(args) if args.stays() => Box::pin(node::run(&global, args, shutdown)).await,
+        Command::Node(args) if args.stays() => Box::pin(node::run(&global, *args, shutdown)).await,
         // What it made goes with it.
         Command::Bench(Bench {
             what: Some(BenchWhat::Node(args)),
@@ -61,7 +61,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
                     Command::Version(args) => version::run(&global, args).await,
                     Command::Debug(args) => debug::run(&global, args).await,
                     Command::Completions(args) => completions::run(&args),
-                    Command::Node(args) => node::once(&global, args).await,
+                    Command::Node(args) => node::once(&global, *args).await,
                     Command::Run(_) | Command::Watch(_) | Command::Demo(_) | Command::Sim(_) => Ok(ExitCode::SUCCESS),
                 }
             };
