@@ -209,7 +209,7 @@ impl EvictionManager {
     fn active_pods(&self) -> Vec<Report> {
         let mut pods = self.context.reports.pods();
         pods.retain(|report| {
-            let is_over = matches!(Phase::of(&report.status), Some(Phase::Failed | Phase::Succeeded));
+            let is_over = matches!(report.phase(), Phase::Failed | Phase::Succeeded);
             report.goal == Goal::Run && !is_over
         });
         pods
@@ -289,9 +289,7 @@ impl EvictionManager {
     /// Waits until nothing of an evicted pod runs, but not for long, and removes its volumes: it is not started again.
     async fn wait_for_cleanup(&self, uid: &PodUid) {
         let is_over = |reports: &crate::PodReports| {
-            let failed = reports
-                .get(uid)
-                .is_none_or(|report| Phase::of(&report.status) == Some(Phase::Failed));
+            let failed = reports.get(uid).is_none_or(|report| report.phase() == Phase::Failed);
             failed && !self.runs(uid)
         };
         if timeout(POD_CLEANUP, self.context.reports.wait_for(is_over))

@@ -43,8 +43,9 @@ async fn a_log_that_grows_is_put_aside() {
     for round in 1..=7 {
         grow(&log(0));
         tokio::time::sleep(A_WHILE).await;
-        let files = files(&log(0));
-        // The simulated runtime writes no logs, so it opens none.
+        let mut files = files(&log(0));
+        // The runtime has begun a new one.
+        files.retain(|name| name != "0.log");
         assert_eq!(files.len(), round.min(4), "{files:?}");
         assert!(files.iter().all(|name| name.starts_with("0.log.2")), "{files:?}");
     }
@@ -76,8 +77,11 @@ async fn a_log_that_cannot_be_put_aside_stays() {
     assert!(machine.sim.stats().of(Rpc::ReopenContainerLog).calls >= 1);
     faults.clear();
     tokio::time::sleep(A_WHILE).await;
-    assert_eq!(files(&log).len(), 1);
-    assert_ne!(files(&log), ["0.log"]);
+    let rotated = files(&log)
+        .into_iter()
+        .filter(|name| name.starts_with("0.log.2"))
+        .count();
+    assert_eq!(rotated, 1);
     node.stop().await;
     machine.check();
 }
