@@ -209,7 +209,7 @@ impl EvictionManager {
     fn active_pods(&self) -> Vec<Report> {
         let mut pods = self.context.reports.pods();
         pods.retain(|report| {
-            let is_over = matches!(report.status.phase, Phase::Failed | Phase::Succeeded);
+            let is_over = matches!(report.phase(), Phase::Failed | Phase::Succeeded);
             report.goal == Goal::Run && !is_over
         });
         pods
@@ -291,7 +291,7 @@ impl EvictionManager {
         let is_over = |reports: &crate::PodReports| {
             let failed = reports
                 .get(uid)
-                .is_none_or(|report| report.status.phase == Phase::Failed);
+                .is_none_or(|report| report.phase() == Phase::Failed);
             failed && !self.runs(uid)
         };
         if timeout(POD_CLEANUP, self.context.reports.wait_for(is_over))

@@ -112,7 +112,7 @@ async fn memory_pressure_evicts_one_pod_at_a_time() {
         waits.message.as_deref(),
         Some("The node had condition: [MemoryPressure]. ")
     );
-    assert_eq!(waits.phase, Phase::Pending);
+    assert_eq!(Phase::of(&waits), Some(Phase::Pending));
     // Five minutes after the last observation the pressure is over.
     node.until_ready(&late[4]).await;
     assert_eq!(condition(&node, "MemoryPressure"), Some(false));
@@ -173,7 +173,7 @@ async fn disk_pressure_removes_images_first() {
     assert!(machine.runs(&uid));
     assert_eq!(condition(&node, "DiskPressure"), Some(true));
     let report = node.reports.get(&uid).unwrap();
-    assert_eq!(report.status.phase, Phase::Running);
+    assert_eq!(report.phase(), Phase::Running);
 
     // Nothing is left to remove, so the pod goes.
     machine.figures().image_disk = Some(left);
