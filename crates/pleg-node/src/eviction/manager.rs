@@ -289,9 +289,7 @@ impl EvictionManager {
     /// Waits until nothing of an evicted pod runs, but not for long, and removes its volumes: it is not started again.
     async fn wait_for_cleanup(&self, uid: &PodUid) {
         let is_over = |reports: &crate::PodReports| {
-            let failed = reports
-                .get(uid)
-                .is_none_or(|report| report.phase() == Phase::Failed);
+            let failed = reports.get(uid).is_none_or(|report| report.phase() == Phase::Failed);
             failed && !self.runs(uid)
         };
         if timeout(POD_CLEANUP, self.context.reports.wait_for(is_over))
