@@ -315,7 +315,10 @@ mod tests {
         assert_eq!(waiting(&reports), ["b:1!"]);
         drop(store);
         let kept = crate::Store::open(&path).unwrap().take_histories();
-        assert_eq!(kept.into_keys().collect::<Vec<_>>(), [b.pod.id.uid.clone()]);
+        assert_eq!(
+            kept.into_keys().collect::<Vec<_>>(),
+            std::slice::from_ref(&b.pod.id.uid)
+        );
     }
 
     #[test]

@@ -113,7 +113,7 @@ async fn memory_pressure_evicts_one_pod_at_a_time() {
         waits.message.as_deref(),
         Some("The node had condition: [MemoryPressure]. ")
     );
-    assert_eq!(waits.phase.as_deref(), Some("Pending"));
+    assert_eq!(Phase::of(&waits), Some(Phase::Pending));
     // Five minutes after the last observation the pressure is over.
     node.until_ready(&late[4]).await;
     assert_eq!(condition(&node, "MemoryPressure"), Some(false));
