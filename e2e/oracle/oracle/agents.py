@@ -53,10 +53,10 @@ class Process:
 
 
 class Containerd(Process):
-    """The example `containerd` of the end-to-end tests: it removes everything of its own when it ends."""
+    """The example `runtime` of the end-to-end tests: it removes everything of its own when it ends."""
 
     def __init__(self, version, log, subnet):
-        program = TARGET / "debug/examples/containerd"
+        program = TARGET / "debug/examples/runtime"
         if not program.exists():
             raise Failure(f"{program} is missing: run ./test build")
         super().__init__("containerd", [program, version, "0"], log, stdout=subprocess.PIPE)
@@ -188,6 +188,8 @@ class PlegNode(Process):
         places = {"manifests": home / "manifests", "log-dir": self.logs, "pod-dir": home / "pods", "state-file": home / "node.redb"}
         command = [program, "node", "--node-name", NODE, "--node-ip", node_ip(), "--cgroup-root", containerd.cgroup]
         command += [word for name, place in places.items() for word in (f"--{name}", place)]
+        # As for the kubelet: how full this machine is, is not what is compared.
+        command += ["--eviction-hard", "", "--image-gc-high-threshold", "100"]
         command += ["--listen", f"unix://{self.socket}", "--runtime-endpoint", containerd.endpoint]
         super().__init__("pleg node", command, log)
 

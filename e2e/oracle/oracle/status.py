@@ -123,8 +123,12 @@ def creating(reduced):
 
 def settled(reduced):
     """A crash loop counts once it is one."""
-    looping = [path.removesuffix(": state") for path, value in reduced.items() if str(value).startswith(BACK_OFF)]
-    return all(reduced[f"{name}: restarts"] >= ENOUGH_RESTARTS for name in looping)
+    return all(reduced[f"{name}: restarts"] >= ENOUGH_RESTARTS for name in looping(reduced))
+
+
+def looping(reduced):
+    """The containers that are between two attempts."""
+    return [path.removesuffix(": state") for path, value in reduced.items() if str(value).startswith(BACK_OFF)]
 
 
 class Watched:
@@ -143,6 +147,9 @@ class Watched:
             was, since = self.now.get(name, (None, 0.0))
             if reduced != was:
                 self.now[name] = (reduced, at)
+                # A crash loop goes on from one back-off to the next; any other pod that changes was not at rest.
+                if not looping(self.rested.get(name, {})):
+                    self.rested.pop(name, None)
                 if creating(was) and not creating(reduced):
                     self.moved = at
                 continue
