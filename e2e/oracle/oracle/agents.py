@@ -185,7 +185,7 @@ class PlegNode(Process):
             raise Failure(f"{program} is missing: run ./test build")
         put(manifests, home / "manifests")
         self.logs, self.socket = home / "logs", home / "pleg.sock"
-        places = {"manifests": home / "manifests", "log-dir": self.logs, "pod-dir": home / "pods", "state-file": home / "node.redb"}
+        places = {"manifests": home / "manifests", "log-dir": self.logs, "log-link-dir": home / "containers", "pod-dir": home / "pods", "state-file": home / "node.redb"}
         command = [program, "node", "--node-name", NODE, "--node-ip", node_ip(), "--cgroup-root", containerd.cgroup]
         command += [word for name, place in places.items() for word in (f"--{name}", place)]
         # As for the kubelet: how full this machine is, is not what is compared.

@@ -305,6 +305,7 @@ fn node_args(node: &Node, n: usize) -> Vec<String> {
     let flags = [
         ("--manifests", path("manifests")),
         ("--log-dir", path("logs")),
+        ("--log-link-dir", path("containers")),
         ("--pod-dir", path("pods")),
         // Nothing of what a node keeps is shared, only its name and its runtime.
         ("--state-file", path(&format!("node-{n}.redb"))),

@@ -27,7 +27,7 @@ fn manifests_are_checked_before_they_go_live() {
     assert_eq!(lines.len(), 3, "{text}");
     assert!(lines[0].ends_with("good.yaml: ok: default/web-n1"), "{text}");
     assert!(
-        lines[1].contains("bad.yaml: document 1 (pod default/db): spec.containers[0].image: "),
+        lines[1].contains("bad.yaml: document 1 (pod default/db): spec.containers[0].imag: "),
         "{text}"
     );
     assert!(lines[2].contains("none.yaml: cannot be read: "), "{text}");

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use pleg_sim::control::{Exit, Shim};
-use pleg_sim::{Command, Ending, PodRef};
+use pleg_sim::{Command, Ending, Flavour, PodRef};
 use serde_json::Value;
 
 use crate::manifests;
@@ -147,8 +147,10 @@ fn no_process_outlives_a_killed_simulator() {
 /// On a runtime without events a crash is found by the kernel: the restart waits for the runtime alone, and not for a poll.
 #[test]
 fn a_node_restarts_what_crashed_without_waiting_for_a_poll() {
-    let Some(node) = Node::with_processes(0) else { return };
-    let (daemon, directory) = manifests::start(&node, &["--share-runtime"]);
+    let Some(node) = Node::with_processes_like(Flavour::Containerd1_6, 0) else {
+        return;
+    };
+    let (daemon, directory) = manifests::start(&node, &["--cgroups-per-qos", "false"]);
     std::fs::write(directory.join("web.yaml"), manifests::manifest("web", "img:1")).unwrap();
     let mode = || daemon.json("/api/v1/health")["mode"].clone();
     wait_for("full relists are rare", || {
