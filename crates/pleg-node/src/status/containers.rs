@@ -23,6 +23,12 @@ pub(super) fn statuses(from: &StatusInput<'_>, observed: &ObservedPod<'_>) -> Ve
         .collect()
 }
 
+/// Of `ephemeralContainers`. Neither the phase nor a condition depends on them.
+pub(super) fn ephemeral_statuses(from: &StatusInput<'_>, observed: &ObservedPod<'_>) -> Vec<ApiContainerStatus> {
+    let all = from.pod.spec.ephemeral_containers.iter();
+    all.map(|container| status(from, observed, container)).collect()
+}
+
 fn status(from: &StatusInput<'_>, observed: &ObservedPod<'_>, container: &Container) -> ApiContainerStatus {
     let name = &container.name;
     let history = from.history.container(name);
@@ -254,7 +260,7 @@ fn is_started(from: &StatusInput<'_>, container: &Container, now: &ObservedConta
 fn is_ready(from: &StatusInput<'_>, container: &Container, now: &ObservedContainer<'_>, started: bool) -> bool {
     match (container.role, now) {
         (Role::Init, ObservedContainer::Exited { exit, .. }) => exit.exit_code == 0,
-        (Role::Init, _) => false,
+        (Role::Init | Role::Ephemeral, _) => false,
         (_, ObservedContainer::Running(running)) if started => {
             container.readiness.is_none() || from.probes.get(&running.id, ProbeKind::Readiness) == Some(true)
         }

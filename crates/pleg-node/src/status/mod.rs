@@ -118,6 +118,7 @@ pub fn refused(why: &str) -> core::PodStatus {
         start_time: None,
         init_container_statuses: Vec::new(),
         container_statuses: Vec::new(),
+        ephemeral_container_statuses: Vec::new(),
         qos_class: QosClass::BestEffort,
         observed_generation: None,
     }
@@ -167,6 +168,7 @@ fn compute_model(from: &StatusInput<'_>) -> ApiPodStatus {
         qos_class: qos_class(from.pod),
         init_container_statuses: init.to_vec(),
         container_statuses: main.to_vec(),
+        ephemeral_container_statuses: containers::ephemeral_statuses(from, &observed),
         observed_generation: from.pod.object.metadata.generation,
     }
 }

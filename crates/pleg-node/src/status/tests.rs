@@ -1,6 +1,7 @@
 //! Statuses, as tables.
 
 mod conditions;
+mod ephemeral_containers;
 mod messages;
 mod terminal;
 
