@@ -223,10 +223,6 @@ impl ApiContainerState {
             _ => None,
         }
     }
-
-    pub(super) fn is_running(&self) -> bool {
-        matches!(self, Self::Running { .. })
-    }
 }
 
 /// The API has times in whole seconds.
