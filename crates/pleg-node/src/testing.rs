@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use pleg::{ContainerState, ContainerStatus, PodStatus, SandboxState, SandboxStatus};
 
-use crate::manifest::{NodeName, Pod, ProbeKind};
+use crate::manifest::{Container, NodeName, Pod, ProbeKind, Role};
 use crate::probes::ProbeResults;
 use crate::reconcile::action::InFlight;
 use crate::reconcile::decide::{Decision, DecisionInput, Goal, decide};
@@ -59,6 +59,18 @@ impl Case {
             goal: Goal::Run,
             now: 1000,
         }
+    }
+
+    /// Adds an ephemeral container to the pod, as an API server does.
+    pub(crate) fn ephemeral(mut self, name: &str) -> Self {
+        let pod = Arc::make_mut(&mut self.pod);
+        let like = pod.spec.containers[0].clone();
+        pod.spec.ephemeral_containers.push(Container {
+            name: name.to_owned(),
+            role: Role::Ephemeral,
+            ..like
+        });
+        self
     }
 
     /// Adds a sandbox (`s0`, then `s1`, …) created at that time.

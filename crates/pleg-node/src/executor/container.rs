@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::error::{ContainerFilesError, call_failed};
-use super::requests::{ContainerInputs, Environment, NodeConfig, check_user, log_path};
+use super::requests::{ContainerInputs, Environment, NodeConfig, check_user, log_path, share_processes};
 use super::{
     ActionContext, ActionError, RuntimeExecutor, hosts_file, ignore_not_found, log_files, log_links, objects, subject,
     termination_messages, volumes, whole_seconds,
@@ -97,9 +97,16 @@ impl RuntimeExecutor {
         };
         check_user(pod, container, &image)?;
         let inputs = self.container_inputs(start).await?;
-        let config = self
+        let mut config = self
             .node
             .container_config(pod, container, start.attempt, &image.id, inputs);
+        if let Some(target) = &container.target {
+            let id = start.context.target.as_ref().ok_or_else(|| ActionError::NoTarget {
+                container: container.name.clone(),
+                target: target.clone(),
+            })?;
+            share_processes(&mut config, id);
+        }
         let request = v1::CreateContainerRequest {
             pod_sandbox_id: start.sandbox.to_string(),
             config: Some(config),

@@ -32,6 +32,14 @@ pub(crate) enum ActionError {
     /// The post-start hook failed: the container has to be killed.
     #[error(transparent)]
     PostStartHook(#[from] HookError),
+    /// The container whose processes an ephemeral container is to see was never created.
+    #[error("target container {target} of ephemeral container {container} does not exist")]
+    NoTarget {
+        /// The ephemeral container.
+        container: String,
+        /// Its `targetContainerName`.
+        target: String,
+    },
     /// The environment of the container cannot be had.
     #[error(transparent)]
     Environment(#[from] EnvError),
@@ -89,7 +97,9 @@ impl ActionError {
             Self::Cancelled => "Cancelled",
             Self::Call(error) => error.reason,
             Self::ImageNeverPull(_) => "ErrImageNeverPull",
-            Self::RunAsNonRoot(_) | Self::Environment(_) | Self::EnvironmentObjects(_) => "CreateContainerConfigError",
+            Self::RunAsNonRoot(_) | Self::NoTarget { .. } | Self::Environment(_) | Self::EnvironmentObjects(_) => {
+                "CreateContainerConfigError"
+            }
             Self::PostStartHook(_) => "PostStartHookError",
             Self::Hostname(_) => "CreatePodSandboxError",
             Self::ContainerFiles(error) => error.reason(),

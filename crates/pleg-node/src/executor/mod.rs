@@ -67,6 +67,8 @@ pub(crate) struct ActionContext {
     pub(crate) sandbox_attempt: u32,
     /// Its addresses.
     pub(crate) ips: Box<[IpAddr]>,
+    /// For the start of an ephemeral container: the container whose processes it sees, if that exists.
+    pub(crate) target: Option<ContainerId>,
     /// Cancelled once the pod has failed or terminates: nothing is created or started, and no start waits for an image or a hook. Also if the
     /// container that is being started has exited, so that its hook is of no use.
     pub(crate) no_starts: CancellationToken,

@@ -1,4 +1,4 @@
-//! Workers that panic, and pods that are terminated twice, on a simulated runtime.
+//! Workers that panic, pods that are terminated twice, and ephemeral containers, on a simulated runtime.
 
 use pleg::{CriRuntime, Endpoint, Generator, Metrics};
 use pleg_cri::Client;
@@ -150,4 +150,63 @@ async fn a_second_shorter_delete_shortens_the_grace_period() {
         assert!((26..=28).contains(&took.as_secs()), "{container}: {took:?}");
         assert_eq!(machine.sim.truth().sandboxes.len(), 0);
     }
+}
+
+/// They are added to a pod that runs, are not started again in a new sandbox, and end with the pod.
+#[tokio::test(start_paused = true)]
+async fn ephemeral_containers_are_started_once() {
+    let mut machine = Machine::start().await;
+    let mut pod = pod("containers: [{name: app, image: img}]");
+    let uid = pod.id.uid.clone();
+    let desired = |pod: &Arc<Pod>| DesiredPod {
+        origin: "test".into(),
+        pod: Arc::clone(pod),
+    };
+    machine.workers.start_pod(desired(&pod), true);
+    machine.until(|reports| restarts(reports, &uid) == Some(0)).await;
+
+    let app = pod.spec.containers[0].clone();
+    let added = |name: &str, target: Option<&str>| crate::manifest::Container {
+        name: name.to_owned(),
+        role: crate::manifest::Role::Ephemeral,
+        target: target.map(str::to_owned),
+        ..app.clone()
+    };
+    let all = [added("debug", Some("app")), added("typo", Some("ap"))];
+    Arc::make_mut(&mut pod).spec.ephemeral_containers.extend(all);
+    machine.workers.update(desired(&pod));
+    let states = |reports: &PodReports| {
+        let report = reports.get(&uid)?;
+        let [debug, typo] = report.ephemeral_containers() else {
+            return None;
+        };
+        let (debug, typo) = (debug.state.clone()?, typo.state.clone()?);
+        Some((
+            debug.running.is_some(),
+            typo.waiting?.reason?,
+            debug.terminated.is_some(),
+        ))
+    };
+    let wanted = |runs: bool| Some((runs, "CreateContainerConfigError".to_owned(), !runs));
+    machine.until(|reports| states(reports) == wanted(true)).await;
+    assert_eq!(restarts(&machine.reports, &uid), Some(0));
+
+    let sandbox = machine.sim.truth().sandboxes.remove(0).id;
+    machine.sim.world().stop_sandbox(&sandbox);
+    machine.until(|reports| restarts(reports, &uid) == Some(1)).await;
+    machine.until(|reports| states(reports) == wanted(false)).await;
+    let truth = machine.sim.truth();
+    let attempts = truth.containers.iter().filter(|container| container.name == "debug");
+    assert_eq!((attempts.count(), truth.sandboxes.len()), (1, 2));
+
+    Arc::make_mut(&mut pod).spec.ephemeral_containers[1].target = None;
+    machine.workers.update(desired(&pod));
+    let starts = |reports: &PodReports| {
+        let report = reports.get(&uid)?;
+        report.ephemeral_containers()[1].state.clone()?.running
+    };
+    machine.until(|reports| starts(reports).is_some()).await;
+    machine.workers.terminate(&uid);
+    machine.until(|reports| reports.pods().is_empty()).await;
+    assert!(machine.sim.truth().containers.is_empty());
 }

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | no usable sandbox | kill what runs, stop the old sandbox, create a new one; unless nothing would be started in it |
 //! | init containers left | start the next one; sidecars in order, each once those before it have started |
+//! | an ephemeral container has never run | start it, whatever the others do |
 //! | a container is not running | start it if the restart policy says so, after its back-off |
 //! | main containers are to be started | one after the other: each waits for the post-start hook of the one before |
 //! | a container failed its liveness or startup probe, or its post-start hook | kill it |
@@ -119,7 +120,8 @@ pub fn decide(input: &DecisionInput<'_>) -> Decision {
     decider.decision
 }
 
-/// A decision in the making. Its steps are here, in `restart`, `init_containers` and `terminate`.
+/// A decision in the making. Its steps are here, in `restart`, `init_containers`,
+/// `ephemeral_containers` and `terminate`.
 pub(super) struct Decider<'a> {
     pub(super) input: DecisionInput<'a>,
     pub(super) observed: ObservedPod<'a>,
@@ -144,6 +146,7 @@ impl Decider<'_> {
             }
         }
         self.remove_old_sandbox();
+        self.start_ephemeral_containers(&sandbox.id);
         if self.initialise(&sandbox.id) {
             for container in &self.input.pod.spec.containers {
                 self.keep_running(container, &sandbox.id);

@@ -9,6 +9,7 @@
 //! | is a container restarted? (restart policy, probes) | `restart` |
 //! | when is it restarted? (back-off) | [`backoff`] |
 //! | which init container or sidecar is next | `init_containers` |
+//! | which ephemeral container is started | `ephemeral_containers` |
 //! | in which order a pod terminates | `terminate` |
 //! | what state a container is in | `observed` |
 //! | what happened before, and survives a restart of `pleg node` | [`history`] |
@@ -23,5 +24,6 @@ pub(crate) mod observed;
 pub(crate) mod restart;
 pub(crate) mod start_time;
 
+mod ephemeral_containers;
 mod init_containers;
 mod terminate;

@@ -18,6 +18,7 @@ pub(crate) fn should_restart(observed: &ObservedPod<'_>, container: &Container, 
         return true;
     }
     match (container.role, observed.pod.spec.restart_policy) {
+        (Role::Ephemeral, _) => false,
         (Role::Sidecar, _) | (_, RestartPolicy::Always) => true,
         (_, RestartPolicy::OnFailure) => exit.exit_code != 0 || replaced,
         (_, RestartPolicy::Never) => false,

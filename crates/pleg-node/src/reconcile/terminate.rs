@@ -1,7 +1,7 @@
 //! How a pod terminates: because it has finished, or because it is no longer desired.
 //!
-//! All its containers share one grace period. Pre-stop hooks begin at once, also those of sidecars. Main and init containers are stopped at
-//! once; sidecars after the main containers, the last one first. When the grace period is over, nothing waits for its turn any more.
+//! All its containers share one grace period. Pre-stop hooks begin at once, also those of sidecars. Main, init and ephemeral containers are
+//! stopped at once; sidecars after the main containers, the last one first. When the grace period is over, nothing waits for its turn any more.
 
 use std::time::Duration;
 

@@ -1,12 +1,12 @@
 //! The conditions of a pod, and since when they hold.
 
 use k8s_openapi::api::core::v1 as core;
+use pleg::SandboxState;
 
 use super::model::{ApiContainerStatus, Condition, ConditionKind, ConditionStatus, Phase};
-use super::phase::was_initialised;
 use super::{STALE, Stale, StatusInput};
 use crate::manifest::Role;
-use crate::reconcile::observed::ObservedPod;
+use crate::reconcile::observed::{ObservedContainer, ObservedPod};
 
 /// The value of a condition: status, reason and message.
 type Value = (ConditionStatus, Option<&'static str>, Option<String>);
@@ -21,14 +21,13 @@ pub(super) fn conditions(
     init: &[ApiContainerStatus],
     main: &[ApiContainerStatus],
 ) -> Vec<Condition> {
-    let sandbox = ConditionStatus::from(observed.usable_sandbox().is_some());
     let mut ready = containers_ready(from, phase, init, main);
     if let Some(stale) = from.stale {
         ready = unknown(stale);
     }
     let all = [
-        (ConditionKind::PodReadyToStartContainers, (sandbox, None, None)),
-        (ConditionKind::Initialized, initialized(from, phase, init, main)),
+        (ConditionKind::PodReadyToStartContainers, ready_to_start(observed)),
+        (ConditionKind::Initialized, initialized(from, observed, phase, init)),
         (ConditionKind::Ready, gated(from, ready.clone())),
         (ConditionKind::ContainersReady, ready),
         (ConditionKind::PodScheduled, HOLDS),
@@ -60,6 +59,23 @@ pub(super) fn conditions(
         }
     };
     all.into_iter().map(with_time).collect()
+}
+
+/// Containers can be started once there is a sandbox with a network.
+fn ready_to_start(observed: &ObservedPod<'_>) -> Value {
+    if observed.usable_sandbox().is_some() {
+        return HOLDS;
+    }
+    let message = match observed.newest_sandbox() {
+        None => "no pod sandbox exists",
+        Some(sandbox) if sandbox.state == SandboxState::Ready => "pod sandbox has no IP address",
+        Some(_) => "pod sandbox is not ready",
+    };
+    (
+        ConditionStatus::False,
+        Some("PodSandboxNotReady"),
+        Some(message.to_owned()),
+    )
 }
 
 /// A pod whose containers are ready is ready once others have set the conditions that it waits for.
@@ -123,12 +139,7 @@ fn containers_ready(
     (ConditionStatus::False, Some("ContainersNotReady"), Some(message))
 }
 
-fn initialized(
-    from: &StatusInput<'_>,
-    phase: Phase,
-    init: &[ApiContainerStatus],
-    main: &[ApiContainerStatus],
-) -> Value {
+fn initialized(from: &StatusInput<'_>, observed: &ObservedPod<'_>, phase: Phase, init: &[ApiContainerStatus]) -> Value {
     if phase == Phase::Succeeded {
         return (ConditionStatus::True, Some("PodCompleted"), None);
     }
@@ -142,8 +153,14 @@ fn initialized(
     let pairs = from.pod.spec.init_containers.iter().zip(init);
     let incomplete = pairs.filter(|(container, status)| !is_done(container.role, status));
     let names: Vec<&str> = incomplete.map(|(_, status)| &*status.name).collect();
-    // Once complete it stays complete, until a new sandbox is initialised.
-    if names.is_empty() || (was_initialised(main) && main.iter().any(|status| status.state.is_running())) {
+    // Once complete it stays complete, until a new sandbox is initialised: sidecars may be restarted, or have ended with the pod.
+    let began = |name: &str| match observed.container(name) {
+        ObservedContainer::Absent | ObservedContainer::Created(_) => false,
+        ObservedContainer::Running(_) | ObservedContainer::InOldSandbox(_) | ObservedContainer::Unknown(_) => true,
+        ObservedContainer::Exited { current, .. } => current,
+    };
+    let mut main = from.pod.spec.containers.iter();
+    if names.is_empty() || main.any(|container| began(&container.name)) {
         return HOLDS;
     }
     let message = format!("containers with incomplete status: [{}]", names.join(" "));

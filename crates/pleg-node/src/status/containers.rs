@@ -5,7 +5,7 @@ use pleg_cri::duration::seconds;
 
 use super::StatusInput;
 use super::model::{ApiContainerState, ApiContainerStatus};
-use crate::manifest::{Container, ProbeKind, RestartPolicy, Role, Spec};
+use crate::manifest::{Container, ProbeKind, RestartPolicy, Role};
 use crate::reconcile::backoff::{PULL_FAILED, StartFailure};
 use crate::reconcile::history::Exit;
 use crate::reconcile::observed::{ObservedContainer, ObservedPod};
@@ -21,6 +21,12 @@ pub(super) fn statuses(from: &StatusInput<'_>, observed: &ObservedPod<'_>) -> Ve
         .all_containers()
         .map(|container| status(from, observed, container))
         .collect()
+}
+
+/// Of `ephemeralContainers`. Neither the phase nor a condition depends on them.
+pub(super) fn ephemeral_statuses(from: &StatusInput<'_>, observed: &ObservedPod<'_>) -> Vec<ApiContainerStatus> {
+    let all = from.pod.spec.ephemeral_containers.iter();
+    all.map(|container| status(from, observed, container)).collect()
 }
 
 fn status(from: &StatusInput<'_>, observed: &ObservedPod<'_>, container: &Container) -> ApiContainerStatus {
@@ -161,18 +167,12 @@ fn failed(failure: &StartFailure, image: &str, now: Timestamp) -> ApiContainerSt
 
 /// Nothing of the pod runs any more: containers whose end is not known are shown as terminated, as in the kubelet. Those that were not their
 /// turn yet, because initialisation was not complete, still wait.
-pub(super) fn locate_all(spec: &Spec, init: &mut [ApiContainerStatus], main: &mut [ApiContainerStatus]) {
+pub(super) fn locate_all(from: &StatusInput<'_>, init: &mut [ApiContainerStatus], main: &mut [ApiContainerStatus]) {
     let began = |status: &ApiContainerStatus| {
         status.last_state.is_some() || !matches!(status.state, ApiContainerState::Waiting { .. })
     };
-    let is_initialised = match (spec.init_containers.last(), init.last()) {
-        (Some(container), Some(status)) => {
-            let exits = [Some(&status.state), status.last_state.as_ref()].into_iter().flatten();
-            let mut exits = exits.filter_map(ApiContainerState::exit_code);
-            main.iter().any(began) || (container.role == Role::Init && exits.any(|code| code == 0))
-        }
-        _ => true,
-    };
+    let last_init = from.pod.spec.init_containers.last();
+    let is_initialised = last_init.is_none_or(|last| main.iter().any(began) || has_completed(from, last));
     // The first init container has always had its turn.
     let turns = init.iter().rposition(began).unwrap_or(0) + 1;
     let missing = init.iter_mut().take(turns);
@@ -190,6 +190,17 @@ pub(super) fn locate_all(spec: &Spec, init: &mut [ApiContainerStatus], main: &mu
             status.started = false;
         }
     }
+}
+
+/// Whether an init container has succeeded by itself. One that exits with 0 because it is stopped with its pod has not done its work.
+fn has_completed(from: &StatusInput<'_>, container: &Container) -> bool {
+    let history = from.history.container(&container.name);
+    let mut exits = history.iter().flat_map(|history| &history.exits);
+    let in_time = |exit: &Exit| match (exit.noted_at, from.stopping_since) {
+        (Some(exited), Some(since)) => exited < since,
+        _ => true,
+    };
+    container.role == Role::Init && exits.any(|exit| exit.exit_code == 0 && in_time(exit))
 }
 
 fn whole(at: Timestamp) -> Timestamp {
@@ -249,7 +260,7 @@ fn is_started(from: &StatusInput<'_>, container: &Container, now: &ObservedConta
 fn is_ready(from: &StatusInput<'_>, container: &Container, now: &ObservedContainer<'_>, started: bool) -> bool {
     match (container.role, now) {
         (Role::Init, ObservedContainer::Exited { exit, .. }) => exit.exit_code == 0,
-        (Role::Init, _) => false,
+        (Role::Init | Role::Ephemeral, _) => false,
         (_, ObservedContainer::Running(running)) if started => {
             container.readiness.is_none() || from.probes.get(&running.id, ProbeKind::Readiness) == Some(true)
         }

@@ -61,6 +61,8 @@ pub struct StatusInput<'a> {
     pub not_admitted: Option<&'a PodFailure>,
     /// The pod has terminated: nothing of it is left, and its phase is final.
     pub terminated: bool,
+    /// Since when the containers of the pod are being stopped, because it has finished or failed, or is terminating.
+    pub stopping_since: Option<Timestamp>,
     /// Set while this pod cannot be observed.
     pub stale: Option<&'a Stale>,
     /// The last published status, for the transition times of its conditions.
@@ -116,6 +118,7 @@ pub fn refused(why: &str) -> core::PodStatus {
         start_time: None,
         init_container_statuses: Vec::new(),
         container_statuses: Vec::new(),
+        ephemeral_container_statuses: Vec::new(),
         qos_class: QosClass::BestEffort,
         observed_generation: None,
     }
@@ -139,7 +142,7 @@ fn compute_model(from: &StatusInput<'_>) -> ApiPodStatus {
     let phases = phase::phases(from, init, main);
     let is_over = phase::is_terminal(phases.shown);
     if is_over {
-        containers::locate_all(spec, init, main);
+        containers::locate_all(from, init, main);
     }
     // With hostNetwork, the addresses of the pod are those of the host.
     let ips: &[IpAddr] = if spec.host_network && observed.usable_sandbox().is_some() {
@@ -165,6 +168,7 @@ fn compute_model(from: &StatusInput<'_>) -> ApiPodStatus {
         qos_class: qos_class(from.pod),
         init_container_statuses: init.to_vec(),
         container_statuses: main.to_vec(),
+        ephemeral_container_statuses: containers::ephemeral_statuses(from, &observed),
         observed_generation: from.pod.object.metadata.generation,
     }
 }

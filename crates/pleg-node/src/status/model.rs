@@ -57,6 +57,8 @@ pub(super) struct ApiPodStatus {
     pub(super) init_container_statuses: Vec<ApiContainerStatus>,
     /// Those of `containers`.
     pub(super) container_statuses: Vec<ApiContainerStatus>,
+    /// Those of `ephemeralContainers`.
+    pub(super) ephemeral_container_statuses: Vec<ApiContainerStatus>,
     /// Decides which pods are killed first when memory is short.
     pub(super) qos_class: QosClass,
     /// The generation of the object that the status is about.
@@ -221,10 +223,6 @@ impl ApiContainerState {
             _ => None,
         }
     }
-
-    pub(super) fn is_running(&self) -> bool {
-        matches!(self, Self::Running { .. })
-    }
 }
 
 /// The API has times in whole seconds.
@@ -242,6 +240,11 @@ fn text(text: String) -> Option<String> {
 
 impl From<ApiPodStatus> for core::PodStatus {
     fn from(status: ApiPodStatus) -> Self {
+        // They have no probes, so whether they have started is not said.
+        let ephemeral = |status: ApiContainerStatus| core::ContainerStatus {
+            started: None,
+            ..status.into()
+        };
         let containers = |all: Vec<ApiContainerStatus>| all.into_iter().map(core::ContainerStatus::from).collect();
         let host_ip = |ip: IpAddr| core::HostIP { ip: ip.to_string() };
         let pod_ip = |ip: IpAddr| core::PodIP { ip: ip.to_string() };
@@ -258,6 +261,9 @@ impl From<ApiPodStatus> for core::PodStatus {
             start_time: status.start_time.map(time),
             init_container_statuses: init.map(containers),
             container_statuses: Some(containers(status.container_statuses)),
+            ephemeral_container_statuses: some(
+                status.ephemeral_container_statuses.into_iter().map(ephemeral).collect(),
+            ),
             qos_class: Some(status.qos_class.name().to_owned()),
             observed_generation: status.observed_generation,
             ..Self::default()

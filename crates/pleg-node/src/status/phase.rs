@@ -131,7 +131,7 @@ fn phase(spec: &Spec, init: &[ApiContainerStatus], main: &[ApiContainerStatus]) 
 }
 
 /// Whether any main container was started: then initialisation was complete.
-pub(super) fn was_initialised(main: &[ApiContainerStatus]) -> bool {
+fn was_initialised(main: &[ApiContainerStatus]) -> bool {
     let began = |status: &ApiContainerStatus| {
         status.last_state.is_some()
             || matches!(

@@ -59,6 +59,11 @@ impl Report {
         self.status.init_container_statuses.as_deref().unwrap_or_default()
     }
 
+    /// The statuses of `ephemeralContainers`.
+    pub fn ephemeral_containers(&self) -> &[core::ContainerStatus] {
+        self.status.ephemeral_container_statuses.as_deref().unwrap_or_default()
+    }
+
     /// The pod as the Kubernetes API has it.
     pub fn object(&self) -> core::Pod {
         core::Pod {

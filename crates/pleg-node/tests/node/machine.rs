@@ -447,7 +447,8 @@ impl Running {
             return "none".to_owned();
         };
         let all = report.init_containers().iter().chain(report.containers());
-        let found = all.into_iter().find(|other| other.name == container).unwrap();
+        let mut all = all.chain(report.ephemeral_containers());
+        let found = all.find(|other| other.name == container).unwrap();
         let state = found.state.clone().unwrap();
         match (state.waiting, state.terminated) {
             (Some(waiting), _) => waiting.reason.unwrap(),

@@ -168,3 +168,68 @@ async fn a_second_shorter_delete_counts_and_the_record_waits_for_the_publisher()
     node.stop().await;
     machine.check();
 }
+
+/// `kubectl debug`: containers are added to a pod that runs.
+#[tokio::test(start_paused = true)]
+async fn ephemeral_containers_run_once_and_end_with_their_pod() {
+    let machine = Machine::start().await;
+    let node = machine.node().await;
+    let mut pod = object(&["serve"]);
+    want(&node, &[&pod]).await;
+    node.until_ready(&uid()).await;
+
+    pod["metadata"]["generation"] = 2.into();
+    pod["spec"]["ephemeralContainers"] = json!([
+        {"name": "debug", "image": "tools", "command": ["serve"], "targetContainerName": "app"},
+        {"name": "once", "image": "tools", "command": ["exit", "3"]},
+        {"name": "typo", "image": "tools", "command": ["serve"], "targetContainerName": "ap"},
+    ]);
+    want(&node, &[&pod]).await;
+    let states = |node: &Running| match node.reports.get(&uid()) {
+        Some(report) if report.ephemeral_containers().len() == 3 => ["debug", "once", "typo"]
+            .map(|name| node.state(&uid(), name))
+            .join(", "),
+        _ => String::new(),
+    };
+    let wanted = "Running, Terminated 3, CreateContainerConfigError";
+    node.until("all three", |_| states(&node) == wanted).await;
+    let report = node.reports.get(&uid()).unwrap();
+    assert_eq!((report.phase(), restarts(&node)), (Phase::Running, Some(0)));
+    assert!(report.conditions().iter().all(|condition| condition.status == "True"));
+
+    // Neither a decision about another container nor another node starts one again.
+    node.stop().await;
+    let node = machine.node().await;
+    want(&node, &[&pod]).await;
+    let app = machine.running().into_iter().find(|container| container.name == "app");
+    machine.sim.world().kill_container(&app.unwrap().id);
+    node.until("the app again", |_| restarts(&node) == Some(1)).await;
+    node.until("the same states", |_| states(&node) == wanted).await;
+    let attempts = |name: &str| {
+        let all = machine.attempts(&uid()).into_iter();
+        all.filter(|container| container.name == name).count()
+    };
+    assert_eq!(["app", "debug", "once", "typo"].map(attempts), [2, 1, 1, 0]);
+
+    // A new sandbox gets the app, and nothing of these.
+    let sandbox = machine.sandboxes().remove(0).id;
+    machine.sim.world().stop_sandbox(&sandbox);
+    node.until("the app in a new sandbox", |_| restarts(&node) == Some(2))
+        .await;
+    assert_eq!(node.state(&uid(), "once"), "Terminated 3");
+    assert!(node.state(&uid(), "debug").starts_with("Terminated"));
+    assert_eq!(machine.running().len(), 1);
+
+    pod["spec"]["ephemeralContainers"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!({"name": "second", "image": "tools", "command": ["serve"]}));
+    want(&node, &[&pod]).await;
+    let runs = || machine.running().iter().any(|container| container.name == "second");
+    node.until("one that was added later", |_| runs()).await;
+    want(&node, &[]).await;
+    node.until_gone().await;
+    assert!(machine.sim.truth().containers.is_empty() && machine.sandboxes().is_empty());
+    node.stop().await;
+    machine.check();
+}

@@ -35,7 +35,7 @@ use crate::status::qos_class;
 
 pub use env::{EnvError, Environment};
 pub use hostname::HostnameTooLong;
-pub use security::{RunAsNonRootError, check_user};
+pub use security::{RunAsNonRootError, check_user, share_processes};
 pub use sysctls::{InvalidSysctlPattern, SysctlError, check_pattern};
 
 /// The label with the name of the node that owns a pod. Pods without it are never touched.

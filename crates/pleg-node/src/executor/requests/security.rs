@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use pleg::ContainerId;
 use pleg_cri::v1;
 
 use super::{NodeConfig, text};
@@ -101,6 +102,18 @@ pub(super) fn of_container(node: &NodeConfig, pod: &Pod, container: &Container) 
             &node.host.seccomp_profiles,
         )),
         ..Default::default()
+    }
+}
+
+/// Lets a container see the processes of another one, unless the pod shares them anyway.
+pub fn share_processes(config: &mut v1::ContainerConfig, target: &ContainerId) {
+    let linux = config.linux.as_mut();
+    let security = linux.and_then(|linux| linux.security_context.as_mut());
+    if let Some(options) = security.and_then(|security| security.namespace_options.as_mut())
+        && options.pid() == v1::NamespaceMode::Container
+    {
+        options.set_pid(v1::NamespaceMode::Target);
+        options.target_id = target.to_string();
     }
 }
 

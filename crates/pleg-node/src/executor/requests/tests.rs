@@ -125,6 +125,28 @@ fn the_host_is_shared_only_if_asked_for() {
     assert_eq!((masked(0), masked(1)), (12, 0));
 }
 
+/// An ephemeral container sees the processes of its target, unless all containers of the pod, or of the host, see each other's.
+#[test]
+fn processes_of_a_target_are_shared() {
+    for (spec, wanted) in [
+        ("", (v1::NamespaceMode::Target, "app0")),
+        ("shareProcessNamespace: true,", (PerPod, "")),
+        ("hostPID: true,", (Host, "")),
+    ] {
+        let pod = pod(&format!("{spec} containers: [{{name: app, image: i}}]"));
+        let mut config = container_config(&pod, &pod.spec.containers[0], 0, "i", &[]);
+        security::share_processes(&mut config, &"app0".into());
+        let options = config
+            .linux
+            .unwrap()
+            .security_context
+            .unwrap()
+            .namespace_options
+            .unwrap();
+        assert_eq!((options.pid(), options.target_id.as_str()), wanted, "{spec}");
+    }
+}
+
 /// A manifest cannot set the label of the owner.
 #[test]
 fn labels_of_ours_cannot_be_taken() {

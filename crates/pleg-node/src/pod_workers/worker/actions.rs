@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleg::PodStatus;
+use pleg::{ContainerId, PodStatus};
 use pleg_cri::duration::seconds;
 use tokio::time::{Instant, timeout_at};
 use tracing::{info, warn};
@@ -52,6 +52,7 @@ impl PodWorker {
         let context = ActionContext {
             sandbox_attempt: newest.map_or(0, |sandbox| sandbox.attempt),
             ips: newest.map(|sandbox| sandbox.ips.clone()).unwrap_or_default(),
+            target: self.target(&action, status),
             no_starts,
             cut_kills: self.cut_kills.clone(),
         };
@@ -76,6 +77,17 @@ impl PodWorker {
                 (executing.await, None)
             }
         }));
+    }
+
+    /// The container whose processes an ephemeral container sees.
+    fn target(&self, action: &Action, status: &PodStatus) -> Option<ContainerId> {
+        let Action::Start { name, .. } = action else {
+            return None;
+        };
+        let target = self.pod.spec.container(name)?.target.as_ref()?;
+        let attempts = status.containers.iter().filter(|container| *container.name == **target);
+        let newest = attempts.max_by_key(|container| (container.attempt, container.created_at))?;
+        Some(newest.id.clone())
     }
 
     fn set_in_flight(&mut self, action: &Action, starts: bool) {

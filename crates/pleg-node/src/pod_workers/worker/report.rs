@@ -92,6 +92,11 @@ impl PodWorker {
         let node_stale = self.context.stale.borrow_and_update().clone();
         let stale = self.quarantined.clone().or_else(|| node_stale.as_deref().cloned());
         let (observed, decision) = self.last.as_ref()?;
+        let goal = *self.goal.borrow();
+        let terminating_since = match goal {
+            Goal::Run => None,
+            Goal::Terminate { since, .. } => Some(since),
+        };
         let status = Arc::new(status::compute(&status::StatusInput {
             pod: &self.pod,
             status: observed,
@@ -101,6 +106,7 @@ impl PodWorker {
             in_flight: &self.in_flight.containers,
             not_admitted: self.not_admitted.as_ref(),
             terminated,
+            stopping_since: self.history.finishing_since.or(terminating_since),
             stale: stale.as_ref(),
             before: self.last_published.as_deref(),
             node: &self.context.node,
@@ -112,7 +118,7 @@ impl PodWorker {
             pod: Arc::clone(&self.pod),
             status,
             stage,
-            goal: *self.goal.borrow(),
+            goal,
             stale,
         })
     }

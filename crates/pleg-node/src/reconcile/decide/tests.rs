@@ -1,5 +1,6 @@
 //! Decisions, as tables.
 
+mod ephemeral_containers;
 mod init_containers;
 mod restart;
 mod terminate;

@@ -70,3 +70,22 @@ fn containers_of_a_failed_pod_are_located() {
         assert_eq!(words(&status(&case)), wanted, "{spec}");
     }
 }
+
+/// An init container that exits with 0 because it is stopped has not completed: the others were not their turn.
+#[test]
+fn an_init_container_that_is_stopped_with_its_pod_has_not_completed() {
+    for (exited, wanted) in [
+        (989, "Terminated:ContainerStatusUnknown:137"),
+        (990, "Waiting:PodInitializing"),
+        (991, "Waiting:PodInitializing"),
+    ] {
+        let mut case = Case::new(INIT).sandbox(false, 0).exited("i", exited, 0);
+        case.history.finishing_since = Some(at(990));
+        case.history.failed = Some(PodFailure {
+            reason: "DeadlineExceeded".to_owned(),
+            message: "too long".to_owned(),
+        });
+        let wanted = format!("Failed; i=Terminated:Completed:0 ready; app={wanted}");
+        assert_eq!(words(&status(&case)), wanted, "{exited}");
+    }
+}
