@@ -584,7 +584,10 @@ async fn a_pod_is_evicted_under_pressure(context: &Context) -> Result<()> {
     let eats = runs("app", &Program::Eat(20), requests);
     node.write("p.yaml", &manifest("p", &format!("containers: [{eats}]")))?;
     let waits = runs("app", &Program::Stubborn, "");
-    node.write("q.yaml", &manifest("q", &format!("containers: [{waits}]")))?;
+    node.write(
+        "q.yaml",
+        &manifest("q", &format!("terminationGracePeriodSeconds: 0, containers: [{waits}]")),
+    )?;
     let is_evicted = |pod: &Value| pod["status"]["phase"] == "Failed" && pod["status"]["reason"] == "Evicted";
     let evicted = node.until("p", "eviction", is_evicted).await?;
     let message = evicted["status"]["message"].as_str().unwrap_or_default();

@@ -70,7 +70,7 @@ async fn a_container_gets_its_files_and_leaves_a_message(context: &Context) -> R
         "size=1024k",
         "\nfrom-init\np-n\n64\n",
         "4242",
-        "drwxrwsrwx",
+        "drwxrwsrwt",
     ] {
         ensure!(message.contains(wanted), "{wanted:?} is missing: {message}");
     }

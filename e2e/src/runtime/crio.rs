@@ -103,20 +103,22 @@ fn libraries() -> Result<String> {
 /// leave the bundle before runc sees it. A script of the shell, because this is all that can be counted on.
 fn oci_runtime() -> Result<String> {
     let runc = version::tool("usr/sbin/runc")?;
-    let without = |field: &str| format!("-e 's/{field},//' -e 's/,{field}//' -e 's/{field}//'");
+    // CRI-O writes one field a line; -z makes one line of all.
+    let blank = "[[:space:]]*";
+    let without = |field: &str| format!("-e 's/{field}{blank},//' -e 's/,{blank}{field}//' -e 's/{field}//'");
     Ok(format!(
         r#"#!/bin/sh
 before=
 for arg; do
   case "$before" in
-    --bundle | -b) sed -i {} {} "$arg/config.json" ;;
+    --bundle | -b) sed -z -i {} {} "$arg/config.json" ;;
   esac
   before=$arg
 done
 exec {} "$@"
 "#,
-        without(r#""oomScoreAdj":-[0-9]*"#),
-        without(r#""hugepageLimits":\[[^]]*\]"#),
+        without(r#""oomScoreAdj": *-[0-9]*"#),
+        without(r#""hugepageLimits": *\[[^]]*\]"#),
         runc.display()
     ))
 }
@@ -197,21 +199,22 @@ mod tests {
     #[test]
     fn what_the_machine_forbids_leaves_the_bundle() {
         let script = oci_runtime().unwrap_or_default();
-        let Some(line) = script.lines().find(|line| line.contains("sed -i")) else {
+        let Some(line) = script.lines().find(|line| line.contains("sed -z -i")) else {
             // Nothing was fetched on this machine, so there is no runc to wrap.
             return;
         };
-        let (_, expressions) = line.split_once("sed -i ").unwrap();
+        let (_, expressions) = line.split_once("sed -z -i ").unwrap();
         let (expressions, _) = expressions.split_once(" \"$arg").unwrap();
         for (given, left) in [
             (r#"{"a":1,"oomScoreAdj":-998,"b":2}"#, r#"{"a":1,"b":2}"#),
             (r#"{"a":1,"oomScoreAdj":-1}"#, r#"{"a":1}"#),
+            ("{\n \"a\": 1,\n \"oomScoreAdj\": -997\n}", "{\n \"a\": 1\n}"),
             (r#"{"oomScoreAdj":1000}"#, r#"{"oomScoreAdj":1000}"#),
             (r#"{"hugepageLimits":[{"limit":0}],"b":2}"#, r#"{"b":2}"#),
             (r#"{"hugepageLimits":[{"limit":0},{"limit":0}]}"#, "{}"),
         ] {
             let mut sed = Command::new("sh")
-                .args(["-c", &format!("sed {expressions}")])
+                .args(["-c", &format!("sed -z {expressions}")])
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .spawn()
