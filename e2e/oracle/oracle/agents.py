@@ -154,6 +154,7 @@ class Kubelet(Process):
             "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
             "authorization": {"mode": "AlwaysAllow"},
             # What this needs to run beside others, and without the rights of a real node; see docs of the kubelet.
+            "clusterDomain": "cluster.local",
             "cgroupsPerQOS": False,
             "enforceNodeAllocatable": [],
             "failSwapOn": False,

@@ -57,7 +57,11 @@ impl Node {
             Err(SimError::World(error)) => {
                 assert!(error.to_string().contains("delegated cgroup"), "{error}");
                 assert!(std::env::var_os("CI").is_none(), "CI has to run this: {error}");
-                eprintln!("LEFT OUT, nothing was tried with real processes: {error}");
+                let mut stderr = std::io::stderr();
+                let _ = std::io::Write::write_fmt(
+                    &mut stderr,
+                    format_args!("LEFT OUT, nothing was tried with real processes: {error}\n"),
+                );
                 return None;
             }
             Err(error) => panic!("{error}"),

@@ -49,6 +49,8 @@ impl Tree {
                 max_depth: MAX_DEPTH,
                 max_total_scalar_bytes: 2 * MAX_BYTES,
             },
+            // As in kubectl and the kubelet: `defaultMode: 0440` is 288.
+            legacy_octal_numbers: true,
             // `yes` and `no` are texts, not the bools of YAML 1.1.
             strict_booleans: true,
             with_snippet: false,
@@ -194,6 +196,17 @@ mod tests {
         let json = "\t{\"c\": {\"d\": \"two\\nlines\\n\", \"e\": null},\n\t\"b\": [true, 1.5, \"no\", \"\\u0078\"],\n\t\t\"a\": 1}\n";
         assert_eq!(parse(yaml), parse(json));
         assert_eq!(parse(yaml).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_leading_zero_makes_a_number_octal() {
+        let trees = parse("mode: 0440\nzero: 0\nten: 10\n").unwrap();
+        let number = |name: &str| trees[0].get(name).cloned();
+        assert_eq!(number("mode"), Some(Tree::Int(0o440)));
+        assert_eq!(
+            (number("zero"), number("ten")),
+            (Some(Tree::Int(0)), Some(Tree::Int(10)))
+        );
     }
 
     #[test]
