@@ -112,7 +112,9 @@ def of_logs(logs, pod):
         files = sorted(container.glob("*.log"), key=lambda path: int(path.stem))
         if files:
             text = files[-1].read_text(errors="replace")
-            found[container.name] = [list(match.groups()) for match in map(LOG_LINE.match, text.splitlines()) if match]
+            lines = [list(match.groups()) for match in map(LOG_LINE.match, text.splitlines()) if match]
+            # The runtime reads the two streams apart from each other: only the order within one means something.
+            found[container.name] = sorted(lines, key=lambda line: line[0])
     return found
 
 

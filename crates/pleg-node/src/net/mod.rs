@@ -1,7 +1,7 @@
 //! Connections of the node to others: the one HTTP client (`exchange`), GET for probes and hooks, TLS for those and for manifests from a
 //! URL. The command line uses [`exchange`](exchange()) too.
 //!
-//! In: where to connect and what to ask for. Out: an answer or a [`NetError`]. No state: callers set the timeouts.
+//! In: where to connect and what to ask for. Out: an answer or a `NetError`. No state: callers set the timeouts.
 
 pub(crate) mod http_get;
 pub(crate) mod redirect;

@@ -62,7 +62,7 @@ pub enum Action {
         id: ContainerId,
         /// Its name.
         name: String,
-        /// What is left of its grace period. It has at least [`MIN_GRACE`] between SIGTERM and SIGKILL.
+        /// What is left of its grace period. It has at least two seconds between SIGTERM and SIGKILL.
         grace: Duration,
         /// Whether its pre-stop hook is run first.
         pre_stop: bool,
