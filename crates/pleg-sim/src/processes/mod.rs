@@ -72,7 +72,7 @@ pub(crate) struct Processes {
     /// Nothing is ever written: the processes read the end of the file when this is closed.
     _silence: PipeWriter,
     ended: bool,
-    /// Somebody waits for the processes, and cleans up after the last.
+    /// Whether the processes are already being waited for.
     reaped: bool,
 }
 

@@ -56,7 +56,7 @@ fn conditions_tell_what_is_missing() {
             ],
         ),
         (
-            "a sidecar fell",
+            "a sidecar exited",
             Case::new(SIDECAR).sandbox(true, 0).exited("s", 5, 1).running("app", 2),
             &[
                 "Ready=False ContainersNotReady",
