@@ -1,7 +1,7 @@
 //! Real processes. Only their cgroups are not: `/proc` is a directory in which `stat` is a link to the real one.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Signal, WaitOptions, kill_process, waitpid};
@@ -69,7 +69,11 @@ async fn next(kernel: &mut Kernel) -> Announcement {
 }
 
 /// A shell. It is killed at the end, whatever happens.
-struct Shell(Child);
+struct Shell {
+    child: Child,
+    /// One reader for all lines: another one would miss what the first has buffered.
+    stdout: BufReader<ChildStdout>,
+}
 
 impl Shell {
     fn run(script: &str) -> Self {
@@ -78,11 +82,13 @@ impl Shell {
             .args(["-c", script])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
-        Self(command.spawn().unwrap())
+        let mut child = command.spawn().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        Self { child, stdout }
     }
 
     fn pid(&self) -> u32 {
-        self.0.id()
+        self.child.id()
     }
 
     fn signal(&self, signal: Signal) {
@@ -91,22 +97,20 @@ impl Shell {
 
     fn line(&mut self) -> String {
         let mut line = String::new();
-        BufReader::new(self.0.stdout.as_mut().unwrap())
-            .read_line(&mut line)
-            .unwrap();
+        assert_ne!(self.stdout.read_line(&mut line).unwrap(), 0, "the shell has ended");
         line.trim().to_owned()
     }
 
     /// What it reads ends.
     fn close(&mut self) {
-        drop(self.0.stdin.take());
+        drop(self.child.stdin.take());
     }
 }
 
 impl Drop for Shell {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -150,8 +154,8 @@ async fn a_process_that_was_reaped_is_announced_without_its_exit_code() {
     let mut machine = Machine::new();
     let mut shell = Shell::run("read x; exit 7");
     machine.watch(&id(1), shell.pid());
-    shell.0.kill().unwrap();
-    shell.0.wait().unwrap();
+    shell.child.kill().unwrap();
+    shell.child.wait().unwrap();
     assert_eq!(machine.exited().await, (id(1), shell.pid(), None));
 }
 
@@ -240,7 +244,7 @@ async fn what_is_no_process_or_no_id_is_refused() {
         assert!(matches!(refused, Err(WatchError::Refused(_))), "{bad:?}: {refused:?}");
     }
     machine.put(shell.pid(), &id(1));
-    shell.0.wait().unwrap();
+    shell.child.wait().unwrap();
     let refused = machine.kernel.watch(&id(1), shell.pid());
     assert_eq!(refused, Err(WatchError::NotFound(shell.pid())));
 }
@@ -286,7 +290,7 @@ async fn a_process_that_executes_another_program_is_the_same() {
     let mut machine = Machine::new();
     let mut shell = Shell::run("read x; exec sh -c 'echo executed; read y; exit 3'");
     machine.watch(&id(1), shell.pid());
-    shell.0.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+    shell.child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
     assert_eq!(shell.line(), "executed");
     assert!(machine.is_silent().await);
     shell.close();
