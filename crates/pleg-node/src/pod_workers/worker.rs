@@ -6,6 +6,7 @@
 
 mod actions;
 mod admission;
+mod refresh;
 mod report;
 mod termination_messages;
 
@@ -23,6 +24,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use self::refresh::VolumeRefresh;
 use super::context::NodeContext;
 use crate::error::with_causes;
 use crate::eviction::manager::Eviction;
@@ -89,6 +91,7 @@ pub(crate) struct PodWorker {
     /// When the grace periods of kills in flight are over.
     kills_end: Option<Instant>,
     start_slot: Option<StartSlot>,
+    refresh: VolumeRefresh,
     prober: PodProber,
     /// The last status, and the decision that was made on it.
     last: Option<(Arc<PodStatus>, Decision)>,
@@ -151,6 +154,7 @@ impl PodWorker {
             cut_kills: CancellationToken::new(),
             kills_end: None,
             start_slot: None,
+            refresh: VolumeRefresh::default(),
             last: None,
             quarantined: None,
             not_admitted: None,
@@ -167,6 +171,7 @@ impl PodWorker {
         let uid = self.pod.id.uid.clone();
         let cache = self.context.pleg.cache().clone();
         let mut running = Running::new();
+        self.register();
         // Statuses observed before this worker started do not count.
         let mut token = self.context.pleg.request_relist(&uid);
         let (mut sync_due, mut next) = (true, Wake::never());
@@ -189,6 +194,7 @@ impl PodWorker {
                 }
                 Ok(()) = self.desired.changed() => sync_due = true,
                 () = self.wake.notified() => sync_due = true,
+                refresh = self.refresh.next() => self.on_refresh(refresh),
                 Ok(()) = self.context.stale.changed() => self.publish_status(),
                 () = sleep_until(slot_ends.unwrap_or_else(far)), if slot_ends.is_some() => self.start_slot = None,
                 () = sleep_until(next.at) => {
@@ -216,7 +222,11 @@ impl PodWorker {
             }
         };
         // A call that is cut off may leave half of its effect.
-        let _ = tokio::time::timeout(DRAIN, async { while running.next().await.is_some() {} }).await;
+        let drain = async {
+            self.refresh.stop().await;
+            while running.next().await.is_some() {}
+        };
+        let _ = tokio::time::timeout(DRAIN, drain).await;
         exit
     }
 
@@ -261,6 +271,7 @@ impl PodWorker {
         if terminated {
             return None;
         }
+        self.start_refresh_if_due();
         self.publish_status();
         Some(self.next_wake(decide_at.into_iter().chain(retry_at).min()))
     }
@@ -274,7 +285,8 @@ impl PodWorker {
         if desired.spec != self.pod.spec {
             info!(pod = %self.pod.id, generation = desired.object.metadata.generation, "pod updated");
         }
-        self.pod = desired;
+        let before = std::mem::replace(&mut self.pod, desired);
+        self.on_updated(&before);
     }
 
     /// The pod terminates, or has less time than it had.
@@ -327,6 +339,8 @@ impl PodWorker {
         let now = self.context.clock.now();
         if self.last.is_none() && !status.sandboxes.is_empty() {
             self.starting_since = None;
+            // Objects may have changed while no worker looked after this pod.
+            self.refresh.set_due();
         }
         if !std::mem::replace(&mut self.start_is_checked, true) {
             // A pod that exists already was accepted by an earlier run of `pleg node`.
@@ -431,6 +445,7 @@ impl PodWorker {
 
     /// Nothing of the pod is left in the runtime: removes its directories.
     async fn clean_up(&mut self) -> WorkerExit {
+        self.refresh.stop().await;
         let removed = self.context.executor.clean_up(&self.pod).await;
         let store = self.context.store.clone().filter(|_| removed.is_ok());
         if let Some(report) = self.report(true) {
@@ -454,6 +469,7 @@ impl Drop for PodWorker {
     /// Also after a panic: the next worker claims them again.
     fn drop(&mut self) {
         self.context.host_ports.release(&self.pod.id.uid);
+        self.context.executor.objects().unregister(&self.pod.id.uid);
     }
 }
 
