@@ -231,7 +231,9 @@ impl ApiError {
 
     /// How long the API server wants us to wait before the next attempt.
     pub fn retry_after(&self) -> Option<Duration> {
-        let Cause::Refused(status) = &self.cause else { return None };
+        let Cause::Refused(status) = &self.cause else {
+            return None;
+        };
         let seconds = status.details.as_ref()?.retry_after_seconds;
         (seconds > 0).then(|| Duration::from_secs(seconds.into()))
     }
@@ -286,7 +288,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_hangs_is_not_waited_for_for_ever() {
-        let error = call("get node a", std::future::pending::<Result<(), _>>()).await.unwrap_err();
+        let error = call("get node a", std::future::pending::<Result<(), _>>())
+            .await
+            .unwrap_err();
         assert_eq!(error.to_string(), "cannot get node a: no answer within 10s");
         assert!(error.is_transient());
     }

@@ -29,3 +29,5 @@ pub mod objects;
 pub mod pods;
 pub mod server;
 pub mod status;
+#[cfg(test)]
+mod testing;
