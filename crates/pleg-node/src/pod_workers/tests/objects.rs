@@ -132,8 +132,8 @@ async fn an_edit_reaches_the_files_of_a_running_pod() {
 /// An object that is gone leaves its files alone; once it is back, they follow.
 #[tokio::test(start_paused = true)]
 async fn files_stay_while_their_object_is_missing() {
-    let Files { api, volume, .. } = running().await;
-    let key = volume.join("key");
+    let running = running().await;
+    let (api, key) = (&running.api, running.volume.join("key"));
     until_file(&key, "1").await;
     let removed = std::mem::take(&mut *api.data.lock());
     assert_eq!(removed.len(), 1);
