@@ -14,9 +14,8 @@ use super::list_watch::{ListWatch, WatchEnd};
 use super::pace::Pace;
 use super::table::PodTable;
 use crate::api::{Api, ApiError};
+use crate::cluster::API_SOURCE;
 
-/// The origin of pods of the API server.
-const ORIGIN: &str = "api";
 /// Least time between two snapshots: changes in between share one.
 const SNAPSHOTS: Duration = Duration::from_millis(20);
 /// How often missing pods are looked for, if none is due before.
@@ -42,7 +41,7 @@ impl PodSource {
 
     /// The origin of its pods, for the node loop.
     pub fn origin() -> Origin {
-        ORIGIN.into()
+        API_SOURCE.into()
     }
 
     /// Runs until shutdown, or until the node loop has ended.
