@@ -7,9 +7,11 @@
 //! To plug in a part: what the node loop needs of it is a method of [`Cluster`], its tasks are one line of [`Cluster::spawn`].
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use pleg::Pleg;
 use pleg_node::PodReports;
+use pleg_node::executor::objects::ApiObjects;
 use pleg_node::manifest::NodeName;
 use pleg_node::sources::{Origin, Snapshot};
 use tokio::sync::mpsc;
@@ -19,6 +21,7 @@ use tracing::error;
 
 use crate::api::Api;
 use crate::connection::{self, Connection};
+use crate::objects::ClusterObjects;
 use crate::pods::{PodSource, PodTable};
 use crate::status::StatusPublisher;
 
@@ -53,6 +56,7 @@ pub struct Cluster {
     api: Api,
     config: ClusterConfig,
     connection: Connection,
+    objects: Arc<ClusterObjects>,
 }
 
 impl Cluster {
@@ -61,6 +65,7 @@ impl Cluster {
         let mut connection = Connection::new(config.kubeconfig.clone());
         let api = connection.open().await;
         Self {
+            objects: ClusterObjects::start(api.clone()),
             api,
             config,
             connection,
@@ -70,6 +75,11 @@ impl Cluster {
     /// The sources of pods that will send snapshots to the node loop.
     pub fn origins(&self) -> Vec<Origin> {
         vec![Origin::from(API_SOURCE)]
+    }
+
+    /// What pods refer to, for the node loop.
+    pub fn objects(&self) -> Arc<dyn ApiObjects> {
+        Arc::clone(&self.objects) as _
     }
 
     /// The API server.
