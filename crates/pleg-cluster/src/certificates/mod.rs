@@ -1,0 +1,1 @@
+//! The node's certificates: bootstrap by a token, rotation, files.

@@ -1,0 +1,1 @@
+//! Events of pods and of the node.

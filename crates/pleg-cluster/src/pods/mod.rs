@@ -1,0 +1,1 @@
+//! Pods that are bound to this node.

@@ -1,0 +1,1 @@
+//! Pod statuses, on their way to the API server.
