@@ -19,6 +19,8 @@ use tracing::error;
 
 use crate::api::Api;
 use crate::connection::{self, Connection};
+use crate::pods::{PodSource, PodTable};
+use crate::status::StatusPublisher;
 
 /// The source of the pods that the API server has for this node, as the kubelet calls it.
 pub const API_SOURCE: &str = "api";
@@ -92,7 +94,12 @@ impl Cluster {
     }
 
     /// One line for each part.
-    fn spawn(self, tasks: &mut JoinSet<()>, _node: &NodeHandles, shutdown: &CancellationToken) {
+    fn spawn(self, tasks: &mut JoinSet<()>, node: &NodeHandles, shutdown: &CancellationToken) {
+        let (api, table) = (self.api.clone(), PodTable::default());
+        let pods = PodSource::new(api.clone(), &self.config.name, table.clone(), node.snapshots.clone());
+        tasks.spawn(pods.run(shutdown.clone()));
+        let statuses = StatusPublisher::new(api, table, node.reports.clone());
+        tasks.spawn(statuses.run(shutdown.clone()));
         tasks.spawn(connection::watch_kubeconfig(
             self.connection,
             self.api.clone(),

@@ -36,6 +36,7 @@ use crate::reconcile::decide::{Decision, DecisionInput, Goal, Stage, decide};
 use crate::reconcile::history::{PodFailure, PodHistory};
 use crate::reconcile::start_time::start_time;
 use crate::status::Stale;
+use crate::status::reports::StuckCall;
 
 /// Longest time between two decisions.
 const RESYNC: Duration = Duration::from_mins(1);
@@ -94,6 +95,8 @@ pub(crate) struct PodWorker {
     last: Option<(Arc<PodStatus>, Decision)>,
     /// Set while this pod cannot be observed.
     quarantined: Option<Stale>,
+    /// The call because of which it cannot.
+    stuck: Option<StuckCall>,
     /// Why the pod is not started.
     not_admitted: Option<PodFailure>,
     /// Whether the start in the history was compared with the clock of this run.
@@ -133,6 +136,8 @@ impl PodWorker {
             context.metrics.clone(),
             Arc::clone(&wake),
         );
+        // What the API server has: a terminal phase is final, and transitions are as old as it says.
+        let last_published = pod.object.status.clone().map(Arc::new);
         let worker = Self {
             prober,
             pod,
@@ -153,11 +158,12 @@ impl PodWorker {
             start_slot: None,
             last: None,
             quarantined: None,
+            stuck: None,
             not_admitted: None,
             start_is_checked: false,
             starting_since: Some(Instant::now()),
             operation: None,
-            last_published: None,
+            last_published,
         };
         (worker, handle)
     }
@@ -208,7 +214,7 @@ impl PodWorker {
                                 None => break self.clean_up().await,
                             }
                         }
-                        Err(WaitError::Quarantined { error, last }) => next = self.on_quarantine(&last, &error.message),
+                        Err(WaitError::Quarantined { error, last }) => next = self.on_quarantine(&last, &error),
                         // It waits without a deadline, so only the end of the generator is left.
                         Err(_) => break WorkerExit::ShutDown,
                     }
@@ -257,7 +263,7 @@ impl PodWorker {
         let decide_at = decision.next_at.map(|at| self.context.clock.instant(at));
         let terminated = decision.stage == Stage::Terminated && running.is_empty();
         self.last = Some((Arc::clone(status), decision));
-        self.quarantined = None;
+        (self.quarantined, self.stuck) = (None, None);
         if terminated {
             return None;
         }
@@ -331,6 +337,11 @@ impl PodWorker {
         if !std::mem::replace(&mut self.start_is_checked, true) {
             // A pod that exists already was accepted by an earlier run of `pleg node`.
             let created = status.sandboxes.iter().filter_map(|sandbox| sandbox.created_at);
+            let published = self
+                .last_published
+                .iter()
+                .filter_map(|status| status.start_time.as_ref());
+            let created = created.chain(published.map(|time| time.0));
             self.history.started_at = Some(start_time(self.history.started_at, created, now));
         }
         self.history.observe(status, now);
