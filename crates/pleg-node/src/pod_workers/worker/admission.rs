@@ -13,6 +13,7 @@ impl PodWorker {
         }
         if let Err(failure) = self.context.executor.admit(&self.pod) {
             warn!(pod = %self.pod.id, reason = failure.reason, "{}", failure.message);
+            self.tell_failed(&failure);
             self.history.failed = Some(failure);
         }
     }
