@@ -114,7 +114,7 @@ pub async fn call_within<T>(
 }
 
 /// A call of the API server that failed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("cannot {what}: {cause}")]
 pub struct ApiError {
     /// What could not be done, as a verb and its object.
@@ -124,7 +124,7 @@ pub struct ApiError {
 }
 
 /// Why a call failed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Cause {
     /// The API server did not answer in time.
     #[error("no answer within {}", seconds(*.0))]
@@ -183,7 +183,9 @@ impl ApiError {
 
     /// How long the API server wants us to wait before the next attempt.
     pub fn retry_after(&self) -> Option<Duration> {
-        let Cause::Refused(status) = &self.cause else { return None };
+        let Cause::Refused(status) = &self.cause else {
+            return None;
+        };
         let seconds = status.details.as_ref()?.retry_after_seconds;
         (seconds > 0).then(|| Duration::from_secs(seconds.into()))
     }
@@ -238,7 +240,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_hangs_is_not_waited_for_for_ever() {
-        let error = call("get node a", std::future::pending::<Result<(), _>>()).await.unwrap_err();
+        let error = call("get node a", std::future::pending::<Result<(), _>>())
+            .await
+            .unwrap_err();
         assert_eq!(error.to_string(), "cannot get node a: no answer within 10s");
         assert!(error.is_transient());
     }
