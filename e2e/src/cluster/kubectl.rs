@@ -53,9 +53,15 @@ impl Kubectl {
 
     /// `kubectl apply -f -` of a manifest.
     pub async fn apply(&self, manifest: &str) -> Result<String> {
-        let args = ["apply", "-f", "-"];
-        let output = self.output(&args, Some(manifest)).await?;
-        succeeded(&args, &output).with_context(|| manifest.to_owned())
+        self.run_with_input(&["apply", "-f", "-"], manifest)
+            .await
+            .with_context(|| manifest.to_owned())
+    }
+
+    /// The same with these arguments, which read what is given.
+    pub async fn run_with_input(&self, args: &[&str], input: &str) -> Result<String> {
+        let output = self.output(args, Some(input)).await?;
+        succeeded(args, &output)
     }
 
     /// The command itself, for those who need more than its output.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use parking_lot::Mutex;
+use pleg_cri::Endpoint;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -44,15 +45,16 @@ enum Agent {
 impl Member {
     /// A runtime and a node on it that joins the cluster; waits until it is Ready.
     pub async fn join(cluster: &ControlPlane, version: Version, name: &str) -> Result<Self> {
-        let member = Self::new(cluster, version, name, cluster.server()).await?;
+        let runtime = Runtime::start(version).await?;
+        let endpoint = runtime.endpoint().clone();
+        let member = Self::on(cluster, runtime, name, cluster.server(), &endpoint)?;
         member.up(&[]).await?;
         member.until_ready(cluster).await?;
         Ok(member)
     }
 
-    /// The same, not yet started, and with the API server at another address.
-    pub async fn new(cluster: &ControlPlane, version: Version, name: &str, server: &str) -> Result<Self> {
-        let runtime = Runtime::start(version).await?;
+    /// A node that is not yet started, and reaches the API server and its runtime where it is told to: through proxies, say.
+    pub fn on(cluster: &ControlPlane, runtime: Runtime, name: &str, server: &str, endpoint: &Endpoint) -> Result<Self> {
         let ip = node_ip();
         network(&runtime)?;
         let kubeconfig = cluster.kubeconfig_at(name, server, &Subject::node(name))?;
@@ -60,7 +62,15 @@ impl Member {
             .ca()
             .issue(&format!("{name}-serving"), &Subject::server(name, &[ip], &[name]))?;
         let agent = if std::env::var("PLEG_E2E_AGENT").is_ok_and(|agent| agent == "kubelet") {
-            Agent::Kubelet(Kubelet::new(cluster, &runtime, name, ip, &kubeconfig, &serving)?)
+            Agent::Kubelet(Kubelet::new(
+                cluster,
+                &runtime,
+                endpoint,
+                name,
+                ip,
+                &kubeconfig,
+                &serving,
+            )?)
         } else {
             let flags = vec![
                 "--kubeconfig".to_owned(),
@@ -78,7 +88,7 @@ impl Member {
                 "--healthz-port".to_owned(),
                 "0".to_owned(),
             ];
-            let node = Node::new(&runtime)?.called(name, ip);
+            let node = Node::at(&runtime, endpoint.clone())?.called(name, ip);
             Agent::Pleg { node, flags }
         };
         Ok(Self {
@@ -210,6 +220,7 @@ impl Kubelet {
     fn new(
         cluster: &ControlPlane,
         runtime: &Runtime,
+        endpoint: &Endpoint,
         name: &str,
         ip: IpAddr,
         kubeconfig: &std::path::Path,
@@ -220,7 +231,7 @@ impl Kubelet {
         let config = json!({
             "kind": "KubeletConfiguration",
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
-            "containerRuntimeEndpoint": runtime.endpoint().to_string(),
+            "containerRuntimeEndpoint": endpoint.to_string(),
             "podLogsDir": dir.join("logs"),
             "volumePluginDir": dir.join("plugins"),
             "port": free_port()?,

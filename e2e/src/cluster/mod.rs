@@ -8,9 +8,11 @@
 //! | [`pki`] | certificates and kubeconfigs |
 //! | [`parts`] | the programs and their flags |
 //! | [`kubectl`] | kubectl, as a user types it |
+//! | [`fault_proxy`] | between one node and the API server: faults, and a count of requests |
 //! | [`member`] | a node: a runtime, and `pleg node` on it |
 //! | [`suite`] | scenarios times runtimes, as tests |
 
+pub mod fault_proxy;
 pub mod kubectl;
 pub mod member;
 pub mod parts;
@@ -29,11 +31,13 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use parking_lot::Mutex;
 use rustix::process::Signal;
 use serde_json::Value;
+use tokio::time::timeout;
 
 use crate::home::Home;
 use crate::process;
 use crate::wait::until;
 
+pub use fault_proxy::{FaultProxy, Faults};
 pub use kubectl::Kubectl;
 pub use member::Member;
 pub use parts::{NODE_GRACE, Part};
@@ -41,6 +45,8 @@ pub use pki::{Ca, Credentials, Pair, Subject};
 
 /// An API server of a loaded machine may need this long to start.
 const START: Duration = Duration::from_secs(60);
+/// An API server that is up answers within this long.
+const ANSWER: Duration = Duration::from_secs(10);
 /// How many lines of each log are worth showing, and how much of each.
 const LOG_TAIL: (usize, usize) = (15, 400);
 /// The token of a machine that joins.
@@ -151,10 +157,20 @@ impl ControlPlane {
     /// One GET, as an administrator: `/api/v1/nodes`, say.
     pub async fn get(&self, path: &str) -> Result<Value> {
         let request = Request::builder().method(Method::GET).uri(path).body(Vec::new())?;
-        self.client
-            .request(request)
-            .await
+        let answer = timeout(ANSWER, self.client.request(request)).await;
+        answer
+            .with_context(|| format!("GET {path}: no answer"))?
             .with_context(|| format!("GET {path}"))
+    }
+
+    /// One POST, as an administrator.
+    pub async fn post(&self, path: &str, body: &Value) -> Result<Value> {
+        let request = Request::post(path).header("content-type", "application/json");
+        let request = request.body(serde_json::to_vec(body)?)?;
+        let answer = timeout(ANSWER, self.client.request(request)).await;
+        answer
+            .with_context(|| format!("POST {path}: no answer"))?
+            .with_context(|| format!("POST {path}"))
     }
 
     /// Waits until the API server answers as it should.
@@ -164,7 +180,7 @@ impl ControlPlane {
                 return Ok(Err(anyhow::anyhow!("the API server ended by itself: {status}")));
             }
             let request = Request::get("/readyz").body(Vec::new())?;
-            let said = self.client.request_text(request).await?;
+            let said = timeout(ANSWER, self.client.request_text(request)).await??;
             ensure!(said == "ok", "{said}");
             Ok(Ok(()))
         })
@@ -258,7 +274,6 @@ async fn client(kubeconfig: &Path) -> Result<kube::Client> {
     let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
     let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     config.connect_timeout = Some(Duration::from_secs(5));
-    config.read_timeout = Some(Duration::from_secs(10));
     config.default_retry = false;
     Ok(kube::Client::try_from(config)?)
 }

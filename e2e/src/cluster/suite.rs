@@ -35,8 +35,10 @@ pub const PATIENCE: Duration = Duration::from_secs(90);
 pub struct Context {
     /// The control plane.
     pub cluster: Arc<ControlPlane>,
-    /// The node that pods of the namespace are bound to.
-    pub node: Arc<Member>,
+    /// The node that pods of the namespace are bound to, once it has joined.
+    node: OnceCell<Arc<Member>>,
+    /// The name of that node.
+    pub node_name: String,
     /// The scenario's own namespace.
     pub namespace: String,
     /// kubectl of an administrator in that namespace.
@@ -52,6 +54,8 @@ pub enum Place {
     SharedNode,
     /// The control plane only.
     OwnNode,
+    /// The control plane only; the scenario starts its node itself, with [`Context::join`].
+    NoNode,
     /// Nobody.
     OwnCluster,
 }
@@ -97,25 +101,36 @@ impl World {
         cluster.await.cloned()
     }
 
-    async fn place(&self, place: Place, version: Version, scenario: &str) -> Result<(Arc<ControlPlane>, Arc<Member>)> {
+    /// The control plane of a scenario, and its node.
+    async fn place(&self, place: Place, version: Version, scenario: &str) -> Result<Context> {
         let cluster = match place {
             Place::OwnCluster => Arc::new(ControlPlane::start().await.context("start a control plane")?),
             _ => self.cluster().await?,
         };
-        let name = match place {
-            Place::SharedNode => label(&[version.name()]),
-            _ => label(&[version.name(), scenario]),
+        let namespace = label(&[version.name(), scenario]);
+        let context = Context {
+            node: OnceCell::new(),
+            node_name: match place {
+                Place::SharedNode => label(&[version.name()]),
+                _ => namespace.clone(),
+            },
+            kubectl: cluster.kubectl().within(&namespace),
+            namespace,
+            cluster,
+            version,
         };
         let join = async || {
-            let joined = Member::join(&cluster, version, &name).await;
+            let joined = Member::join(&context.cluster, version, &context.node_name).await;
             let joined = joined.with_context(|| format!("start a node on {version}"))?;
             anyhow::Ok(Arc::new(joined))
         };
         let member = match (place, self.members.get(&version)) {
+            (Place::NoNode, _) => return Ok(context),
             (Place::SharedNode, Some(shared)) => shared.get_or_try_init(join).await?.clone(),
             _ => join().await?,
         };
-        Ok((cluster, member))
+        context.node.set(member)?;
+        Ok(context)
     }
 }
 
@@ -174,16 +189,7 @@ async fn run(world: &World, place: Place, version: Version, scenario: Scenario) 
         return Err(failed(&anyhow::anyhow!(obstacle), ""));
     }
     let placed = world.place(place, version, scenario.name).await;
-    let (cluster, node) = placed.map_err(|error| failed(&error, ""))?;
-    let namespace = label(&[version.name(), scenario.name]);
-    let kubectl = cluster.kubectl().within(&namespace);
-    let context = Context {
-        cluster,
-        node,
-        namespace,
-        kubectl,
-        version,
-    };
+    let context = placed.map_err(|error| failed(&error, ""))?;
     let play = async {
         context.create_namespace().await?;
         (scenario.run)(&context).await
@@ -205,8 +211,20 @@ async fn run(world: &World, place: Place, version: Version, scenario: Scenario) 
 }
 
 impl Context {
+    /// The node, which has joined.
+    pub fn node(&self) -> Result<&Member> {
+        let node = self.node.get().context("no node has joined yet")?;
+        Ok(node)
+    }
+
+    /// Makes this the node of a scenario that has none yet; it may be started or not.
+    pub fn join(&self, member: Member) -> Result<&Member> {
+        self.node.set(Arc::new(member))?;
+        self.node()
+    }
+
     async fn create_namespace(&self) -> Result<()> {
-        let (name, node) = (&self.namespace, self.node.name());
+        let (name, node) = (&self.namespace, &self.node_name);
         self.kubectl
             .apply(&format!(
                 "{{apiVersion: v1, kind: Namespace, metadata: {{name: '{name}', annotations: \
@@ -257,6 +275,21 @@ impl Context {
         .await
     }
 
+    /// Whom the API server takes the bearer of a token for.
+    pub async fn whoami(&self, token: &str) -> Result<Value> {
+        let review = serde_json::json!({
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenReview",
+            "spec": { "token": token },
+        });
+        let review = self
+            .cluster
+            .post("/apis/authentication.k8s.io/v1/tokenreviews", &review)
+            .await?;
+        ensure!(review["status"]["authenticated"] == true, "{}", review["status"]);
+        Ok(review["status"]["user"].clone())
+    }
+
     /// What a person would look at next.
     async fn aftermath(&self) -> String {
         let mut told = Vec::new();
@@ -269,7 +302,7 @@ impl Context {
                 lines[lines.len().saturating_sub(25)..].join("\n")
             ));
         }
-        told.push(self.node.log_tail());
+        told.extend(self.node.get().map(|node| node.log_tail()));
         told.push(self.cluster.log_tail());
         told.join("\n")
     }
