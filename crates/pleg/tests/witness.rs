@@ -384,6 +384,30 @@ async fn what_cannot_be_watched_is_polled() {
     }
 }
 
+/// Containers that end before the runtime has said which processes they have are no sign that it does not know.
+#[tokio::test(start_paused = true)]
+async fn short_lived_containers_do_not_end_the_watch() {
+    let (fake, kernel, mut rig) = node(5).await;
+    fake.world().pid_latency = ms(50);
+    for n in 0..20 {
+        let (pod, id) = (format!("short{n}"), format!("brief{n}"));
+        fake.world().add_pod(&pod, &[&id]);
+        kernel.made(&id, Some(&pod));
+        sleep(ms(30)).await;
+        fake.world().exit(&id, 0);
+        sleep(ms(200)).await;
+        let lines = rig.drain();
+        let died = |line: &String| line.starts_with("ContainerDied");
+        assert!(lines.iter().any(died), "{id}: {lines:?}");
+    }
+    let witness = rig.pleg.health().report().mode.witness;
+    assert_eq!((witness.complete, witness.processes), (true, 5), "{witness}");
+    fake.world().add_pod("long", &["lasting"]);
+    kernel.made("lasting", Some("long"));
+    sleep(ms(200)).await;
+    assert!(kernel.state().watched.contains_key("lasting"));
+}
+
 /// Each process that exits makes room for one that was refused; those whose container has ended meanwhile take none.
 #[tokio::test(start_paused = true)]
 async fn what_a_limit_refused_is_tried_again_when_there_is_room() {
