@@ -12,13 +12,16 @@ use pleg::Pleg;
 use pleg_node::PodReports;
 use pleg_node::manifest::NodeName;
 use pleg_node::sources::{Origin, Snapshot};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
-use tracing::error;
+use tracing::{error, warn};
 
 use crate::api::Api;
 use crate::connection::{self, Connection};
+use crate::node::lease::LeaseKeeper;
+use crate::node::settings::NodeSettings;
+use crate::node::{NodeManager, NodeObject, images};
 
 /// The source of the pods that the API server has for this node, as the kubelet calls it.
 pub const API_SOURCE: &str = "api";
@@ -30,6 +33,8 @@ pub struct ClusterConfig {
     pub kubeconfig: PathBuf,
     /// The node's name.
     pub name: NodeName,
+    /// Its labels, resources and the like.
+    pub node: NodeSettings,
 }
 
 /// What this crate reads of, and sends to, the node loop and the generator. Clones share it.
@@ -43,6 +48,8 @@ pub struct NodeHandles {
     pub reports: PodReports,
     /// Where sources send their pods.
     pub snapshots: mpsc::Sender<Snapshot>,
+    /// Cancelled when the node shuts down and its pods end, before everything else does.
+    pub shutting_down: CancellationToken,
 }
 
 /// The API side of a node. Built without side effects on the cluster; [`Cluster::run`] starts it.
@@ -91,13 +98,21 @@ impl Cluster {
         ended
     }
 
-    /// One line for each part.
-    fn spawn(self, tasks: &mut JoinSet<()>, _node: &NodeHandles, shutdown: &CancellationToken) {
-        tasks.spawn(connection::watch_kubeconfig(
-            self.connection,
-            self.api.clone(),
-            shutdown.clone(),
-        ));
-        tracing::debug!(node = %self.config.name, "started the API side");
+    /// Starts each part. Parts that act for the cluster wait for [`NodeObject::registered`] first.
+    fn spawn(self, tasks: &mut JoinSet<()>, node: &NodeHandles, shutdown: &CancellationToken) {
+        let (api, name, stop) = (&self.api, &self.config.name, || shutdown.clone());
+        if let Err(error) = api.reach().register(node.pleg.metrics().registry()) {
+            warn!("requests to the API server are not counted: {error}");
+        }
+        let (object, node_object) = NodeObject::new();
+        let (images, listed) = watch::channel(Vec::new());
+        let settings = self.config.node;
+        let manager = NodeManager::new(api.clone(), name.clone(), settings, node.clone(), listed, object);
+        let lease = LeaseKeeper::new(api.clone(), name.clone(), node_object);
+
+        tasks.spawn(connection::watch_kubeconfig(self.connection, api.clone(), stop()));
+        tasks.spawn(images::run(node.runtime.clone(), images, stop()));
+        tasks.spawn(manager.run(stop()));
+        tasks.spawn(lease.run(stop()));
     }
 }
