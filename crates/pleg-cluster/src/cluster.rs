@@ -20,6 +20,7 @@ use tracing::{error, warn};
 use crate::api::Api;
 use crate::connection::{self, Connection};
 use crate::node::lease::LeaseKeeper;
+use crate::node::manager::{Observation, Observe};
 use crate::node::settings::NodeSettings;
 use crate::node::{NodeManager, NodeObject, images};
 
@@ -50,6 +51,23 @@ pub struct NodeHandles {
     pub snapshots: mpsc::Sender<Snapshot>,
     /// Cancelled when the node shuts down and its pods end, before everything else does.
     pub shutting_down: CancellationToken,
+}
+
+impl NodeHandles {
+    /// What the node's status says about it.
+    fn observer(&self) -> Observe {
+        let node = self.clone();
+        Box::new(move || {
+            let mut not_ready_because = node.pleg.observe().not_ready_because();
+            if node.shutting_down.is_cancelled() {
+                not_ready_because.insert(0, "node is shutting down".to_owned());
+            }
+            Observation {
+                not_ready_because,
+                pressure: node.reports.pressure().conditions(),
+            }
+        })
+    }
 }
 
 /// The API side of a node. Built without side effects on the cluster; [`Cluster::run`] starts it.
@@ -107,7 +125,7 @@ impl Cluster {
         let (object, node_object) = NodeObject::new();
         let (images, listed) = watch::channel(Vec::new());
         let settings = self.config.node;
-        let manager = NodeManager::new(api.clone(), name.clone(), settings, node.clone(), listed, object);
+        let manager = NodeManager::new(api.clone(), name.clone(), settings, node.observer(), listed, object);
         let lease = LeaseKeeper::new(api.clone(), name.clone(), node_object);
 
         tasks.spawn(connection::watch_kubeconfig(self.connection, api.clone(), stop()));

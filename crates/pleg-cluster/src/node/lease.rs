@@ -141,3 +141,6 @@ fn renewed(mut lease: Lease, name: &str, node: &Node, now: Timestamp) -> Lease {
     });
     lease
 }
+
+#[cfg(test)]
+mod tests;

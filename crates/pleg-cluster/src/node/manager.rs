@@ -4,6 +4,7 @@
 //! made (a controller that gave the node up, an operator) at most every ten seconds, so that two writers never chase each other; and
 //! without any change the heartbeats every five minutes. There is one call in flight at a time, so changes meanwhile become one patch.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +14,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ContainerImage, Node};
 use kube::api::{GetParams, Patch, PatchParams, PostParams};
-use pleg_node::host;
 use pleg_node::manifest::NodeName;
+use pleg_node::{PressureCondition, host};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -27,7 +28,6 @@ use super::object::{DesiredNode, rebooted};
 use super::settings::{NodeSettings, Register};
 use super::taken::{OtherMachine, Standing, is_ours};
 use crate::api::{Api, ApiError, call};
-use crate::cluster::NodeHandles;
 use crate::retry::{Backoff, TroubleLog};
 
 /// How often the status is computed.
@@ -43,19 +43,38 @@ const FIRST_RELIST: Duration = Duration::from_secs(5);
 /// How often the lease of another machine is checked.
 const TAKEN_CHECK: Duration = Duration::from_secs(10);
 
+/// What is observed of the node at one moment.
+#[derive(Debug, Clone, Default)]
+pub struct Observation {
+    /// Why it is not ready; empty if it is. Without ages.
+    pub not_ready_because: Vec<String>,
+    /// The pressure on its resources.
+    pub pressure: Vec<PressureCondition>,
+}
+
+/// Observes the node.
+pub type Observe = Box<dyn Fn() -> Observation + Send>;
+
 /// Owns the Node object.
-#[derive(Debug)]
 pub struct NodeManager {
     api: Api,
     name: NodeName,
     settings: NodeSettings,
-    handles: NodeHandles,
+    observe: Observe,
     images: watch::Receiver<Vec<ContainerImage>>,
     object: watch::Sender<Option<Arc<Node>>>,
     ips: Vec<IpAddr>,
     /// What was last patched, and when.
     posted: Option<(DesiredNode, Instant)>,
     log: TroubleLog,
+}
+
+impl fmt::Debug for NodeManager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeManager")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Why the object is no longer followed.
@@ -72,7 +91,7 @@ impl NodeManager {
         api: Api,
         name: NodeName,
         settings: NodeSettings,
-        handles: NodeHandles,
+        observe: Observe,
         images: watch::Receiver<Vec<ContainerImage>>,
         object: watch::Sender<Option<Arc<Node>>>,
     ) -> Self {
@@ -80,7 +99,7 @@ impl NodeManager {
             api,
             name,
             settings,
-            handles,
+            observe,
             images,
             object,
             ips: Vec::new(),
@@ -123,7 +142,7 @@ impl NodeManager {
     /// A node that registers before it has seen its runtime would be not ready for a moment, after each restart.
     async fn wait_for_first_relist(&self) {
         let observed = async {
-            while !self.handles.pleg.observe().ready.status {
+            while !(self.observe)().not_ready_because.is_empty() {
                 sleep(Duration::from_millis(50)).await;
             }
         };
@@ -366,12 +385,9 @@ impl NodeManager {
                 self.ips = ips;
             }
         }
-        let mut reasons = self.handles.pleg.observe().not_ready_because();
-        if self.handles.shutting_down.is_cancelled() {
-            reasons.insert(0, "node is shutting down".to_owned());
-        }
-        let mut conditions = pressure(&self.handles.reports.pressure().conditions());
-        conditions.push(ready(&reasons));
+        let observed = (self.observe)();
+        let mut conditions = pressure(&observed.pressure);
+        conditions.push(ready(&observed.not_ready_because));
         let images = self.images.borrow().clone();
         DesiredNode::new(self.name.as_str(), &self.settings, &self.ips, &images, conditions)
     }
@@ -380,3 +396,6 @@ impl NodeManager {
         kube::Api::all(self.api.heartbeats())
     }
 }
+
+#[cfg(test)]
+mod tests;

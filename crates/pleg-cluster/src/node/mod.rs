@@ -27,6 +27,8 @@ pub mod object;
 pub mod resources;
 pub mod settings;
 pub mod taken;
+#[cfg(test)]
+mod testing;
 
 use std::sync::Arc;
 
