@@ -23,6 +23,8 @@ use crate::node::lease::LeaseKeeper;
 use crate::node::manager::{Observation, Observe};
 use crate::node::settings::NodeSettings;
 use crate::node::{NodeManager, NodeObject, images};
+use crate::pods::{PodSource, PodTable};
+use crate::status::StatusPublisher;
 
 /// The source of the pods that the API server has for this node, as the kubelet calls it.
 pub const API_SOURCE: &str = "api";
@@ -116,7 +118,7 @@ impl Cluster {
         ended
     }
 
-    /// Starts each part. Parts that act for the cluster wait for [`NodeObject::registered`] first.
+    /// Starts each part. Parts that act for the cluster start once this machine is a node of it ([`once_registered`]).
     fn spawn(self, tasks: &mut JoinSet<()>, node: &NodeHandles, shutdown: &CancellationToken) {
         let (api, name, stop) = (&self.api, &self.config.name, || shutdown.clone());
         if let Err(error) = api.reach().register(node.pleg.metrics().registry()) {
@@ -126,11 +128,30 @@ impl Cluster {
         let (images, listed) = watch::channel(Vec::new());
         let settings = self.config.node;
         let manager = NodeManager::new(api.clone(), name.clone(), settings, node.observer(), listed, object);
-        let lease = LeaseKeeper::new(api.clone(), name.clone(), node_object);
+        let lease = LeaseKeeper::new(api.clone(), name.clone(), node_object.clone());
+        let table = PodTable::default();
+        let pods = PodSource::new(api.clone(), name, table.clone(), node.snapshots.clone());
+        let statuses = StatusPublisher::new(api.clone(), table, node.reports.clone());
 
         tasks.spawn(connection::watch_kubeconfig(self.connection, api.clone(), stop()));
         tasks.spawn(images::run(node.runtime.clone(), images, stop()));
         tasks.spawn(manager.run(stop()));
         tasks.spawn(lease.run(stop()));
+        tasks.spawn(once_registered(&node_object, stop(), pods.run(stop())));
+        tasks.spawn(once_registered(&node_object, stop(), statuses.run(stop())));
+    }
+}
+
+/// Runs a part once this machine is a node of the cluster, which it may not be: the pods of this name may be those of another machine.
+fn once_registered(
+    node: &NodeObject,
+    shutdown: CancellationToken,
+    part: impl Future<Output = ()> + Send + 'static,
+) -> impl Future<Output = ()> + Send + 'static {
+    let mut node = node.clone();
+    async move {
+        if shutdown.run_until_cancelled(node.registered()).await.is_some() {
+            part.await;
+        }
     }
 }
