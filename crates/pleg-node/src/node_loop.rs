@@ -25,6 +25,7 @@ use tracing::{info, warn};
 use self::graceful_shutdown::Ending;
 use self::leftovers::{Leftover, Leftovers};
 use self::orphan_search::{Listed, OrphanSearch};
+use crate::events::{EventSink, Events};
 use crate::eviction::EvictionConfig;
 use crate::eviction::manager::{Eviction, EvictionManager};
 use crate::executor::logs::{LogLimits, LogRotator};
@@ -145,6 +146,13 @@ impl NodeLoop {
         self
     }
 
+    /// Where it is told what happens to pods and to the node.
+    #[must_use]
+    pub fn with_events(mut self, sink: Arc<dyn EventSink>) -> Self {
+        self.workers.context.set_events(Events::new(sink));
+        self
+    }
+
     /// Where figures about the machine come from, if not from the machine.
     #[must_use]
     pub fn with_host(mut self, host: Arc<dyn HostResources>) -> Self {
@@ -224,6 +232,7 @@ impl NodeLoop {
             self.client.clone(),
             Arc::clone(&self.host),
             context.metrics.clone(),
+            context.events.clone(),
             self.image_gc,
         );
         tasks.spawn(images.run(shutdown.child_token()));
