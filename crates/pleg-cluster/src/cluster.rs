@@ -19,7 +19,7 @@ use tracing::error;
 
 use crate::api::Api;
 use crate::connection::{self, Connection};
-use crate::pods::{PodSource, PodTable};
+use crate::pods::{MirrorPods, PodSource, PodTable};
 use crate::status::StatusPublisher;
 
 /// The source of the pods that the API server has for this node, as the kubelet calls it.
@@ -98,6 +98,8 @@ impl Cluster {
         let (api, table) = (self.api.clone(), PodTable::default());
         let pods = PodSource::new(api.clone(), &self.config.name, table.clone(), node.snapshots.clone());
         tasks.spawn(pods.run(shutdown.clone()));
+        let mirrors = MirrorPods::new(api.clone(), &self.config.name, table.clone(), node.reports.clone());
+        tasks.spawn(mirrors.run(shutdown.clone()));
         let statuses = StatusPublisher::new(api, table, node.reports.clone());
         tasks.spawn(statuses.run(shutdown.clone()));
         tasks.spawn(connection::watch_kubeconfig(
