@@ -195,7 +195,7 @@ async fn the_fake_answers_watches_and_hangs() {
             .unwrap_err()
             .is_not_found()
     );
-    let error = crate::api::call("delete node a", nodes.delete("a", &Default::default())).await;
+    let error = crate::api::call("delete node a", nodes.delete("a", &kube::api::DeleteParams::default())).await;
     assert!(error.unwrap_err().to_string().contains("no route"));
 
     let stream = nodes.watch(&WatchParams::default(), "0").await.unwrap();

@@ -6,6 +6,7 @@
 
 mod actions;
 mod admission;
+mod refresh;
 mod report;
 mod termination_messages;
 
@@ -23,6 +24,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use self::refresh::VolumeRefresh;
 use super::context::NodeContext;
 use crate::error::with_causes;
 use crate::eviction::manager::Eviction;
@@ -90,6 +92,7 @@ pub(crate) struct PodWorker {
     /// When the grace periods of kills in flight are over.
     kills_end: Option<Instant>,
     start_slot: Option<StartSlot>,
+    refresh: VolumeRefresh,
     prober: PodProber,
     /// The last status, and the decision that was made on it.
     last: Option<(Arc<PodStatus>, Decision)>,
@@ -156,6 +159,7 @@ impl PodWorker {
             cut_kills: CancellationToken::new(),
             kills_end: None,
             start_slot: None,
+            refresh: VolumeRefresh::default(),
             last: None,
             quarantined: None,
             stuck: None,
@@ -173,6 +177,7 @@ impl PodWorker {
         let uid = self.pod.id.uid.clone();
         let cache = self.context.pleg.cache().clone();
         let mut running = Running::new();
+        self.register();
         // Statuses observed before this worker started do not count.
         let mut token = self.context.pleg.request_relist(&uid);
         let (mut sync_due, mut next) = (true, Wake::never());
@@ -195,6 +200,7 @@ impl PodWorker {
                 }
                 Ok(()) = self.desired.changed() => sync_due = true,
                 () = self.wake.notified() => sync_due = true,
+                refresh = self.refresh.next() => self.on_refresh(refresh),
                 Ok(()) = self.context.stale.changed() => self.publish_status(),
                 () = sleep_until(slot_ends.unwrap_or_else(far)), if slot_ends.is_some() => self.start_slot = None,
                 () = sleep_until(next.at) => {
@@ -222,7 +228,11 @@ impl PodWorker {
             }
         };
         // A call that is cut off may leave half of its effect.
-        let _ = tokio::time::timeout(DRAIN, async { while running.next().await.is_some() {} }).await;
+        let drain = async {
+            self.refresh.stop().await;
+            while running.next().await.is_some() {}
+        };
+        let _ = tokio::time::timeout(DRAIN, drain).await;
         exit
     }
 
@@ -267,6 +277,7 @@ impl PodWorker {
         if terminated {
             return None;
         }
+        self.start_refresh_if_due();
         self.publish_status();
         Some(self.next_wake(decide_at.into_iter().chain(retry_at).min()))
     }
@@ -280,7 +291,8 @@ impl PodWorker {
         if desired.spec != self.pod.spec {
             info!(pod = %self.pod.id, generation = desired.object.metadata.generation, "pod updated");
         }
-        self.pod = desired;
+        let before = std::mem::replace(&mut self.pod, desired);
+        self.on_updated(&before);
     }
 
     /// The pod terminates, or has less time than it had.
@@ -333,6 +345,8 @@ impl PodWorker {
         let now = self.context.clock.now();
         if self.last.is_none() && !status.sandboxes.is_empty() {
             self.starting_since = None;
+            // Objects may have changed while no worker looked after this pod.
+            self.refresh.set_due();
         }
         if !std::mem::replace(&mut self.start_is_checked, true) {
             // A pod that exists already was accepted by an earlier run of `pleg node`.
@@ -442,6 +456,7 @@ impl PodWorker {
 
     /// Nothing of the pod is left in the runtime: removes its directories.
     async fn clean_up(&mut self) -> WorkerExit {
+        self.refresh.stop().await;
         let removed = self.context.executor.clean_up(&self.pod).await;
         let store = self.context.store.clone().filter(|_| removed.is_ok());
         if let Some(report) = self.report(true) {
@@ -465,6 +480,7 @@ impl Drop for PodWorker {
     /// Also after a panic: the next worker claims them again.
     fn drop(&mut self) {
         self.context.host_ports.release(&self.pod.id.uid);
+        self.context.executor.objects().unregister(&self.pod.id.uid);
     }
 }
 
