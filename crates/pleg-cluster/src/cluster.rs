@@ -23,7 +23,7 @@ use crate::node::lease::LeaseKeeper;
 use crate::node::manager::{Observation, Observe};
 use crate::node::settings::NodeSettings;
 use crate::node::{NodeManager, NodeObject, images};
-use crate::pods::{PodSource, PodTable};
+use crate::pods::{MirrorPods, PodSource, PodTable};
 use crate::status::StatusPublisher;
 
 /// The source of the pods that the API server has for this node, as the kubelet calls it.
@@ -131,6 +131,7 @@ impl Cluster {
         let lease = LeaseKeeper::new(api.clone(), name.clone(), node_object.clone());
         let table = PodTable::default();
         let pods = PodSource::new(api.clone(), name, table.clone(), node.snapshots.clone());
+        let mirrors = MirrorPods::new(api.clone(), name, table.clone(), node.reports.clone());
         let statuses = StatusPublisher::new(api.clone(), table, node.reports.clone());
 
         tasks.spawn(connection::watch_kubeconfig(self.connection, api.clone(), stop()));
@@ -138,6 +139,7 @@ impl Cluster {
         tasks.spawn(manager.run(stop()));
         tasks.spawn(lease.run(stop()));
         tasks.spawn(once_registered(&node_object, stop(), pods.run(stop())));
+        tasks.spawn(once_registered(&node_object, stop(), mirrors.run(stop())));
         tasks.spawn(once_registered(&node_object, stop(), statuses.run(stop())));
     }
 }
