@@ -7,9 +7,11 @@
 //! To plug in a part: what the node loop needs of it is a method of [`Cluster`], its tasks are one line of [`Cluster::spawn`].
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use pleg::Pleg;
 use pleg_node::PodReports;
+use pleg_node::executor::objects::ApiObjects;
 use pleg_node::manifest::NodeName;
 use pleg_node::sources::{Origin, Snapshot};
 use tokio::sync::{mpsc, watch};
@@ -23,6 +25,7 @@ use crate::node::lease::LeaseKeeper;
 use crate::node::manager::{Observation, Observe};
 use crate::node::settings::NodeSettings;
 use crate::node::{NodeManager, NodeObject, images};
+use crate::objects::ClusterObjects;
 use crate::pods::{MirrorPods, PodSource, PodTable};
 use crate::status::StatusPublisher;
 
@@ -78,6 +81,7 @@ pub struct Cluster {
     api: Api,
     config: ClusterConfig,
     connection: Connection,
+    objects: Arc<ClusterObjects>,
 }
 
 impl Cluster {
@@ -86,6 +90,7 @@ impl Cluster {
         let mut connection = Connection::new(config.kubeconfig.clone());
         let api = connection.open().await;
         Self {
+            objects: ClusterObjects::start(api.clone()),
             api,
             config,
             connection,
@@ -95,6 +100,11 @@ impl Cluster {
     /// The sources of pods that will send snapshots to the node loop.
     pub fn origins(&self) -> Vec<Origin> {
         vec![Origin::from(API_SOURCE)]
+    }
+
+    /// What pods refer to, for the node loop.
+    pub fn objects(&self) -> Arc<dyn ApiObjects> {
+        Arc::clone(&self.objects) as _
     }
 
     /// The API server.

@@ -143,9 +143,12 @@ pub(crate) struct NodeArgs {
     /// Handler of the runtime for a runtimeClassName [default: the handler of the same name]
     #[arg(long, value_name = "CLASS=HANDLER", value_parser = runtime_class)]
     runtime_class: Vec<(String, String)>,
-    /// Domain of the cluster, for the full names of pods with a subdomain
+    /// Domain of the cluster, for the full names of pods with a subdomain, and for their DNS
     #[arg(long, value_name = "DOMAIN", default_value = "cluster.local")]
     cluster_domain: String,
+    /// DNS servers of the cluster, for pods with dnsPolicy ClusterFirst [default: those pods have the host's DNS]
+    #[arg(long, value_name = "IPS", value_delimiter = ',')]
+    cluster_dns: Vec<IpAddr>,
     /// Give each pod a cgroup with limits of its own; false leaves it to the runtime
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
     cgroups_per_qos: bool,
@@ -316,6 +319,9 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> an
     if let Some(graceful_shutdown) = graceful_shutdown {
         node_loop = node_loop.with_graceful_shutdown(graceful_shutdown);
     }
+    if let Some(cluster) = &cluster {
+        node_loop = node_loop.with_objects(cluster.objects());
+    }
     let settings = Settings::from([
         ("listen", path.display().to_string()),
         ("listen-tcp", args.listen.tcp_text()),
@@ -445,6 +451,7 @@ fn host_options(args: &NodeArgs) -> HostOptions {
         allowed_unsafe_sysctls: args.allowed_unsafe_sysctls.clone(),
         runtime_handlers: args.runtime_class.iter().cloned().collect(),
         cluster_domain: args.cluster_domain.clone(),
+        cluster_dns: args.cluster_dns.clone(),
         ..HostOptions::default()
     }
 }
