@@ -26,6 +26,7 @@ use self::orphan_search::{Listed, OrphanSearch};
 use crate::eviction::EvictionConfig;
 use crate::eviction::manager::{Eviction, EvictionManager};
 use crate::executor::logs::{LogLimits, LogRotator};
+use crate::executor::objects::ApiObjects;
 use crate::executor::requests::NodeConfig;
 use crate::host::resources::{HostResources, ThisMachine};
 use crate::images::{ImageCollector, ImageGcPolicy};
@@ -108,6 +109,13 @@ impl NodeLoop {
         self.workers.restore(store.take_histories(), pods);
         self.workers.context.store = Some(store.writer());
         self.store = Some(store);
+        self
+    }
+
+    /// Where objects that pods refer to come from. Without it, this node has no API server.
+    #[must_use]
+    pub fn with_objects(mut self, objects: Arc<dyn ApiObjects>) -> Self {
+        self.workers.context.executor.set_objects(objects);
         self
     }
 
