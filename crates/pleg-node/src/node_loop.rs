@@ -23,6 +23,7 @@ use tracing::{info, warn};
 
 use self::leftovers::{Leftover, Leftovers};
 use self::orphan_search::{Listed, OrphanSearch};
+use crate::events::{EventSink, Events};
 use crate::eviction::EvictionConfig;
 use crate::eviction::manager::{Eviction, EvictionManager};
 use crate::executor::logs::{LogLimits, LogRotator};
@@ -140,6 +141,13 @@ impl NodeLoop {
         self
     }
 
+    /// Where it is told what happens to pods and to the node.
+    #[must_use]
+    pub fn with_events(mut self, sink: Arc<dyn EventSink>) -> Self {
+        self.workers.context.set_events(Events::new(sink));
+        self
+    }
+
     /// Where figures about the machine come from, if not from the machine.
     #[must_use]
     pub fn with_host(mut self, host: Arc<dyn HostResources>) -> Self {
@@ -209,6 +217,7 @@ impl NodeLoop {
             self.client.clone(),
             Arc::clone(&self.host),
             context.metrics.clone(),
+            context.events.clone(),
             self.image_gc,
         );
         tasks.spawn(images.run(shutdown.child_token()));

@@ -19,6 +19,7 @@ impl PodWorker {
         let rejected = self.pod.rejected.clone().map_or(Ok(()), Err);
         if let Err(failure) = rejected.and_then(|()| self.context.executor.admit(&self.pod)) {
             warn!(pod = %self.pod.id, reason = failure.reason, "{}", failure.message);
+            self.tell_failed(&failure);
             self.history.failed = Some(failure);
         }
     }
