@@ -35,6 +35,8 @@ struct Clients {
     calls: Client,
     heartbeats: Client,
     server: String,
+    /// The certificates of the kubeconfig by which the API server is known, in DER; none if this machine's own are used.
+    ca: Option<Arc<Vec<Vec<u8>>>>,
     /// They have credentials.
     usable: bool,
 }
@@ -57,6 +59,7 @@ impl Api {
             calls: client.clone(),
             heartbeats: client,
             server: "http://fake".to_owned(),
+            ca: None,
             usable: true,
         })
     }
@@ -89,6 +92,11 @@ impl Api {
         self.0.clients.load().heartbeats.clone()
     }
 
+    /// The certificates of the cluster's CA in the kubeconfig, in DER; none if it has none. The same `Arc` until it is read again.
+    pub(crate) fn ca(&self) -> Option<Arc<Vec<Vec<u8>>>> {
+        self.0.clients.load().ca.clone()
+    }
+
     /// The address of the API server, for messages.
     pub fn server(&self) -> String {
         self.0.clients.load().server.clone()
@@ -107,11 +115,13 @@ impl Clients {
         // Callers retry by themselves: they know what may wait, and for how long.
         config.default_retry = false;
         let server = config.cluster_url.to_string();
+        let ca = config.root_cert.clone().map(Arc::new);
         let client = |config| Client::try_from(config).map_err(|error| ApiError::new("use the credentials", error));
         Ok(Self {
             calls: client(config.clone())?,
             heartbeats: client(config)?,
             server,
+            ca,
             usable: true,
         })
     }
@@ -127,6 +137,7 @@ impl Clients {
             calls: client.clone(),
             heartbeats: client,
             server: "an unknown address".to_owned(),
+            ca: None,
             usable: false,
         }
     }

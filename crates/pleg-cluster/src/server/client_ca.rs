@@ -17,9 +17,10 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
 use tokio_util::sync::CancellationToken;
-use x509_parser::prelude::{FromDer as _, X509Certificate};
+use x509_parser::prelude::{AttributeTypeAndValue, FromDer as _, X509Certificate};
 
 use super::authentication::Identity;
+use crate::api::Api;
 
 /// How often the file of the authority is read again.
 const RELOAD: Duration = Duration::from_mins(1);
@@ -43,20 +44,33 @@ pub enum ClientCaError {
 }
 
 /// The authority whose certificates identify clients. Clones share it.
-#[derive(Debug, Clone, Default)]
+///
+/// A file, or else the CA that the kubeconfig names: most clusters have one CA, for the API server's certificate and for those of clients,
+/// so that an API server reaches this node without further flags. Only a CA that is in the kubeconfig counts, never those that this machine
+/// trusts for other reasons: they have not promised anything about users of this cluster. Where clients have a CA of their own, the API
+/// server is refused (401) until that is given as a file.
+#[derive(Debug, Clone)]
 pub struct ClientCa {
     verifier: Arc<ArcSwapOption<Verifier>>,
-    file: Option<Arc<Path>>,
+    source: Source,
+}
+
+#[derive(Debug, Clone)]
+enum Source {
+    File(Arc<Path>),
+    Kubeconfig(Api),
 }
 
 #[derive(Debug)]
 struct Verifier {
     certificates: Vec<CertificateDer<'static>>,
+    /// What the kubeconfig had when this was made.
+    of: Option<Arc<Vec<Vec<u8>>>>,
     webpki: Arc<dyn ClientCertVerifier>,
 }
 
 impl Verifier {
-    fn new(certificates: Vec<CertificateDer<'static>>) -> Result<Self, ClientCaError> {
+    fn new(certificates: Vec<CertificateDer<'static>>, of: Option<Arc<Vec<Vec<u8>>>>) -> Result<Self, ClientCaError> {
         let unusable = |error: String| ClientCaError::Unusable(error);
         let mut roots = RootCertStore::empty();
         for certificate in &certificates {
@@ -68,43 +82,37 @@ impl Verifier {
         let webpki = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
         Ok(Self {
             certificates,
+            of,
             webpki: webpki.map_err(|error| unusable(error.to_string()))?,
         })
     }
 }
 
 impl ClientCa {
-    /// No certificate identifies anybody: clients need tokens.
-    pub fn none() -> Self {
-        Self::default()
-    }
-
-    /// These certificates, in DER: those of the kubeconfig.
-    pub fn of(certificates: &[Vec<u8>]) -> Result<Self, ClientCaError> {
-        let certificates = certificates
-            .iter()
-            .map(|der| CertificateDer::from(der.clone()))
-            .collect();
-        let ca = Self::default();
-        ca.verifier.store(Some(Arc::new(Verifier::new(certificates)?)));
-        Ok(ca)
+    /// The CA of the kubeconfig, as it is at the time of each request.
+    pub fn of_kubeconfig(api: Api) -> Self {
+        Self {
+            verifier: Arc::default(),
+            source: Source::Kubeconfig(api),
+        }
     }
 
     /// The certificates of a file in PEM. [`ClientCa::watch`] keeps up with changes of it.
     pub async fn of_file(path: &Path) -> Result<Self, ClientCaError> {
         let ca = Self {
-            file: Some(path.into()),
-            ..Self::default()
+            verifier: Arc::default(),
+            source: Source::File(path.into()),
         };
-        ca.reload().await?;
+        ca.reload(path).await?;
         Ok(ca)
     }
 
     /// Reads the file again once a minute, if there is one: authorities are rotated.
     pub async fn watch(&self, shutdown: &CancellationToken) {
+        let Source::File(path) = &self.source else { return };
         let mut failed = None;
-        while self.file.is_some() && shutdown.run_until_cancelled(tokio::time::sleep(RELOAD)).await.is_some() {
-            let now = self.reload().await.err();
+        while shutdown.run_until_cancelled(tokio::time::sleep(RELOAD)).await.is_some() {
+            let now = self.reload(path).await.err();
             if now != failed
                 && let Some(error) = &now
             {
@@ -114,20 +122,38 @@ impl ClientCa {
         }
     }
 
-    async fn reload(&self) -> Result<(), ClientCaError> {
-        let Some(path) = self.file.clone() else { return Ok(()) };
+    async fn reload(&self, path: &Path) -> Result<(), ClientCaError> {
         let named = |cause: String| ClientCaError::File {
-            path: path.to_path_buf(),
+            path: path.to_owned(),
             cause,
         };
-        let from = Arc::clone(&path);
+        let from = path.to_owned();
         let read = tokio::task::spawn_blocking(move || read_certificates(&from)).await;
         let certificates = read.map_err(|error| named(error.to_string()))?.map_err(&named)?;
         let is_known = |verifier: &Arc<Verifier>| verifier.certificates == certificates;
         if !self.verifier.load_full().as_ref().is_some_and(is_known) {
-            self.verifier.store(Some(Arc::new(Verifier::new(certificates)?)));
+            self.verifier.store(Some(Arc::new(Verifier::new(certificates, None)?)));
         }
         Ok(())
+    }
+
+    fn verifier(&self) -> Result<Arc<Verifier>, String> {
+        let none = "client certificates are not accepted: there is no client CA (--client-ca-file)";
+        let known = self.verifier.load_full();
+        let Source::Kubeconfig(api) = &self.source else {
+            return known.ok_or_else(|| none.to_owned());
+        };
+        let ca = api.ca().ok_or(none)?;
+        match known {
+            Some(known) if known.of.as_ref().is_some_and(|of| Arc::ptr_eq(of, &ca)) => Ok(known),
+            _ => {
+                let certificates = ca.iter().map(|der| CertificateDer::from(der.clone())).collect();
+                let verifier = Verifier::new(certificates, Some(ca)).map_err(|error| error.to_string())?;
+                let verifier = Arc::new(verifier);
+                self.verifier.store(Some(Arc::clone(&verifier)));
+                Ok(verifier)
+            }
+        }
     }
 
     /// Who has this certificate; an error in words if nobody can be trusted to.
@@ -135,9 +161,7 @@ impl ClientCa {
         let Some((leaf, intermediates)) = chain.split_first() else {
             return Err("no client certificate".to_owned());
         };
-        let Some(verifier) = self.verifier.load_full() else {
-            return Err("client certificates are not accepted: there is no client CA (--client-ca-file)".to_owned());
-        };
+        let verifier = self.verifier()?;
         let verified = verifier.webpki.verify_client_cert(leaf, intermediates, UnixTime::now());
         verified.map_err(|error| format!("client certificate: {error}"))?;
         subject(leaf)
@@ -162,8 +186,16 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String
 fn subject(certificate: &CertificateDer<'_>) -> Result<Identity, String> {
     let (_, parsed) = X509Certificate::from_der(certificate).map_err(|error| format!("client certificate: {error}"))?;
     let unreadable = |_| "client certificate: its subject is not text".to_owned();
-    let names: Result<Vec<&str>, _> = parsed.subject().iter_common_name().map(|name| name.as_str()).collect();
-    let groups: Result<Vec<&str>, _> = parsed.subject().iter_organization().map(|name| name.as_str()).collect();
+    let names: Result<Vec<&str>, _> = parsed
+        .subject()
+        .iter_common_name()
+        .map(AttributeTypeAndValue::as_str)
+        .collect();
+    let groups: Result<Vec<&str>, _> = parsed
+        .subject()
+        .iter_organization()
+        .map(AttributeTypeAndValue::as_str)
+        .collect();
     match (names.map_err(unreadable)?.as_slice(), groups.map_err(unreadable)?) {
         ([name], groups) if !name.is_empty() => Ok(Identity::of_certificate(name, &groups)),
         _ => Err("client certificate: its subject must have one common name (CN), the user".to_owned()),

@@ -13,6 +13,7 @@ mod logs;
 mod pods;
 mod query;
 mod serving_certificate;
+mod stats;
 mod streaming;
 mod ttl_cache;
 
@@ -33,6 +34,7 @@ use http::StatusCode;
 use http::request::Parts;
 use pleg::Pleg;
 use pleg_cri::Client;
+use pleg_node::executor::requests::NodeConfig;
 use pleg_node::{PodReports, Report};
 use rustls::server::ResolvesServerCert;
 use tokio::net::TcpListener;
@@ -44,6 +46,7 @@ use tokio_util::task::TaskTracker;
 use self::answer::refuse;
 use self::authentication::{AuthenticationError, Authenticator, PeerCertificates};
 use self::authorization::{Access, AuthorizationError, Authorizer};
+use self::stats::StatsCollector;
 use self::streaming::{attach, attach_uid, exec, exec_uid, port_forward, port_forward_uid};
 use crate::api::Api;
 
@@ -87,6 +90,8 @@ pub struct ServedNode {
     pub pleg: Pleg,
     /// The runtime.
     pub runtime: Client,
+    /// Where pods and their cgroups are.
+    pub config: NodeConfig,
     /// Answers to all other paths: `/metrics`, `/healthz`, `/api/v1/…`.
     pub introspection: Router,
 }
@@ -94,6 +99,8 @@ pub struct ServedNode {
 /// State that the handlers share.
 #[derive(Debug)]
 struct NodeState {
+    name: String,
+    config: Arc<NodeConfig>,
     reports: PodReports,
     pleg: Pleg,
     runtime: Client,
@@ -164,9 +171,11 @@ impl Server {
 fn router(node: ServedNode, session_tasks: TaskTracker, shutdown: CancellationToken) -> Router {
     let guard = Arc::new(Guard {
         authenticator: Authenticator::new(node.client_ca, node.api.clone()),
-        authorizer: Authorizer::new(node.api, node.name),
+        authorizer: Authorizer::new(node.api, node.name.clone()),
     });
     let state = Arc::new(NodeState {
+        name: node.name,
+        config: Arc::new(node.config),
         reports: node.reports,
         pleg: node.pleg,
         runtime: node.runtime,
@@ -174,6 +183,10 @@ fn router(node: ServedNode, session_tasks: TaskTracker, shutdown: CancellationTo
         session_tasks,
         shutdown,
     });
+    let stats = Router::new()
+        .route("/stats/summary", get(stats::summary))
+        .route("/metrics/resource", get(stats::resource_metrics))
+        .with_state(Arc::new(StatsCollector::new(Arc::clone(&state))));
     Router::new()
         .route(
             "/containerLogs/{namespace}/{pod}/{container}",
@@ -199,6 +212,7 @@ fn router(node: ServedNode, session_tasks: TaskTracker, shutdown: CancellationTo
         .route("/runningpods", get(pods::running))
         .route("/runningpods/", get(pods::running))
         .with_state(state)
+        .merge(stats)
         .fallback_service(node.introspection)
         .layer(middleware::from_fn_with_state(guard, guarded))
 }

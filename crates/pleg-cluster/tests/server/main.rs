@@ -7,3 +7,4 @@ mod node;
 mod pki;
 mod pods;
 mod sessions;
+mod stats;

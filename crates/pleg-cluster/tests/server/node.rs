@@ -78,14 +78,17 @@ impl ServedMachine {
         let (certificate, serving) = serving(dir.path());
         let server = Server::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = server.address();
-        let config = kube::Config::new(api.url.parse().unwrap());
+        let mut config = kube::Config::new(api.url.parse().unwrap());
+        config.root_cert = Some(vec![ca.certificate.to_vec()]);
+        let kube_api = Api::new(config).unwrap();
         let served = ServedNode {
             name: "n".to_owned(),
-            api: Api::new(config).unwrap(),
-            client_ca: ClientCa::of(&[ca.certificate.to_vec()]).unwrap(),
+            api: kube_api.clone(),
+            client_ca: ClientCa::of_kubeconfig(kube_api),
             reports: reports.clone(),
             pleg: pleg.clone(),
             runtime,
+            config: node(dir.path()),
             introspection: Router::new().route("/metrics", get(async || "pleg_up 1\n")),
         };
         let ended = shutdown.clone();

@@ -16,7 +16,7 @@ use crate::server::answer::refuse;
 use crate::server::query::Query;
 
 /// An answer that is an error.
-type Refused = Box<Response>;
+type Refused = (StatusCode, String);
 
 /// A container as a path names it.
 struct Named {
@@ -40,9 +40,7 @@ pub(crate) async fn exec(
         uid,
         container,
     };
-    run_exec(&state.0, named, request)
-        .await
-        .unwrap_or_else(|refused| *refused)
+    run_exec(&state.0, named, request).await.unwrap_or_else(answer)
 }
 
 pub(crate) async fn exec_uid(
@@ -57,9 +55,7 @@ pub(crate) async fn exec_uid(
         uid,
         container,
     };
-    run_exec(&state.0, named, request)
-        .await
-        .unwrap_or_else(|refused| *refused)
+    run_exec(&state.0, named, request).await.unwrap_or_else(answer)
 }
 
 pub(crate) async fn attach(
@@ -74,9 +70,7 @@ pub(crate) async fn attach(
         uid,
         container,
     };
-    run_attach(&state.0, named, request)
-        .await
-        .unwrap_or_else(|refused| *refused)
+    run_attach(&state.0, named, request).await.unwrap_or_else(answer)
 }
 
 pub(crate) async fn attach_uid(
@@ -91,9 +85,7 @@ pub(crate) async fn attach_uid(
         uid,
         container,
     };
-    run_attach(&state.0, named, request)
-        .await
-        .unwrap_or_else(|refused| *refused)
+    run_attach(&state.0, named, request).await.unwrap_or_else(answer)
 }
 
 pub(crate) async fn port_forward(
@@ -102,7 +94,7 @@ pub(crate) async fn port_forward(
     request: Request,
 ) -> Response {
     let forwarded = run_port_forward(&state.0, &namespace, &pod, None, request).await;
-    forwarded.unwrap_or_else(|refused| *refused)
+    forwarded.unwrap_or_else(answer)
 }
 
 pub(crate) async fn port_forward_uid(
@@ -111,7 +103,7 @@ pub(crate) async fn port_forward_uid(
     request: Request,
 ) -> Response {
     let forwarded = run_port_forward(&state.0, &namespace, &pod, Some(&uid), request).await;
-    forwarded.unwrap_or_else(|refused| *refused)
+    forwarded.unwrap_or_else(answer)
 }
 
 async fn run_exec(state: &Arc<NodeState>, named: Named, request: Request) -> Result<Response, Refused> {
@@ -165,9 +157,9 @@ async fn run_port_forward(
             .map(|sandbox| sandbox.id.as_str().to_owned())
     };
     let Some(pod_sandbox_id) = entry.as_ref().and_then(ready) else {
-        return Err(refused(
+        return Err((
             StatusCode::NOT_FOUND,
-            &format!("pod {pod:?} has no sandbox that is ready"),
+            format!("pod {pod:?} has no sandbox that is ready"),
         ));
     };
     let request_url = v1::PortForwardRequest { pod_sandbox_id, port };
@@ -176,22 +168,22 @@ async fn run_port_forward(
     Ok(proxy::join(state, &url, request).await)
 }
 
-fn refused(status: StatusCode, message: &str) -> Refused {
-    Box::new(refuse(status, message))
+fn answer((status, message): Refused) -> Response {
+    refuse(status, &message)
 }
 
 fn bad_request(error: OptionsError) -> Refused {
-    refused(StatusCode::BAD_REQUEST, &error.to_string())
+    (StatusCode::BAD_REQUEST, error.to_string())
 }
 
 fn parse(request: &Request) -> Result<Query, Refused> {
-    Query::parse(request.uri().query()).map_err(|error| refused(StatusCode::BAD_REQUEST, &error.to_string()))
+    Query::parse(request.uri().query()).map_err(|error| bad_request(error.into()))
 }
 
 fn find_pod(state: &NodeState, namespace: &str, pod: &str, uid: Option<&str>) -> Result<Report, Refused> {
     let found = state.pod(namespace, pod);
     let Some(report) = found.filter(|report| uid.is_none_or(|uid| report.pod.id.uid.as_str() == uid)) else {
-        return Err(refused(StatusCode::NOT_FOUND, &format!("pod {pod:?} does not exist")));
+        return Err((StatusCode::NOT_FOUND, format!("pod {pod:?} does not exist")));
     };
     Ok(report)
 }
@@ -209,13 +201,11 @@ fn find_container(state: &NodeState, named: &Named) -> Result<(String, Subject),
         let newest = containers.max_by_key(|container| (container.state == ContainerState::Running, container.attempt));
         newest.map(|container| container.id.as_str().to_owned())
     };
-    match entry.as_ref().and_then(newest) {
-        Some(id) => Ok((id.clone(), Subject::id(id.as_str()))),
-        None => {
-            let message = format!("container not found ({:?})", named.container);
-            Err(refused(StatusCode::NOT_FOUND, &message))
-        }
-    }
+    let id = entry.as_ref().and_then(newest).ok_or_else(|| {
+        let message = format!("container not found ({:?})", named.container);
+        (StatusCode::NOT_FOUND, message)
+    })?;
+    Ok((id.clone(), Subject::id(id)))
 }
 
 async fn ask<R: Unary>(state: &NodeState, subject: &Subject, request: R) -> Result<R::Response, Refused> {
@@ -226,6 +216,6 @@ async fn ask<R: Unary>(state: &NodeState, subject: &Subject, request: R) -> Resu
             ErrorKind::Deadline(_) => StatusCode::GATEWAY_TIMEOUT,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
-        refused(status, &error.to_string())
+        (status, error.to_string())
     })
 }

@@ -4,6 +4,7 @@ use crate::server::query::{Query, QueryError};
 
 /// Which streams a session has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each of them is a flag of the request")]
 pub(super) struct Streams {
     pub(super) stdin: bool,
     pub(super) stdout: bool,

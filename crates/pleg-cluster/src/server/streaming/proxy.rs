@@ -12,7 +12,7 @@ use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, HOST, TRAN
 use http::request::Parts;
 use http::uri::Scheme;
 use http::{HeaderMap, HeaderValue, StatusCode, Uri};
-use http_body_util::{BodyExt as _, Empty, Limited};
+use http_body_util::{BodyExt as _, Collected, Empty, Limited};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional_with_sizes;
@@ -150,7 +150,7 @@ async fn pass_on(answer: http::Response<Incoming>) -> Response {
     let body = body
         .ok()
         .and_then(Result::ok)
-        .map(|body| body.to_bytes())
+        .map(Collected::to_bytes)
         .unwrap_or_default();
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = parts.status;

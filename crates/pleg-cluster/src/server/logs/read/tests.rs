@@ -41,23 +41,13 @@ impl Log {
         self.rotations += 1;
         let older = self.rotated(self.rotations - 1);
         if older.exists() {
-            self.compress(&older);
+            compress(&older);
         }
         fs::rename(self.path(), self.rotated(self.rotations)).unwrap();
     }
 
     fn rotated(&self, n: u32) -> PathBuf {
         self.directory.path().join(format!("0.log.20261118-{n:06}"))
-    }
-
-    fn compress(&self, path: &Path) {
-        let mut compressed = path.to_owned().into_os_string();
-        compressed.push(".gz");
-        let to = File::create(compressed).unwrap();
-        let mut encoder = flate2::write::GzEncoder::new(to, flate2::Compression::fast());
-        encoder.write_all(&fs::read(path).unwrap()).unwrap();
-        encoder.finish().unwrap();
-        fs::remove_file(path).unwrap();
     }
 
     fn open(&self, tail_lines: Option<u64>, follow: bool) -> LogReader {
@@ -75,6 +65,16 @@ impl Log {
         assert_eq!(reader.next().unwrap(), Piece::End);
         text
     }
+}
+
+fn compress(path: &Path) {
+    let mut compressed = path.to_owned().into_os_string();
+    compressed.push(".gz");
+    let to = File::create(compressed).unwrap();
+    let mut encoder = flate2::write::GzEncoder::new(to, flate2::Compression::fast());
+    encoder.write_all(&fs::read(path).unwrap()).unwrap();
+    encoder.finish().unwrap();
+    fs::remove_file(path).unwrap();
 }
 
 /// What can be read now.
@@ -96,7 +96,7 @@ fn a_log_is_all_its_files() {
         }
     }
     assert!(!log.path().exists(), "the runtime has not reopened it yet");
-    let all: String = (0..12).map(|n| format!("{n}\n")).collect();
+    let all = (0..12).map(|n| n.to_string()).collect::<Vec<_>>().join("\n") + "\n";
     assert_eq!(log.read(None), all);
     log.line("12");
     assert_eq!(log.read(None), all + "12\n");
