@@ -4,6 +4,7 @@ mod check;
 mod cluster;
 mod lock;
 mod manifest_sources;
+mod node_server;
 mod problems;
 
 use std::net::IpAddr;
@@ -12,6 +13,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use axum::Router;
 use clap::{Args, Subcommand};
 use pleg::{CriRuntime, Generator, Metrics, WitnessMode};
 use pleg_cluster::cluster::{Cluster, NodeHandles};
@@ -36,6 +38,7 @@ use crate::{Usage, connect};
 use cluster::ClusterArgs;
 use lock::NodeLock;
 use manifest_sources::ManifestSources;
+use node_server::{NodeServer, ServerArgs};
 
 /// Smallest maximum size of a log.
 const LEAST_LOG: u64 = 4096;
@@ -166,6 +169,8 @@ pub(crate) struct NodeArgs {
     listen: ListenArgs,
     #[command(flatten)]
     cluster: ClusterArgs,
+    #[command(flatten)]
+    server: ServerArgs,
 }
 
 /// The cgroup drivers of Kubernetes.
@@ -308,6 +313,10 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> an
         .cluster
         .open(&node, args.node_ip.is_some(), &eviction, runtime_version)
         .await;
+    let node_server = match &cluster {
+        Some(cluster) => Some(args.server.bind(&node, cluster.api()).await?),
+        None => None,
+    };
     let mut origins = sources.origins();
     origins.extend(cluster.iter().flat_map(Cluster::origins));
     let generator = generator(&args, &client, metrics);
@@ -350,11 +359,13 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> an
         },
     };
     let sources = sources.spawn(sender, &shutdown);
+    let node_server = run_node_server(node_server, handles.clone(), router.clone(), &shutdown);
     let server = server::serve(unix, tcp, router, &shutdown);
     let node = run_tasks(generator, node_loop, snapshots, sources, &shutdown);
     let joined = run_cluster(cluster, handles, &shutdown);
-    let ((), ended, joined) = tokio::join!(server, node, joined);
+    let ((), ended, joined, served) = tokio::join!(server, node, joined, node_server);
     joined?;
+    served?;
     ended?;
     tracing::info!(
         "stopped; pods {}",
@@ -407,6 +418,19 @@ async fn run_cluster(
     let ended = tokio::spawn(cluster.run(handles, shutdown.clone())).await;
     shutdown.cancel();
     Ok(ended??)
+}
+
+/// Runs the server of a node of a cluster until shutdown, which follows if it cannot start.
+async fn run_node_server(
+    server: Option<NodeServer>,
+    handles: NodeHandles,
+    introspection: Router,
+    shutdown: &CancellationToken,
+) -> anyhow::Result<()> {
+    let Some(server) = server else { return Ok(()) };
+    let ended = server.run(handles, introspection, shutdown).await;
+    shutdown.cancel();
+    ended
 }
 
 fn generator(args: &NodeArgs, client: &Client, metrics: Metrics) -> Generator<CriRuntime> {
