@@ -19,6 +19,7 @@ use tracing::error;
 
 use crate::api::Api;
 use crate::connection::{self, Connection};
+use crate::events::EventRecorder;
 
 /// The source of the pods that the API server has for this node, as the kubelet calls it.
 pub const API_SOURCE: &str = "api";
@@ -51,6 +52,7 @@ pub struct Cluster {
     api: Api,
     config: ClusterConfig,
     connection: Connection,
+    events: EventRecorder,
 }
 
 impl Cluster {
@@ -59,6 +61,7 @@ impl Cluster {
         let mut connection = Connection::new(config.kubeconfig.clone());
         let api = connection.open().await;
         Self {
+            events: EventRecorder::new(config.name.as_str()),
             api,
             config,
             connection,
@@ -73,6 +76,11 @@ impl Cluster {
     /// The API server.
     pub fn api(&self) -> &Api {
         &self.api
+    }
+
+    /// Where the node loop and the parts tell what happens.
+    pub fn events(&self) -> EventRecorder {
+        self.events.clone()
     }
 
     /// Runs all parts until shutdown. They end only then, or by a panic (a bug), which is returned: without one of them the node would
@@ -98,6 +106,7 @@ impl Cluster {
             self.api.clone(),
             shutdown.clone(),
         ));
+        tasks.spawn(self.events.run(self.api.clone(), shutdown.clone()));
         tracing::debug!(node = %self.config.name, "started the API side");
     }
 }

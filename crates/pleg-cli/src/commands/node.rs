@@ -9,6 +9,7 @@ mod problems;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -262,11 +263,14 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
     let mut origins = sources.origins();
     origins.extend(cluster.iter().flat_map(Cluster::origins));
     let generator = generator(&args, &client, metrics);
-    let node_loop = NodeLoop::new(client.clone(), generator.handle(), node, origins.clone(), &runtime)?
+    let mut node_loop = NodeLoop::new(client.clone(), generator.handle(), node, origins.clone(), &runtime)?
         .with_store(store)
         .with_logs(args.log_limits())
         .with_image_gc(image_gc)
         .with_eviction(eviction);
+    if let Some(cluster) = &cluster {
+        node_loop = node_loop.with_events(Arc::new(cluster.events()));
+    }
     let settings = Settings::from([
         ("listen", path.display().to_string()),
         ("listen-tcp", args.listen.tcp_text()),
@@ -275,7 +279,11 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
     let setup = Setup::new(client.clone(), settings);
     let router = routes::router(generator.handle(), setup, Some(node_loop.reports()), shutdown.clone());
     let mut whose: Vec<String> = sources.origins().iter().map(ToString::to_string).collect();
-    whose.extend(cluster.iter().map(|cluster| format!("the API server at {}", cluster.api().server())));
+    whose.extend(
+        cluster
+            .iter()
+            .map(|cluster| format!("the API server at {}", cluster.api().server())),
+    );
     tracing::info!("running the pods of {} on {}", whose.join(" and "), client.endpoint());
 
     let (sender, snapshots) = mpsc::channel(QUEUED);
