@@ -258,7 +258,12 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
     let unix = args.listen.bind().await?;
     let store = Store::open(&args.state_file)?;
     let sources = sources.with_known(&store.manifests(&node.name));
-    let cluster = args.cluster.open(&node.name).await;
+    let versions = client.version().await?;
+    let runtime_version = format!("{}://{}", versions.runtime_name, versions.runtime_version);
+    let cluster = args
+        .cluster
+        .open(&node, args.node_ip.is_some(), &eviction, runtime_version)
+        .await;
     let mut origins = sources.origins();
     origins.extend(cluster.iter().flat_map(Cluster::origins));
     let generator = generator(&args, &client, metrics);
@@ -288,6 +293,7 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
         runtime: client,
         reports: node_loop.reports(),
         snapshots: sender.clone(),
+        shutting_down: CancellationToken::new(),
     };
     let sources = sources.spawn(sender, &shutdown);
     let server = server::serve(unix, tcp, router, &shutdown);
