@@ -70,7 +70,7 @@ impl PodWorker {
         let decision = self.last.take().map(|(_, decision)| decision).unwrap_or_default();
         self.last = Some((Arc::clone(&last.status), decision));
         if self.quarantined.is_none() {
-            let message = format!("error determining status: {why}");
+            let message = format!("error determining status: {}", error.message);
             self.context.events.pod_warning(&self.pod, "FailedSync", &message);
         }
         self.quarantined = Some(Stale {
