@@ -53,7 +53,7 @@ pub struct Observation {
 }
 
 /// Observes the node.
-pub type Observe = Box<dyn Fn() -> Observation + Send>;
+pub type Observe = Box<dyn Fn() -> Observation + Send + Sync>;
 
 /// Owns the Node object.
 pub struct NodeManager {

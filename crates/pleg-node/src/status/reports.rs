@@ -204,6 +204,11 @@ impl PodReports {
         }
     }
 
+    /// Whether no status waits for the publisher, or is on its way. True without one.
+    pub fn is_published(&self) -> bool {
+        self.published.read().queue.is_published()
+    }
+
     /// Waits until the reports are as asked for. Cancel-safe.
     pub async fn wait_for(&self, is: impl Fn(&Self) -> bool) {
         let mut version = self.version.subscribe();
