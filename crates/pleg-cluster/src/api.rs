@@ -10,11 +10,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::core::Status;
 use kube::{Client, Config};
 use pleg_cri::duration::seconds;
 use tokio::time::timeout;
+use tower::BoxError;
 
 /// Deadline of one call, unless its caller has a reason for another.
 pub const CALL_DEADLINE: Duration = Duration::from_secs(10);
@@ -27,20 +29,48 @@ pub struct Api(Arc<Inner>);
 
 struct Inner {
     clients: ArcSwap<Clients>,
-    server: String,
 }
 
 struct Clients {
     calls: Client,
     heartbeats: Client,
+    server: String,
+    /// They have credentials.
+    usable: bool,
 }
 
 impl Api {
     /// The API server and the credentials of this configuration. Connects to nothing yet.
     pub fn new(config: Config) -> Result<Self, ApiError> {
-        let server = config.cluster_url.to_string();
-        let clients = ArcSwap::from_pointee(Clients::new(config)?);
-        Ok(Self(Arc::new(Inner { clients, server })))
+        Ok(Self::of(Clients::new(config)?))
+    }
+
+    /// No API server yet: every call fails, for this reason, until [`Api::replace`].
+    pub fn unusable(why: &str) -> Self {
+        Self::of(Clients::unusable(why))
+    }
+
+    /// Every call goes through this client, for tests with a server of their own.
+    #[cfg(test)]
+    pub(crate) fn with_client(client: Client) -> Self {
+        Self::of(Clients {
+            calls: client.clone(),
+            heartbeats: client,
+            server: "http://fake".to_owned(),
+            usable: true,
+        })
+    }
+
+    fn of(clients: Clients) -> Self {
+        let clients = ArcSwap::from_pointee(clients);
+        Self(Arc::new(Inner { clients }))
+    }
+
+    /// If there are no credentials yet, calls fail for this reason from now on.
+    pub(crate) fn fail_unless_usable(&self, why: &str) {
+        if !self.0.clients.load().usable {
+            self.0.clients.store(Arc::new(Clients::unusable(why)));
+        }
     }
 
     /// From now on, callers get clients with this configuration. Calls that are under way end with the old one.
@@ -60,14 +90,14 @@ impl Api {
     }
 
     /// The address of the API server, for messages.
-    pub fn server(&self) -> &str {
-        &self.0.server
+    pub fn server(&self) -> String {
+        self.0.clients.load().server.clone()
     }
 }
 
 impl fmt::Debug for Api {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Api").field(&self.0.server).finish()
+        f.debug_tuple("Api").field(&self.server()).finish()
     }
 }
 
@@ -76,11 +106,29 @@ impl Clients {
         config.connect_timeout = Some(CONNECT_DEADLINE);
         // Callers retry by themselves: they know what may wait, and for how long.
         config.default_retry = false;
+        let server = config.cluster_url.to_string();
         let client = |config| Client::try_from(config).map_err(|error| ApiError::new("use the credentials", error));
         Ok(Self {
             calls: client(config.clone())?,
             heartbeats: client(config)?,
+            server,
+            usable: true,
         })
+    }
+
+    fn unusable(why: &str) -> Self {
+        let why: Arc<str> = why.into();
+        let fail = tower::service_fn(move |_: http::Request<Body>| {
+            let why = Arc::clone(&why);
+            async move { Err::<http::Response<Body>, BoxError>(why.as_ref().into()) }
+        });
+        let client = Client::new(fail, "default");
+        Self {
+            calls: client.clone(),
+            heartbeats: client,
+            server: "an unknown address".to_owned(),
+            usable: false,
+        }
     }
 }
 
@@ -142,7 +190,7 @@ impl ApiError {
     pub fn new(what: impl fmt::Display, error: kube::Error) -> Self {
         let cause = match error {
             kube::Error::Api(status) => Cause::Refused(status),
-            other => Cause::Failed(chain(&other)),
+            other => Cause::Failed(with_causes(&other)),
         };
         let what = what.to_string();
         Self { what, cause }
@@ -205,7 +253,7 @@ fn refusal(status: &Status) -> String {
 }
 
 /// An error with its causes, each of them once.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {

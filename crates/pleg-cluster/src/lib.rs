@@ -8,7 +8,9 @@
 //!
 //! | part | job | kind |
 //! |---|---|---|
-//! | [`api`] | the connection: clients, deadlines, errors in words | calls |
+//! | [`cluster`] | all parts, started and ended together | |
+//! | [`api`] | the API server: clients, deadlines, errors in words | calls |
+//! | [`connection`] | the kubeconfig, read again whenever it changes | one task |
 //! | [`node`] | the Node object: registration, status, conditions, lease | tasks, and pure parts |
 //! | [`pods`] | the pods that are bound to this node: watch, admission, mirror pods, the end of a deletion | tasks, and pure parts |
 //! | [`objects`] | config maps, secrets, tokens, services and claims that pods refer to | a cache |
@@ -19,9 +21,13 @@
 
 pub mod api;
 pub mod certificates;
+pub mod cluster;
+pub mod connection;
 pub mod events;
 pub mod node;
 pub mod objects;
 pub mod pods;
 pub mod server;
 pub mod status;
+#[cfg(test)]
+mod testing;

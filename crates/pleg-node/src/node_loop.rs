@@ -23,9 +23,11 @@ use tracing::{info, warn};
 
 use self::leftovers::{Leftover, Leftovers};
 use self::orphan_search::{Listed, OrphanSearch};
+use crate::events::{EventSink, Events};
 use crate::eviction::EvictionConfig;
 use crate::eviction::manager::{Eviction, EvictionManager};
 use crate::executor::logs::{LogLimits, LogRotator};
+use crate::executor::objects::ApiObjects;
 use crate::executor::requests::NodeConfig;
 use crate::host::resources::{HostResources, ThisMachine};
 use crate::images::{ImageCollector, ImageGcPolicy};
@@ -111,6 +113,13 @@ impl NodeLoop {
         self
     }
 
+    /// Where objects that pods refer to come from. Without it, this node has no API server.
+    #[must_use]
+    pub fn with_objects(mut self, objects: Arc<dyn ApiObjects>) -> Self {
+        self.workers.context.executor.set_objects(objects);
+        self
+    }
+
     /// How much of container logs is kept.
     #[must_use]
     pub fn with_logs(mut self, limits: LogLimits) -> Self {
@@ -129,6 +138,13 @@ impl NodeLoop {
     #[must_use]
     pub fn with_eviction(mut self, config: EvictionConfig) -> Self {
         self.eviction = config;
+        self
+    }
+
+    /// Where it is told what happens to pods and to the node.
+    #[must_use]
+    pub fn with_events(mut self, sink: Arc<dyn EventSink>) -> Self {
+        self.workers.context.set_events(Events::new(sink));
         self
     }
 
@@ -201,6 +217,7 @@ impl NodeLoop {
             self.client.clone(),
             Arc::clone(&self.host),
             context.metrics.clone(),
+            context.events.clone(),
             self.image_gc,
         );
         tasks.spawn(images.run(shutdown.child_token()));

@@ -1,6 +1,7 @@
 //! `pleg node`: runs the pods of a set of manifests; `pleg node check` and `pleg node problems` report what is wrong with manifests.
 
 mod check;
+mod cluster;
 mod lock;
 mod manifest_sources;
 mod problems;
@@ -13,10 +14,14 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use pleg::{CriRuntime, Generator, Metrics, WitnessMode};
+use pleg_cluster::cluster::{Cluster, NodeHandles};
 use pleg_cri::{Client, Deadlines, v1};
 use pleg_node::executor::requests::{Cgroups, HostOptions, NodeConfig, check_pattern};
 use pleg_node::manifest::{NodeName, Quantity};
+use pleg_node::sources::Snapshot;
 use pleg_node::{DEFAULT_HARD, EvictionConfig, ImageGcPolicy, LogLimits, NodeLoop, Store, Threshold, host};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::about::{Settings, Setup};
@@ -25,23 +30,27 @@ use crate::http::{routes, server};
 use crate::listen::ListenArgs;
 use crate::text::{count, parse_duration_or_zero};
 use crate::{Usage, connect};
+use cluster::ClusterArgs;
 use lock::NodeLock;
 use manifest_sources::ManifestSources;
 
 /// Smallest maximum size of a log.
 const LEAST_LOG: u64 = 4096;
+/// Snapshots that wait for the node loop.
+const QUEUED: usize = 4;
 /// Most foreign pods that are named in an error.
 const MOST_NAMED: usize = 3;
 
 #[derive(Debug, Args)]
 #[command(
-    group = clap::ArgGroup::new("source").required(true).multiple(true).args(["manifests", "manifest_url"]),
+    group = clap::ArgGroup::new("source").required(true).multiple(true).args(["manifests", "manifest_url", "kubeconfig"]),
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     after_help = "\
 Examples:
   pleg node --manifests /etc/pleg/manifests
   pleg node --manifests DIR --manifest-url http://10.0.0.1/pods.yaml
+  pleg node --kubeconfig /etc/kubernetes/kubelet.conf    Become a node of a cluster
   pleg pods
   pleg inspect web-NODE
   pleg node check web.yaml                    What would be refused, before it is deployed
@@ -137,6 +146,8 @@ pub(crate) struct NodeArgs {
     witness: WitnessArg,
     #[command(flatten)]
     listen: ListenArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
 }
 
 /// The cgroup drivers of Kubernetes.
@@ -247,7 +258,9 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
     let unix = args.listen.bind().await?;
     let store = Store::open(&args.state_file)?;
     let sources = sources.with_known(&store.manifests(&node.name));
-    let origins = sources.origins();
+    let cluster = args.cluster.open(&node.name).await;
+    let mut origins = sources.origins();
+    origins.extend(cluster.iter().flat_map(Cluster::origins));
     let generator = generator(&args, &client, metrics);
     let node_loop = NodeLoop::new(client.clone(), generator.handle(), node, origins.clone(), &runtime)?
         .with_store(store)
@@ -261,11 +274,27 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
     ]);
     let setup = Setup::new(client.clone(), settings);
     let router = routes::router(generator.handle(), setup, Some(node_loop.reports()), shutdown.clone());
-    let origins: Vec<String> = origins.iter().map(ToString::to_string).collect();
-    tracing::info!("running the pods of {} on {}", origins.join(" and "), client.endpoint());
+    let mut whose: Vec<String> = sources.origins().iter().map(ToString::to_string).collect();
+    whose.extend(
+        cluster
+            .iter()
+            .map(|cluster| format!("the API server at {}", cluster.api().server())),
+    );
+    tracing::info!("running the pods of {} on {}", whose.join(" and "), client.endpoint());
 
+    let (sender, snapshots) = mpsc::channel(QUEUED);
+    let handles = NodeHandles {
+        pleg: generator.handle(),
+        runtime: client,
+        reports: node_loop.reports(),
+        snapshots: sender.clone(),
+    };
+    let sources = sources.spawn(sender, &shutdown);
     let server = server::serve(unix, tcp, router, &shutdown);
-    let ((), ended) = tokio::join!(server, run_tasks(generator, node_loop, sources, &shutdown));
+    let node = run_tasks(generator, node_loop, snapshots, sources, &shutdown);
+    let joined = run_cluster(cluster, handles, &shutdown);
+    let ((), ended, joined) = tokio::join!(server, node, joined);
+    joined?;
     ended?;
     tracing::info!("stopped; pods keep running");
     Ok(ExitCode::SUCCESS)
@@ -275,10 +304,10 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
 async fn run_tasks(
     generator: Generator<CriRuntime>,
     node_loop: NodeLoop,
-    sources: ManifestSources,
+    snapshots: mpsc::Receiver<Snapshot>,
+    mut sources: JoinSet<()>,
     shutdown: &CancellationToken,
 ) -> anyhow::Result<()> {
-    let (mut source_tasks, snapshots) = sources.spawn(shutdown);
     // The generator outlives the pod workers, which wait for its relists until they end.
     let workers_ended = CancellationToken::new();
     let (_, generator) = generator.spawn();
@@ -291,7 +320,10 @@ async fn run_tasks(
     };
     let reading = async {
         // A source ends only on shutdown, or by a panic. Without it the node would ignore edits and still look healthy.
-        let ended = source_tasks.join_next().await.unwrap_or(Ok(()));
+        let Some(ended) = sources.join_next().await else {
+            // Only the API server has pods.
+            return Ok(shutdown.cancelled().await);
+        };
         shutdown.cancel();
         ended
     };
@@ -300,6 +332,18 @@ async fn run_tasks(
     relisted?;
     read?;
     Ok(())
+}
+
+/// Runs the API side of the node, if it has one, until shutdown, which follows if it ends.
+async fn run_cluster(
+    cluster: Option<Cluster>,
+    handles: NodeHandles,
+    shutdown: &CancellationToken,
+) -> anyhow::Result<()> {
+    let Some(cluster) = cluster else { return Ok(()) };
+    let ended = tokio::spawn(cluster.run(handles, shutdown.clone())).await;
+    shutdown.cancel();
+    Ok(ended??)
 }
 
 fn generator(args: &NodeArgs, client: &Client, metrics: Metrics) -> Generator<CriRuntime> {

@@ -151,6 +151,8 @@ impl EvictionManager {
             signal = threshold.signal.name(),
             "attempting to reclaim {resource}"
         );
+        let message = format!("Attempting to reclaim {resource}");
+        self.context.events.node_warning("EvictionThresholdMet", &message);
         if resource.is_disk() && self.reclaim(&threshold, &figures).await {
             info!("disk pressure is reduced without evicting pods");
             return None;
@@ -266,6 +268,7 @@ impl EvictionManager {
 
     async fn evict(&self, pod: &Pod, grace: Duration, signal: &str, message: String) -> Option<PodUid> {
         warn!(pod = %pod.id, reason = EVICTED, "{message}");
+        self.context.events.pod_warning(pod, EVICTED, &message);
         self.context.metrics.evicted(signal);
         let why = PodFailure {
             reason: EVICTED.to_owned(),
@@ -383,6 +386,12 @@ impl EvictionManager {
             .is_err()
         {
             warn!(%uid, "the evicted pod still runs; going on");
+            if let Some(report) = self.context.reports.get(uid) {
+                let message = "Container runtime did not kill the pod within specified grace period.";
+                self.context
+                    .events
+                    .pod_warning(&report.pod, "ExceededGracePeriod", message);
+            }
             return;
         }
         let volumes = self.context.executor.node().pod_directory(uid).join("volumes");

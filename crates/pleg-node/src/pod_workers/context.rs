@@ -8,6 +8,7 @@ use pleg_cri::Client;
 use tokio::sync::{Semaphore, watch};
 
 use super::host_ports::HostPorts;
+use crate::events::Events;
 use crate::executor::RuntimeExecutor;
 use crate::executor::requests::NodeConfig;
 use crate::host::clock::Clock;
@@ -36,6 +37,8 @@ pub(crate) struct NodeContext {
     pub(crate) store: Option<StoreWriter>,
     pub(crate) host_ports: HostPorts,
     pub(crate) metrics: NodeMetrics,
+    /// Where it is told what happens.
+    pub(crate) events: Events,
     /// Set while the runtime cannot be observed.
     pub(crate) stale: watch::Receiver<Option<Arc<Stale>>>,
 }
@@ -57,6 +60,7 @@ impl NodeContext {
             executor: RuntimeExecutor::new(client, pleg.clone(), Arc::new(node)),
             host_ports: HostPorts::default(),
             metrics,
+            events: Events::default(),
             pleg,
             clock: Clock::default(),
             reports: PodReports::default(),
@@ -66,5 +70,11 @@ impl NodeContext {
             store: None,
             stale,
         })
+    }
+
+    /// Tells from now on what happens.
+    pub(crate) fn set_events(&mut self, events: Events) {
+        self.executor.set_events(events.clone());
+        self.events = events;
     }
 }

@@ -10,6 +10,7 @@
 
 mod chaos;
 mod container_files;
+mod events;
 mod eviction;
 mod faults;
 mod images;

@@ -9,9 +9,6 @@ use tokio_util::sync::CancellationToken;
 use super::NodeArgs;
 use crate::Usage;
 
-/// Snapshots that wait for the node loop.
-const QUEUED: usize = 4;
-
 pub(super) struct ManifestSources {
     directory: Option<DirectorySource>,
     url: Option<UrlSource>,
@@ -41,9 +38,8 @@ impl ManifestSources {
         directory.chain(self.url.iter().map(UrlSource::origin)).collect()
     }
 
-    /// Starts a task for each source, and returns the tasks with the snapshots that they send.
-    pub(super) fn spawn(self, shutdown: &CancellationToken) -> (JoinSet<()>, mpsc::Receiver<Snapshot>) {
-        let (sender, snapshots) = mpsc::channel(QUEUED);
+    /// Starts a task for each source, and returns the tasks. They send their snapshots to `sender`.
+    pub(super) fn spawn(self, sender: mpsc::Sender<Snapshot>, shutdown: &CancellationToken) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
         if let Some(directory) = self.directory {
             tasks.spawn(directory.run(sender.clone(), shutdown.clone()));
@@ -51,6 +47,6 @@ impl ManifestSources {
         if let Some(url) = self.url {
             tasks.spawn(url.run(sender, shutdown.clone()));
         }
-        (tasks, snapshots)
+        tasks
     }
 }

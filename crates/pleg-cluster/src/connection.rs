@@ -1,0 +1,99 @@
+//! The kubeconfig: read at the start, and again whenever it changes or cannot be used.
+//!
+//! A kubeconfig that cannot be used is an API server that cannot be reached: until it can, every call fails with the reason
+//! ([`Api::unusable`]). So no part has to know, and static pods run.
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info};
+
+use crate::api::{Api, read_kubeconfig, with_causes};
+
+/// How often the file is checked for changes.
+const CHECK_PERIOD: Duration = Duration::from_secs(5);
+
+/// What is known of the kubeconfig.
+#[derive(Debug)]
+pub struct Connection {
+    kubeconfig: PathBuf,
+    /// The file as it was last read; none if there was none.
+    read: Option<FileVersion>,
+    /// Why it cannot be used.
+    trouble: Option<String>,
+}
+
+/// Changes whenever a file is replaced or written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct FileVersion {
+    modified: Option<SystemTime>,
+    size: u64,
+}
+
+impl Connection {
+    /// Reads nothing yet.
+    pub fn new(kubeconfig: PathBuf) -> Self {
+        Self {
+            kubeconfig,
+            read: None,
+            trouble: None,
+        }
+    }
+
+    /// The API server of the kubeconfig; if that cannot be used, one that no call reaches, and a line in the log.
+    pub async fn open(&mut self) -> Api {
+        let api = Api::unusable("the kubeconfig has not been read yet");
+        self.load(&api).await;
+        api
+    }
+
+    /// Reads the file, and lets callers use what it says.
+    async fn load(&mut self, api: &Api) {
+        self.read = self.version().await;
+        let path = self.kubeconfig.display();
+        let trouble = match read_kubeconfig(&self.kubeconfig).await {
+            Ok(config) => api.replace(config).err().map(|error| error.to_string()),
+            Err(error) => Some(with_causes(&error)),
+        };
+        match (&trouble, &self.trouble) {
+            (Some(why), before) if before.as_ref() != Some(why) => error!(
+                "cannot use kubeconfig {path}: {why}. Static pods run; once the file is corrected, it is read again"
+            ),
+            (None, Some(_)) => info!("using kubeconfig {path} now"),
+            _ => {}
+        }
+        if let Some(why) = &trouble {
+            // Credentials that worked are kept: a half-written file must not cut the node off.
+            api.fail_unless_usable(&format!("kubeconfig {path}: {why}"));
+        }
+        self.trouble = trouble;
+    }
+
+    async fn version(&self) -> Option<FileVersion> {
+        let path = self.kubeconfig.clone();
+        let metadata = tokio::task::spawn_blocking(move || std::fs::metadata(path)).await;
+        let metadata = metadata.ok()?.ok()?;
+        Some(FileVersion {
+            modified: metadata.modified().ok(),
+            size: metadata.len(),
+        })
+    }
+}
+
+/// Follows changes of the kubeconfig until shutdown.
+pub(crate) async fn watch_kubeconfig(mut connection: Connection, api: Api, shutdown: CancellationToken) {
+    let mut tick = interval(CHECK_PERIOD);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return,
+            _ = tick.tick() => {}
+        }
+        if connection.trouble.is_some() || connection.version().await != connection.read {
+            connection.load(&api).await;
+        }
+    }
+}
