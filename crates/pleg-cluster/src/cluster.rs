@@ -7,9 +7,11 @@
 //! To plug in a part: what the node loop needs of it is a method of [`Cluster`], its tasks are one line of [`Cluster::spawn`].
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use pleg::Pleg;
 use pleg_node::PodReports;
+use pleg_node::executor::objects::ApiObjects;
 use pleg_node::manifest::NodeName;
 use pleg_node::sources::{Origin, Snapshot};
 use tokio::sync::{mpsc, watch};
@@ -19,11 +21,13 @@ use tracing::{error, warn};
 
 use crate::api::Api;
 use crate::connection::{self, Connection};
+use crate::events::EventRecorder;
 use crate::node::lease::LeaseKeeper;
 use crate::node::manager::{Observation, Observe};
 use crate::node::settings::NodeSettings;
 use crate::node::{NodeManager, NodeObject, images};
-use crate::pods::{PodSource, PodTable};
+use crate::objects::ClusterObjects;
+use crate::pods::{MirrorPods, PodSource, PodTable};
 use crate::status::StatusPublisher;
 
 /// The source of the pods that the API server has for this node, as the kubelet calls it.
@@ -78,6 +82,8 @@ pub struct Cluster {
     api: Api,
     config: ClusterConfig,
     connection: Connection,
+    objects: Arc<ClusterObjects>,
+    events: EventRecorder,
 }
 
 impl Cluster {
@@ -86,6 +92,8 @@ impl Cluster {
         let mut connection = Connection::new(config.kubeconfig.clone());
         let api = connection.open().await;
         Self {
+            objects: ClusterObjects::start(api.clone()),
+            events: EventRecorder::new(config.name.as_str()),
             api,
             config,
             connection,
@@ -95,6 +103,11 @@ impl Cluster {
     /// The sources of pods that will send snapshots to the node loop.
     pub fn origins(&self) -> Vec<Origin> {
         vec![Origin::from(API_SOURCE)]
+    }
+
+    /// What pods refer to, for the node loop.
+    pub fn objects(&self) -> Arc<dyn ApiObjects> {
+        Arc::clone(&self.objects) as _
     }
 
     /// The API server.
@@ -110,6 +123,11 @@ impl Cluster {
         } else {
             format!("the API server of {kubeconfig}")
         }
+    }
+
+    /// Where the node loop and the parts tell what happens.
+    pub fn events(&self) -> EventRecorder {
+        self.events.clone()
     }
 
     /// Runs all parts until shutdown. They end only then, or by a panic (a bug), which is returned: without one of them the node would
@@ -137,17 +155,22 @@ impl Cluster {
         let (object, node_object) = NodeObject::new();
         let (images, listed) = watch::channel(Vec::new());
         let settings = self.config.node;
-        let manager = NodeManager::new(api.clone(), name.clone(), settings, node.observer(), listed, object);
+        let manager = NodeManager::new(api.clone(), name.clone(), settings, node.observer(), listed, object)
+            .with_events(Arc::new(self.events.clone()));
         let lease = LeaseKeeper::new(api.clone(), name.clone(), node_object.clone());
         let table = PodTable::default();
         let pods = PodSource::new(api.clone(), name, table.clone(), node.snapshots.clone());
+        let mirrors = MirrorPods::new(api.clone(), name, table.clone(), node.reports.clone());
         let statuses = StatusPublisher::new(api.clone(), table, node.reports.clone());
 
         tasks.spawn(connection::watch_kubeconfig(self.connection, api.clone(), stop()));
+        tasks.spawn(follow_uid(node_object.clone(), self.events.clone(), stop()));
+        tasks.spawn(self.events.run(api.clone(), stop()));
         tasks.spawn(images::run(node.runtime.clone(), images, stop()));
         tasks.spawn(manager.run(stop()));
         tasks.spawn(lease.run(stop()));
         tasks.spawn(once_registered(&node_object, stop(), pods.run(stop())));
+        tasks.spawn(once_registered(&node_object, stop(), mirrors.run(stop())));
         tasks.spawn(once_registered(&node_object, stop(), statuses.run(stop())));
     }
 }
@@ -164,4 +187,17 @@ fn once_registered(
             part.await;
         }
     }
+}
+
+/// Lets events about the node refer to the object that there is.
+async fn follow_uid(mut node: NodeObject, events: EventRecorder, shutdown: CancellationToken) {
+    let following = async {
+        loop {
+            if let Some(uid) = node.registered().await.metadata.uid.as_deref() {
+                events.set_node_uid(uid);
+            }
+            node.changed().await;
+        }
+    };
+    shutdown.run_until_cancelled(following).await;
 }
