@@ -310,14 +310,16 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> an
     let sources = sources.with_known(&store.manifests(&node.name));
     let versions = client.version().await?;
     let runtime_version = format!("{}://{}", versions.runtime_name, versions.runtime_version);
-    let cluster = args
+    let mut cluster = args
         .cluster
         .open(&node, args.node_ip.is_some(), &eviction, runtime_version)
         .await;
-    let node_server = match &cluster {
-        Some(cluster) => Some(args.server.bind(&node, cluster.api()).await?),
-        None => None,
-    };
+    let mut node_server = None;
+    if let Some(cluster) = &mut cluster {
+        let server = args.server.bind(&node, cluster.api()).await?;
+        cluster.set_port(server.port());
+        node_server = Some(server);
+    }
     let mut origins = sources.origins();
     origins.extend(cluster.iter().flat_map(Cluster::origins));
     let generator = generator(&args, &client, metrics);
