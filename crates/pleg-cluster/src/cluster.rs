@@ -105,6 +105,11 @@ impl Cluster {
         vec![Origin::from(API_SOURCE)]
     }
 
+    /// The port of the node's own server, for its status.
+    pub fn set_port(&mut self, port: Option<u16>) {
+        self.config.node.port = port;
+    }
+
     /// What pods refer to, for the node loop.
     pub fn objects(&self) -> Arc<dyn ApiObjects> {
         Arc::clone(&self.objects) as _
@@ -113,6 +118,16 @@ impl Cluster {
     /// The API server.
     pub fn api(&self) -> &Api {
         &self.api
+    }
+
+    /// Where the pods come from, for messages.
+    pub fn describe(&self) -> String {
+        let kubeconfig = self.config.kubeconfig.display();
+        if self.api.is_usable() {
+            format!("the API server at {}", self.api.server())
+        } else {
+            format!("the API server of {kubeconfig}")
+        }
     }
 
     /// Where the node loop and the parts tell what happens.
@@ -145,7 +160,8 @@ impl Cluster {
         let (object, node_object) = NodeObject::new();
         let (images, listed) = watch::channel(Vec::new());
         let settings = self.config.node;
-        let manager = NodeManager::new(api.clone(), name.clone(), settings, node.observer(), listed, object);
+        let manager = NodeManager::new(api.clone(), name.clone(), settings, node.observer(), listed, object)
+            .with_events(Arc::new(self.events.clone()));
         let lease = LeaseKeeper::new(api.clone(), name.clone(), node_object.clone());
         let table = PodTable::default();
         let pods = PodSource::new(api.clone(), name, table.clone(), node.snapshots.clone());
@@ -153,6 +169,7 @@ impl Cluster {
         let statuses = StatusPublisher::new(api.clone(), table, node.reports.clone());
 
         tasks.spawn(connection::watch_kubeconfig(self.connection, api.clone(), stop()));
+        tasks.spawn(follow_uid(node_object.clone(), self.events.clone(), stop()));
         tasks.spawn(self.events.run(api.clone(), stop()));
         tasks.spawn(images::run(node.runtime.clone(), images, stop()));
         tasks.spawn(manager.run(stop()));
@@ -175,4 +192,17 @@ fn once_registered(
             part.await;
         }
     }
+}
+
+/// Lets events about the node refer to the object that there is.
+async fn follow_uid(mut node: NodeObject, events: EventRecorder, shutdown: CancellationToken) {
+    let following = async {
+        loop {
+            if let Some(uid) = node.registered().await.metadata.uid.as_deref() {
+                events.set_node_uid(uid);
+            }
+            node.changed().await;
+        }
+    };
+    shutdown.run_until_cancelled(following).await;
 }
