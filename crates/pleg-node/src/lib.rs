@@ -82,6 +82,7 @@ pub use executor::logs::LogLimits;
 pub use images::ImageGcPolicy;
 pub use metrics::MetricsError;
 pub use node_loop::{HEARTBEAT, NodeLoop, foreign_pods};
+pub use pod_workers::allocatable::Allocatable;
 pub use status::reports::{PodList, PodReports, Report, StuckCall};
 pub use store::{Store, StoreError};
 
