@@ -20,6 +20,7 @@
 //! | `cgroups` | cgroups of pods by class, with the limits of whole pods | pure, and calls |
 //! | `images` | removes unused images when their filesystem is full | one task, and a pure choice |
 //! | `eviction` | pressure on memory, disk and process ids: conditions, reclaim, eviction of pods | one task, and pure parts |
+//! | [`events`] | what happened, with the kubelet's reasons and words, to one [`events::EventSink`]; none by default | pure, and a trait |
 //! | [`probes`] | liveness, readiness and startup probes | a table, and a task per container |
 //! | [`status`] | the pod status of the Kubernetes API, computed and published: [`PodReports`] | pure, and a table |
 //! | `store` | the state that survives a restart of `pleg node`: [`Store`] | a thread |
@@ -37,6 +38,7 @@
 //! | the request that a CRI call gets | `executor/requests/` |
 //! | why a pod is not admitted | `pod_workers/host_ports.rs`, `eviction/admission.rs` |
 //! | which pod is evicted | `eviction/ranking.rs` |
+//! | how pods end when the node shuts down | `node_loop/graceful_shutdown.rs` |
 //! | who terminates a pod without a manifest | `pod_workers/orphans.rs` |
 //!
 //! # Tasks and channels
@@ -54,6 +56,7 @@
 //!
 //! The feed is read in every state of health: a kubelet that stops reading while unhealthy can deadlock for good.
 
+pub mod events;
 pub mod executor;
 pub mod host;
 pub mod manifest;
@@ -78,10 +81,11 @@ pub use eviction::EvictionConfig;
 pub use eviction::admission::{NodePressure, PressureCondition};
 pub use eviction::signals::Signal;
 pub use eviction::thresholds::{DEFAULT_HARD, Threshold, ThresholdError};
+pub use eviction::usage::{CgroupUsage, CpuAndMemory, cgroup_usage};
 pub use executor::logs::LogLimits;
 pub use images::ImageGcPolicy;
 pub use metrics::MetricsError;
-pub use node_loop::{HEARTBEAT, NodeLoop, foreign_pods};
+pub use node_loop::{GracefulShutdown, HEARTBEAT, NodeLoop, foreign_pods};
 pub use pod_workers::allocatable::Allocatable;
 pub use status::reports::{PodList, PodReports, Report, StuckCall};
 pub use store::{Store, StoreError};

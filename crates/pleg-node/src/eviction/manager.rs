@@ -134,6 +134,8 @@ impl EvictionManager {
             signal = threshold.signal.name(),
             "attempting to reclaim {resource}"
         );
+        let message = format!("Attempting to reclaim {resource}");
+        self.context.events.node_warning("EvictionThresholdMet", &message);
         if resource.is_disk() && self.reclaim(&threshold, &figures).await {
             info!("disk pressure is reduced without evicting pods");
             return None;
@@ -249,6 +251,7 @@ impl EvictionManager {
             },
         };
         warn!(pod = %pod.id, reason = EVICTED, "{}", eviction.why.message);
+        self.context.events.pod_warning(pod, EVICTED, &eviction.why.message);
         self.context.metrics.evicted(threshold.signal.name());
         let uid = eviction.uid.clone();
         self.evictions.send(eviction).await.ok()?;
@@ -297,6 +300,12 @@ impl EvictionManager {
             .is_err()
         {
             warn!(%uid, "the evicted pod still runs; going on");
+            if let Some(report) = self.context.reports.get(uid) {
+                let message = "Container runtime did not kill the pod within specified grace period.";
+                self.context
+                    .events
+                    .pod_warning(&report.pod, "ExceededGracePeriod", message);
+            }
             return;
         }
         let volumes = self.context.executor.node().pod_directory(uid).join("volumes");

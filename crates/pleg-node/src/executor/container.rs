@@ -8,7 +8,7 @@ use pleg_cri::{Subject, v1};
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::error::{ContainerFilesError, call_failed};
+use super::error::{ContainerFilesError, HookError, call_failed};
 use super::requests::{ContainerInputs, Environment, NodeConfig, check_user, log_path, share_processes};
 use super::{
     ActionContext, ActionError, RuntimeExecutor, hosts_file, ignore_not_found, log_files, log_links, objects, subject,
@@ -60,6 +60,8 @@ impl RuntimeExecutor {
         };
         let started = self.call(&about, request).await;
         started.map_err(call_failed("RunContainerError"))?;
+        self.events
+            .container_normal(pod, &container.name, "Started", "Container started");
         self.link_log(pod, &container.name, start.attempt, &id).await;
         let Some(hook) = &container.post_start else {
             return Ok(());
@@ -118,6 +120,8 @@ impl RuntimeExecutor {
         };
         let created = self.call(&about, request).await;
         let created = created.map_err(call_failed("CreateContainerError"))?;
+        self.events
+            .container_normal(pod, &container.name, "Created", "Container created");
         self.remove_old_logs(pod, &container.name, start.attempt).await;
         Ok(created.container_id.into())
     }
@@ -169,6 +173,11 @@ impl RuntimeExecutor {
             Err(error) => {
                 // The container is stopped all the same.
                 warn!(pod = %pod.id, container = name, error = with_causes(&error), "pre-stop hook failed");
+                if !matches!(error, HookError::Timeout(_)) {
+                    // Without its output, which may contain secrets.
+                    self.events
+                        .container_warning(pod, name, "FailedPreStopHook", "PreStopHook failed");
+                }
                 Ok(())
             }
             Ok(()) => Ok(()),

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use pleg_cri::ErrorKind;
 use pleg_cri::duration::seconds;
 
 use super::cleanup::CleanupError;
@@ -151,8 +152,25 @@ pub(crate) struct CallError {
     source: pleg_cri::Error,
 }
 
+impl CallError {
+    /// The reason in a pod status.
+    pub(crate) fn reason(&self) -> &'static str {
+        self.reason
+    }
+
+    /// Why the call failed.
+    pub(crate) fn kind(&self) -> &ErrorKind {
+        &self.source.kind
+    }
+
+    /// The id of the object of the call, if it has one.
+    pub(crate) fn subject_id(&self) -> Option<&str> {
+        self.source.subject.id.as_deref()
+    }
+}
+
 /// For `map_err`: a call failed, and this is the reason in a pod status.
-pub(super) fn call_failed(reason: &'static str) -> impl Fn(pleg_cri::Error) -> ActionError {
+pub(crate) fn call_failed(reason: &'static str) -> impl Fn(pleg_cri::Error) -> ActionError {
     move |source| ActionError::Call(CallError { reason, source })
 }
 

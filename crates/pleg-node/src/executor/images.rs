@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use pleg_cri::{Subject, v1};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tracing::warn;
 
 use super::error::call_failed;
 use super::objects::pull_secrets;
 use super::pull_credentials::{Credential, Keyring};
 use super::{ActionError, RuntimeExecutor, subject};
+use crate::events::wording;
 use crate::manifest::{Container, Pod, PullPolicy};
 
 /// How many images are pulled at once.
@@ -28,6 +29,8 @@ impl RuntimeExecutor {
         };
         if container.pull_policy != PullPolicy::Always {
             if let Some(image) = self.image_status(&spec).await? {
+                let message = format!("Container image \"{}\" already present on machine", container.image);
+                self.events.container_normal(pod, &container.name, "Pulled", &message);
                 return Ok(image);
             }
             if container.pull_policy == PullPolicy::Never {
@@ -39,8 +42,12 @@ impl RuntimeExecutor {
 
     async fn pull(&self, pod: &Pod, container: &Container, spec: v1::ImageSpec) -> Result<v1::Image, ActionError> {
         let credentials = self.credentials(pod, container).await;
+        let message = format!("Pulling image \"{}\"", container.image);
+        self.events.container_normal(pod, &container.name, "Pulling", &message);
+        let requested = Instant::now();
         // An error means that the semaphore is closed, which it never is.
         let permit = self.pulls.acquire().await;
+        let began = Instant::now();
         let about = Subject {
             container: Some(container.name.as_str().into()),
             ..subject(pod)
@@ -53,15 +60,19 @@ impl RuntimeExecutor {
             pull.await
         };
         let pulled = pulled.map_err(call_failed("ErrImagePull"))?;
+        let (pull, with_waiting) = (began.elapsed(), requested.elapsed());
         // By the reference that was pulled: the name may already mean another image.
         let by_ref = v1::ImageSpec {
             image: pulled.image_ref.clone(),
             ..Default::default()
         };
-        Ok(self.image_status(&by_ref).await?.unwrap_or(v1::Image {
+        let image = self.image_status(&by_ref).await?.unwrap_or(v1::Image {
             id: pulled.image_ref,
             ..Default::default()
-        }))
+        });
+        let message = wording::pulled(&container.image, pull, with_waiting, image.size);
+        self.events.container_normal(pod, &container.name, "Pulled", &message);
+        Ok(image)
     }
 
     /// Pulls with each of these credentials in turn, until one is accepted; without any if there are none.
@@ -92,10 +103,24 @@ impl RuntimeExecutor {
     /// The credentials for an image, from the image pull secrets of the pod.
     async fn credentials(&self, pod: &Pod, container: &Container) -> Vec<Credential> {
         let mut keyring = Keyring::default();
+        let mut missing = Vec::new();
         for (name, secret) in pull_secrets(&*self.objects, pod).await {
-            for problem in keyring.add(&secret) {
-                warn!(pod = %pod.id, secret = name, "image pull secret {problem}; pulling without it");
+            let problems = match secret {
+                Ok(Some(secret)) => keyring.add(&secret),
+                Ok(None) => vec!["does not exist".to_owned()],
+                Err(error) => vec![error.to_string()],
+            };
+            for problem in &problems {
+                warn!(pod = %pod.id, secret = name, "cannot use an image pull secret, pulling without it: {problem}");
             }
+            if !problems.is_empty() {
+                missing.push(name);
+            }
+        }
+        if !missing.is_empty() {
+            let message = wording::missing_pull_secrets(&missing);
+            self.events
+                .pod_warning(pod, "FailedToRetrieveImagePullSecret", &message);
         }
         keyring.lookup(&container.image)
     }

@@ -51,12 +51,15 @@ use self::container::{StartRequest, StopRequest};
 use self::objects::{ApiObjects, NoApiServer};
 use self::requests::{NodeConfig, SysctlError};
 use crate::cgroups::PodCgroups;
+use crate::events::Events;
 use crate::host;
 use crate::manifest::Pod;
 use crate::reconcile::action::Action;
 use crate::reconcile::history::PodFailure;
 
 pub(crate) use self::cleanup::remove_unmounted_directory;
+#[cfg(test)]
+pub(crate) use self::error::call_failed;
 pub(crate) use self::error::{ActionError, ExecError};
 pub(crate) use self::termination_messages::ExitedContainer;
 
@@ -117,6 +120,7 @@ pub(crate) struct RuntimeExecutor {
     objects: Arc<dyn ApiObjects>,
     pulls: Arc<Semaphore>,
     cgroups: PodCgroups,
+    events: Events,
 }
 
 impl RuntimeExecutor {
@@ -128,6 +132,7 @@ impl RuntimeExecutor {
             objects: Arc::new(NoApiServer),
             pulls: Arc::new(Semaphore::new(images::CONCURRENT_PULLS)),
             cgroups: PodCgroups::default(),
+            events: Events::default(),
         }
     }
 
@@ -283,6 +288,16 @@ impl RuntimeExecutor {
     /// The configuration of the node.
     pub(crate) fn node(&self) -> &Arc<NodeConfig> {
         &self.node
+    }
+
+    /// Where it tells what it does.
+    pub(crate) fn events(&self) -> &Events {
+        &self.events
+    }
+
+    /// Tells from now on what it does.
+    pub(crate) fn set_events(&mut self, events: Events) {
+        self.events = events;
     }
 
     /// The cgroups of pods.

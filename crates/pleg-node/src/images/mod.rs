@@ -25,6 +25,7 @@ use tracing::{debug, info, warn};
 
 use self::records::{Candidate, ImageRecords};
 use crate::error::with_causes;
+use crate::events::Events;
 use crate::host::resources::{Filesystem, HostResources};
 use crate::metrics::NodeMetrics;
 
@@ -108,6 +109,7 @@ pub(crate) struct ImageCollector {
     client: Client,
     host: Arc<dyn HostResources>,
     metrics: NodeMetrics,
+    events: Events,
     policy: ImageGcPolicy,
     records: ImageRecords,
     requests: mpsc::Receiver<DeleteUnused>,
@@ -123,6 +125,7 @@ impl ImageCollector {
         client: Client,
         host: Arc<dyn HostResources>,
         metrics: NodeMetrics,
+        events: Events,
         policy: ImageGcPolicy,
     ) -> (Self, mpsc::Sender<DeleteUnused>) {
         let (sender, requests) = mpsc::channel(REQUESTS);
@@ -130,6 +133,7 @@ impl ImageCollector {
             client,
             host,
             metrics,
+            events,
             policy,
             records: ImageRecords::default(),
             requests,
@@ -179,6 +183,7 @@ impl ImageCollector {
             Some(before) if *before == error && self.logged => {}
             Some(_) => {
                 warn!(reason = "ImageGCFailed", "{error}");
+                self.events.node_warning("ImageGCFailed", &error);
                 self.logged = true;
             }
         }
@@ -202,6 +207,13 @@ impl ImageCollector {
         );
         let freed = self.free(wanted).await?;
         if freed < wanted {
+            let message = format!(
+                "Insufficient free disk space on the node's image filesystem ({} of {} bytes available). \
+                 Failed to free sufficient space by deleting unused images (freed {freed} bytes). \
+                 Investigate disk usage, as it could be used by active images, logs, volumes, or other data.",
+                disk.available, disk.capacity
+            );
+            self.events.node_warning("FreeDiskSpaceFailed", &message);
             return Err(ImageGcError::NotEnough { wanted, freed });
         }
         Ok(())

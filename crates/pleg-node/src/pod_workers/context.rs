@@ -9,6 +9,7 @@ use tokio::sync::{Semaphore, watch};
 
 use super::allocatable::RequestedResources;
 use super::host_ports::HostPorts;
+use crate::events::Events;
 use crate::executor::RuntimeExecutor;
 use crate::executor::requests::NodeConfig;
 use crate::host::clock::Clock;
@@ -38,6 +39,8 @@ pub(crate) struct NodeContext {
     pub(crate) host_ports: HostPorts,
     pub(crate) requested: RequestedResources,
     pub(crate) metrics: NodeMetrics,
+    /// Where it is told what happens.
+    pub(crate) events: Events,
     /// Set while the runtime cannot be observed.
     pub(crate) stale: watch::Receiver<Option<Arc<Stale>>>,
 }
@@ -60,6 +63,7 @@ impl NodeContext {
             host_ports: HostPorts::default(),
             requested: RequestedResources::default(),
             metrics,
+            events: Events::default(),
             pleg,
             clock: Clock::default(),
             reports: PodReports::default(),
@@ -69,5 +73,11 @@ impl NodeContext {
             store: None,
             stale,
         })
+    }
+
+    /// Tells from now on what happens.
+    pub(crate) fn set_events(&mut self, events: Events) {
+        self.executor.set_events(events.clone());
+        self.events = events;
     }
 }

@@ -6,6 +6,7 @@
 
 mod actions;
 mod admission;
+mod events;
 mod refresh;
 mod report;
 mod termination_messages;
@@ -17,6 +18,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
+use jiff::Timestamp;
 use parking_lot::Mutex;
 use pleg::{ContainerState, PodEntry, PodRef, PodStatus, SandboxState, Token, WaitError};
 use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
@@ -104,6 +106,8 @@ pub(crate) struct PodWorker {
     not_admitted: Option<PodFailure>,
     /// A node has accepted the pod before this run.
     was_accepted: bool,
+    /// By container: the last back-off that was told.
+    told_back_off: BTreeMap<String, Timestamp>,
     /// Whether the start in the history was compared with the clock of this run.
     start_is_checked: bool,
     /// Since when the pod starts; none once it runs, or if it existed before this run.
@@ -168,6 +172,7 @@ impl PodWorker {
             stuck: None,
             not_admitted: None,
             was_accepted: accepted,
+            told_back_off: BTreeMap::new(),
             start_is_checked: false,
             starting_since: Some(Instant::now()),
             operation: None,
@@ -258,6 +263,7 @@ impl PodWorker {
         }
         let decision = self.decide(status, goal);
         self.on_stage(&decision.stage);
+        self.tell_back_off(&decision);
         let retry_at = self.carry_out(&decision, status, running);
         // Nothing of it is left that could use them, not even an action that is about to start something.
         if decision.stage == Stage::Finished
@@ -402,6 +408,7 @@ impl PodWorker {
         });
         if let Some(failed) = &decision.failed {
             warn!(pod = %self.pod.id, reason = failed.reason, "{}", failed.message);
+            self.tell_failed(failed);
             self.history.failed = Some(failed.clone());
         }
         decision
@@ -426,6 +433,7 @@ impl PodWorker {
         }
         if let Some(failure) = not_admitted.as_ref().filter(|_| not_admitted != self.not_admitted) {
             warn!(pod = %self.pod.id, reason = failure.reason, "{}", failure.message);
+            self.tell_failed(failure);
         }
         self.not_admitted = not_admitted;
         retry_at

@@ -27,8 +27,9 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use self::run_probe::{ProbeError, run_probe};
+use self::run_probe::{ProbeError, ProbeSuccess, run_probe};
 use crate::error::with_causes;
+use crate::events::wording;
 use crate::executor::RuntimeExecutor;
 use crate::manifest::{Container, Pod, Probe, ProbeKind};
 use crate::metrics::NodeMetrics;
@@ -183,6 +184,7 @@ impl ContainerProber {
         loop {
             let began = Instant::now();
             let answer = run_probe(&self.executor, &self.probed, probe).await;
+            self.tell(kind, &answer);
             if let Err(error) = answer.as_ref()
                 && error.is_unknown()
             {
@@ -213,14 +215,35 @@ impl ContainerProber {
         }
     }
 
+    /// Each answer that is not a plain success is an event, whatever the thresholds say.
+    fn tell(&self, kind: ProbeKind, answer: &Result<ProbeSuccess, ProbeError>) {
+        let probe = wording::probe(kind);
+        let (reason, message) = match answer {
+            Ok(ProbeSuccess { warning: None }) => return,
+            Ok(ProbeSuccess { warning: Some(warning) }) => {
+                ("ProbeWarning", format!("{probe} probe warning: {warning}"))
+            }
+            Err(error) if error.is_unknown() => {
+                let error = with_causes(error);
+                (
+                    "Unhealthy",
+                    format!("{probe} probe errored and resulted in unknown state: {error}"),
+                )
+            }
+            Err(error) => ("Unhealthy", format!("{probe} probe failed: {}", error.output())),
+        };
+        let events = self.executor.events();
+        events.container_warning(&self.probed.pod, &self.probed.name, reason, &message);
+    }
+
     /// Records a settled result and wakes the pod worker, if the result changed.
-    fn settle(&self, kind: ProbeKind, probe: &Probe, answer: Result<(), ProbeError>) {
+    fn settle(&self, kind: ProbeKind, probe: &Probe, answer: Result<ProbeSuccess, ProbeError>) {
         if !self.results.lock().set(&self.probed.id, kind, answer.is_ok()) {
             return;
         }
         let (pod, container) = (&self.probed.pod.id, &self.probed.name);
         match answer {
-            Ok(()) => debug!(%pod, container, "{} probe succeeded", kind.name()),
+            Ok(_) => debug!(%pod, container, "{} probe succeeded", kind.name()),
             Err(error) => {
                 let (times, error) = (probe.failure_threshold, with_causes(&error));
                 warn!(%pod, container, times, "{} probe failed: {error}", kind.name());

@@ -5,12 +5,14 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use pleg_cri::duration::seconds;
 use tokio::time::timeout;
 use tonic::client::Grpc;
 use tonic_prost::ProstCodec;
 use tracing::warn;
 
 use super::ProbedContainer;
+use crate::error::with_causes;
 use crate::executor::{ExecError, RuntimeExecutor};
 use crate::manifest::{HttpGet, Probe, ProbeHandler};
 use crate::net::NetError;
@@ -57,6 +59,24 @@ impl ProbeError {
     pub(super) fn is_unknown(&self) -> bool {
         matches!(self, Self::Exec(ExecError::Call(_)))
     }
+
+    /// What the probe said, as in the events of a kubelet: of a command that failed, only what it printed.
+    pub(super) fn output(&self) -> String {
+        match self {
+            Self::Exec(ExecError::Exited { output, .. }) => output.clone(),
+            Self::Exec(ExecError::TimedOut { command, within }) => {
+                format!("command timed out: \"{command}\" timed out after {}", seconds(*within))
+            }
+            other => with_causes(other),
+        }
+    }
+}
+
+/// How a probe succeeded.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct ProbeSuccess {
+    /// Something that someone should look at.
+    pub(super) warning: Option<String>,
 }
 
 /// Runs a probe. No answer of the container within its timeout is a failure.
@@ -64,18 +84,19 @@ pub(super) async fn run_probe(
     executor: &RuntimeExecutor,
     container: &ProbedContainer,
     probe: &Probe,
-) -> Result<(), ProbeError> {
+) -> Result<ProbeSuccess, ProbeError> {
     let ip = || executor.address(&container.pod, container.ip.as_slice());
     let running = async {
         match &probe.handler {
             ProbeHandler::Exec(command) => {
                 let ProbedContainer { pod, name, id, .. } = container;
-                Ok(executor.exec(pod, name, id, command, probe.timeout).await?)
+                executor.exec(pod, name, id, command, probe.timeout).await?;
+                Ok(ProbeSuccess::default())
             }
             ProbeHandler::Http(get) => http(get, ip()).await,
             ProbeHandler::Tcp { host, port } => {
                 connect(host.as_deref(), *port, ip()).await?;
-                Ok(())
+                Ok(ProbeSuccess::default())
             }
             ProbeHandler::Grpc { port, service } => grpc(service, *port, ip()).await,
         }
@@ -90,14 +111,13 @@ pub(super) async fn run_probe(
     }
 }
 
-async fn http(get: &HttpGet, ip: Option<IpAddr>) -> Result<(), ProbeError> {
+async fn http(get: &HttpGet, ip: Option<IpAddr>) -> Result<ProbeSuccess, ProbeError> {
     let answer = get_following(get, ip).await?;
-    if let Some(elsewhere) = answer.elsewhere {
-        warn_once(get, &elsewhere);
-    }
     let status = answer.status.as_u16();
     if (200..400).contains(&status) {
-        return Ok(());
+        let elsewhere = answer.elsewhere.inspect(|elsewhere| warn_once(get, elsewhere));
+        let warning = elsewhere.map(|elsewhere| format!("Probe terminated redirects, Location: {elsewhere}"));
+        return Ok(ProbeSuccess { warning });
     }
     Err(ProbeError::HttpStatus(status))
 }
@@ -132,7 +152,7 @@ struct HealthCheckResponse {
 /// `SERVING`.
 const SERVING: i32 = 1;
 
-async fn grpc(service: &str, port: u16, ip: Option<IpAddr>) -> Result<(), ProbeError> {
+async fn grpc(service: &str, port: u16, ip: Option<IpAddr>) -> Result<ProbeSuccess, ProbeError> {
     let authority = authority(&host_or_pod_ip(None, ip)?, port);
     let connect = async {
         let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{authority}"))?;
@@ -155,7 +175,7 @@ async fn grpc(service: &str, port: u16, ip: Option<IpAddr>) -> Result<(), ProbeE
         .into_inner()
         .status
     {
-        SERVING => Ok(()),
+        SERVING => Ok(ProbeSuccess::default()),
         status => Err(ProbeError::NotServing(status)),
     }
 }

@@ -172,6 +172,16 @@ impl PodReports {
         self.published.read().queue.get(uid).cloned()
     }
 
+    /// The report of one pod by name. While a pod terminates and its successor waits for the name, this is the successor.
+    pub fn find(&self, namespace: &str, name: &str) -> Option<Report> {
+        let published = self.published.read();
+        let is = |report: &&Report| *report.pod.id.namespace == *namespace && *report.pod.id.name == *name;
+        let all = published.refused.iter().chain(published.queue.reports());
+        all.filter(is)
+            .max_by_key(|report| matches!(report.goal, Goal::Run))
+            .cloned()
+    }
+
     /// All pods, ordered by name, including refused ones unless another pod has their name.
     pub fn pods(&self) -> Vec<Report> {
         let published = self.published.read();
@@ -209,6 +219,11 @@ impl PodReports {
             version: self.version.subscribe(),
             reports: self.clone(),
         }
+    }
+
+    /// Whether no status waits for the publisher, or is on its way. True without one.
+    pub fn is_published(&self) -> bool {
+        self.published.read().queue.is_published()
     }
 
     /// Waits until the reports are as asked for. Cancel-safe.

@@ -10,6 +10,7 @@
 
 mod chaos;
 mod container_files;
+mod events;
 mod eviction;
 mod faults;
 mod images;
@@ -23,4 +24,5 @@ mod outages;
 mod phases;
 mod probes;
 mod restart;
+mod shutdown;
 mod updates;

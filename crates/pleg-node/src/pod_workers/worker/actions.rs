@@ -38,6 +38,7 @@ impl PodWorker {
 
     pub(super) fn start_action(&mut self, action: Action, status: &PodStatus, running: &mut Running) {
         self.log_start(&action);
+        self.tell_start(&action);
         self.set_in_flight(&action, true);
         self.record_intent(&action, status);
         if let Action::PreStop { grace, .. } | Action::Kill { grace, .. } = &action {
@@ -187,6 +188,7 @@ impl PodWorker {
         if let Err(error) = result {
             let reason = error.reason();
             warn!(pod = %self.pod.id, reason, "cannot {}: {}", describe(action), with_causes(error));
+            self.tell_failure(action, error);
         }
         self.count(action, result.as_ref().err());
         match action {

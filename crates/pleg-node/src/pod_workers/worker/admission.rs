@@ -21,6 +21,7 @@ impl PodWorker {
         let rejected = rejected.and_then(|()| self.context.executor.admit(&self.pod));
         if let Err(failure) = rejected.and_then(|()| self.find_room()) {
             warn!(pod = %self.pod.id, reason = failure.reason, "{}", failure.message);
+            self.tell_failed(&failure);
             self.history.failed = Some(failure);
         }
     }

@@ -69,6 +69,10 @@ impl PodWorker {
         self.context.metrics.skip(Skip::Quarantined);
         let decision = self.last.take().map(|(_, decision)| decision).unwrap_or_default();
         self.last = Some((Arc::clone(&last.status), decision));
+        if self.quarantined.is_none() {
+            let message = format!("error determining status: {}", error.message);
+            self.context.events.pod_warning(&self.pod, "FailedSync", &message);
+        }
         self.quarantined = Some(Stale {
             as_of: last.inspected_at,
             why: error.message.to_string(),
