@@ -4,6 +4,7 @@ use pleg::PodStatus;
 use tracing::warn;
 
 use super::PodWorker;
+use crate::eviction::ranking::{CRITICAL, priority};
 use crate::reconcile::history::PodFailure;
 
 impl PodWorker {
@@ -26,7 +27,8 @@ impl PodWorker {
         }
     }
 
-    /// Whether the pod fits on this node, beside the others. For a static pod there is no other node: it waits until there is room.
+    /// Whether the pod fits on this node, beside the others. For a static pod there is no other node: it waits for ports, and until the
+    /// pressure is over. Critical pods always fit.
     fn find_room(&self) -> Result<(), PodFailure> {
         let context = &self.context;
         if self.was_accepted || self.goal.borrow().is_terminating() {
@@ -35,6 +37,10 @@ impl PodWorker {
         if !self.pod.is_static() {
             context.reports.pressure().admit(&self.pod).map_err(rejected)?;
             context.host_ports.claim(&self.pod).map_err(|_| no_free_ports())?;
+        }
+        if priority(&self.pod) >= CRITICAL {
+            context.requested.adopt(&self.pod);
+            return Ok(());
         }
         context.requested.claim(&self.pod)
     }
