@@ -10,10 +10,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use pleg::Pleg;
-use pleg_node::PodReports;
 use pleg_node::executor::objects::ApiObjects;
 use pleg_node::manifest::NodeName;
 use pleg_node::sources::{Origin, Snapshot};
+use pleg_node::{Allocatable, PodReports};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -113,6 +113,18 @@ impl Cluster {
     /// What pods refer to, for the node loop.
     pub fn objects(&self) -> Arc<dyn ApiObjects> {
         Arc::clone(&self.objects) as _
+    }
+
+    /// What pods may request in total, for the node loop.
+    pub fn allocatable(&self) -> Allocatable {
+        let settings = &self.config.node;
+        let left = settings.capacity.less(settings.reserved);
+        Allocatable {
+            milli_cpu: left.milli_cpu,
+            memory: left.memory,
+            ephemeral_storage: left.ephemeral_storage,
+            pods: left.pods,
+        }
     }
 
     /// The API server.

@@ -86,6 +86,7 @@ pub use executor::logs::LogLimits;
 pub use images::ImageGcPolicy;
 pub use metrics::MetricsError;
 pub use node_loop::{GracefulShutdown, HEARTBEAT, NodeLoop, foreign_pods};
+pub use pod_workers::allocatable::Allocatable;
 pub use status::reports::{PodList, PodReports, Report, StuckCall};
 pub use store::{Store, StoreError};
 

@@ -334,6 +334,7 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> an
     if let Some(cluster) = &cluster {
         node_loop = node_loop
             .with_objects(cluster.objects())
+            .with_allocatable(cluster.allocatable())
             .with_events(Arc::new(cluster.events()));
     }
     let settings = Settings::from([
