@@ -7,19 +7,26 @@
 //! To plug in a part: what the node loop needs of it is a method of [`Cluster`], its tasks are one line of [`Cluster::spawn`].
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use pleg::Pleg;
 use pleg_node::PodReports;
+use pleg_node::executor::objects::ApiObjects;
 use pleg_node::manifest::NodeName;
 use pleg_node::sources::{Origin, Snapshot};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
-use tracing::error;
+use tracing::{error, warn};
 
 use crate::api::Api;
 use crate::connection::{self, Connection};
-use crate::pods::{PodSource, PodTable};
+use crate::node::lease::LeaseKeeper;
+use crate::node::manager::{Observation, Observe};
+use crate::node::settings::NodeSettings;
+use crate::node::{NodeManager, NodeObject, images};
+use crate::objects::ClusterObjects;
+use crate::pods::{MirrorPods, PodSource, PodTable};
 use crate::status::StatusPublisher;
 
 /// The source of the pods that the API server has for this node, as the kubelet calls it.
@@ -32,6 +39,8 @@ pub struct ClusterConfig {
     pub kubeconfig: PathBuf,
     /// The node's name.
     pub name: NodeName,
+    /// Its labels, resources and the like.
+    pub node: NodeSettings,
 }
 
 /// What this crate reads of, and sends to, the node loop and the generator. Clones share it.
@@ -45,6 +54,25 @@ pub struct NodeHandles {
     pub reports: PodReports,
     /// Where sources send their pods.
     pub snapshots: mpsc::Sender<Snapshot>,
+    /// Cancelled when the node shuts down and its pods end, before everything else does.
+    pub shutting_down: CancellationToken,
+}
+
+impl NodeHandles {
+    /// What the node's status says about it.
+    fn observer(&self) -> Observe {
+        let node = self.clone();
+        Box::new(move || {
+            let mut not_ready_because = node.pleg.observe().not_ready_because();
+            if node.shutting_down.is_cancelled() {
+                not_ready_because.insert(0, "node is shutting down".to_owned());
+            }
+            Observation {
+                not_ready_because,
+                pressure: node.reports.pressure().conditions(),
+            }
+        })
+    }
 }
 
 /// The API side of a node. Built without side effects on the cluster; [`Cluster::run`] starts it.
@@ -53,6 +81,7 @@ pub struct Cluster {
     api: Api,
     config: ClusterConfig,
     connection: Connection,
+    objects: Arc<ClusterObjects>,
 }
 
 impl Cluster {
@@ -61,6 +90,7 @@ impl Cluster {
         let mut connection = Connection::new(config.kubeconfig.clone());
         let api = connection.open().await;
         Self {
+            objects: ClusterObjects::start(api.clone()),
             api,
             config,
             connection,
@@ -70,6 +100,11 @@ impl Cluster {
     /// The sources of pods that will send snapshots to the node loop.
     pub fn origins(&self) -> Vec<Origin> {
         vec![Origin::from(API_SOURCE)]
+    }
+
+    /// What pods refer to, for the node loop.
+    pub fn objects(&self) -> Arc<dyn ApiObjects> {
+        Arc::clone(&self.objects) as _
     }
 
     /// The API server.
@@ -93,18 +128,42 @@ impl Cluster {
         ended
     }
 
-    /// One line for each part.
+    /// Starts each part. Parts that act for the cluster start once this machine is a node of it ([`once_registered`]).
     fn spawn(self, tasks: &mut JoinSet<()>, node: &NodeHandles, shutdown: &CancellationToken) {
-        let (api, table) = (self.api.clone(), PodTable::default());
-        let pods = PodSource::new(api.clone(), &self.config.name, table.clone(), node.snapshots.clone());
-        tasks.spawn(pods.run(shutdown.clone()));
-        let statuses = StatusPublisher::new(api, table, node.reports.clone());
-        tasks.spawn(statuses.run(shutdown.clone()));
-        tasks.spawn(connection::watch_kubeconfig(
-            self.connection,
-            self.api.clone(),
-            shutdown.clone(),
-        ));
-        tracing::debug!(node = %self.config.name, "started the API side");
+        let (api, name, stop) = (&self.api, &self.config.name, || shutdown.clone());
+        if let Err(error) = api.reach().register(node.pleg.metrics().registry()) {
+            warn!("requests to the API server are not counted: {error}");
+        }
+        let (object, node_object) = NodeObject::new();
+        let (images, listed) = watch::channel(Vec::new());
+        let settings = self.config.node;
+        let manager = NodeManager::new(api.clone(), name.clone(), settings, node.observer(), listed, object);
+        let lease = LeaseKeeper::new(api.clone(), name.clone(), node_object.clone());
+        let table = PodTable::default();
+        let pods = PodSource::new(api.clone(), name, table.clone(), node.snapshots.clone());
+        let mirrors = MirrorPods::new(api.clone(), name, table.clone(), node.reports.clone());
+        let statuses = StatusPublisher::new(api.clone(), table, node.reports.clone());
+
+        tasks.spawn(connection::watch_kubeconfig(self.connection, api.clone(), stop()));
+        tasks.spawn(images::run(node.runtime.clone(), images, stop()));
+        tasks.spawn(manager.run(stop()));
+        tasks.spawn(lease.run(stop()));
+        tasks.spawn(once_registered(&node_object, stop(), pods.run(stop())));
+        tasks.spawn(once_registered(&node_object, stop(), mirrors.run(stop())));
+        tasks.spawn(once_registered(&node_object, stop(), statuses.run(stop())));
+    }
+}
+
+/// Runs a part once this machine is a node of the cluster, which it may not be: the pods of this name may be those of another machine.
+fn once_registered(
+    node: &NodeObject,
+    shutdown: CancellationToken,
+    part: impl Future<Output = ()> + Send + 'static,
+) -> impl Future<Output = ()> + Send + 'static {
+    let mut node = node.clone();
+    async move {
+        if shutdown.run_until_cancelled(node.registered()).await.is_some() {
+            part.await;
+        }
     }
 }
