@@ -311,7 +311,13 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> an
     let runtime_version = format!("{}://{}", versions.runtime_name, versions.runtime_version);
     let cluster = args
         .cluster
-        .open(&node, args.node_ip.is_some(), &eviction, runtime_version)
+        .open(
+            &node,
+            args.node_ip.is_some(),
+            &eviction,
+            runtime_version,
+            args.server.port(),
+        )
         .await;
     let node_server = match &cluster {
         Some(cluster) => Some(args.server.bind(&node, cluster.api()).await?),
