@@ -21,6 +21,7 @@ use tracing::{error, warn};
 
 use crate::api::Api;
 use crate::connection::{self, Connection};
+use crate::events::EventRecorder;
 use crate::node::lease::LeaseKeeper;
 use crate::node::manager::{Observation, Observe};
 use crate::node::settings::NodeSettings;
@@ -82,6 +83,7 @@ pub struct Cluster {
     config: ClusterConfig,
     connection: Connection,
     objects: Arc<ClusterObjects>,
+    events: EventRecorder,
 }
 
 impl Cluster {
@@ -91,6 +93,7 @@ impl Cluster {
         let api = connection.open().await;
         Self {
             objects: ClusterObjects::start(api.clone()),
+            events: EventRecorder::new(config.name.as_str()),
             api,
             config,
             connection,
@@ -110,6 +113,11 @@ impl Cluster {
     /// The API server.
     pub fn api(&self) -> &Api {
         &self.api
+    }
+
+    /// Where the node loop and the parts tell what happens.
+    pub fn events(&self) -> EventRecorder {
+        self.events.clone()
     }
 
     /// Runs all parts until shutdown. They end only then, or by a panic (a bug), which is returned: without one of them the node would
@@ -145,6 +153,7 @@ impl Cluster {
         let statuses = StatusPublisher::new(api.clone(), table, node.reports.clone());
 
         tasks.spawn(connection::watch_kubeconfig(self.connection, api.clone(), stop()));
+        tasks.spawn(self.events.run(api.clone(), stop()));
         tasks.spawn(images::run(node.runtime.clone(), images, stop()));
         tasks.spawn(manager.run(stop()));
         tasks.spawn(lease.run(stop()));

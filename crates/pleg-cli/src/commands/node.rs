@@ -10,6 +10,7 @@ mod problems;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -335,7 +336,9 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> an
         node_loop = node_loop.with_graceful_shutdown(graceful_shutdown);
     }
     if let Some(cluster) = &cluster {
-        node_loop = node_loop.with_objects(cluster.objects());
+        node_loop = node_loop
+            .with_objects(cluster.objects())
+            .with_events(Arc::new(cluster.events()));
     }
     let settings = Settings::from([
         ("listen", path.display().to_string()),
