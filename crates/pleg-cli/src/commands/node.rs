@@ -312,7 +312,13 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> an
     let runtime_version = format!("{}://{}", versions.runtime_name, versions.runtime_version);
     let mut cluster = args
         .cluster
-        .open(&node, args.node_ip.is_some(), &eviction, runtime_version)
+        .open(
+            &node,
+            args.node_ip.is_some(),
+            &eviction,
+            runtime_version,
+            args.server.port(),
+        )
         .await;
     let mut node_server = None;
     if let Some(cluster) = &mut cluster {

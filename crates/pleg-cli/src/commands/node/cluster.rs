@@ -62,6 +62,7 @@ impl ClusterArgs {
         node_ip: bool,
         eviction: &EvictionConfig,
         runtime_version: String,
+        port: Option<u16>,
     ) -> Option<Cluster> {
         let kubeconfig = self.kubeconfig.clone()?;
         let config = ClusterConfig {
@@ -78,7 +79,7 @@ impl ClusterArgs {
                 ips: if node_ip { node.ips.clone() } else { Vec::new() },
                 capacity: self.capacity(node),
                 reserved: self.reserved_of(&self.capacity(node), eviction),
-                port: None,
+                port,
                 machine: Machine::read(),
                 runtime_version,
             },

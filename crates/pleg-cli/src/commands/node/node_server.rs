@@ -44,7 +44,7 @@ pub(super) struct ServerArgs {
     healthz_port: u16,
 }
 
-/// The sockets of the node's server. They are open before the node is registered: its object names the port.
+/// The node's server. It listens before the node is registered: its object names the port.
 #[derive(Debug)]
 pub(super) struct NodeServer {
     https: Option<Server>,
@@ -56,6 +56,11 @@ pub(super) struct NodeServer {
 }
 
 impl ServerArgs {
+    /// The port of the HTTPS server, for the Node object; none if there is no server.
+    pub(super) fn port(&self) -> Option<u16> {
+        (self.port != 0).then_some(self.port)
+    }
+
     /// Listens.
     pub(super) async fn bind(&self, node: &NodeConfig, api: &Api) -> anyhow::Result<NodeServer> {
         let certificate = match (&self.tls_cert_file, &self.tls_private_key_file) {
@@ -88,11 +93,6 @@ impl ServerArgs {
 }
 
 impl NodeServer {
-    /// The port of the HTTPS server, for the Node object.
-    pub(super) fn port(&self) -> Option<u16> {
-        self.https.as_ref().map(|server| server.address().port())
-    }
-
     /// Serves until shutdown.
     pub(super) async fn run(
         self,
