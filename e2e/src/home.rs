@@ -183,9 +183,20 @@ fn gone(removed: io::Result<()>) -> io::Result<()> {
 fn end_processes(dir: &Path, group: &str) -> Result<()> {
     let below = format!("{}/", dir.display());
     let ours = |process: &process::Process| {
-        let runtime = ["containerd", "crio", "conmon", "runc", "ctr", "skopeo", "pinns", "pleg"]
-            .iter()
-            .any(|name| process.program().starts_with(name));
+        let runtime = [
+            "containerd",
+            "crio",
+            "conmon",
+            "runc",
+            "ctr",
+            "skopeo",
+            "pinns",
+            "pleg",
+            "etcd",
+            "kube",
+        ]
+        .iter()
+        .any(|name| process.program().starts_with(name));
         let mentions = process.args.iter().any(|arg| arg.contains(&below));
         let script = process
             .args

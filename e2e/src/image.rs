@@ -26,7 +26,9 @@ pub(crate) const NAMES: [&str; 2] = [NAME, EXAMPLES];
 static TOOL: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tool"));
 
 /// Commands of busybox that get a name in `/bin`.
-const APPLETS: [&str; 9] = ["sh", "cat", "true", "false", "wget", "httpd", "touch", "test", "sleep"];
+const APPLETS: [&str; 10] = [
+    "sh", "cat", "true", "false", "wget", "httpd", "touch", "test", "sleep", "tar",
+];
 
 /// What a container of the test image should do. Each is a command line.
 #[derive(Debug, Clone, PartialEq, Eq)]

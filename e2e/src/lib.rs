@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`version`] | which runtimes there are, and where `containerd/fetch` and `crio/build` put them |
 //! | [`runtime`] | one running runtime: start, stop, restart, kill, pause |
+//! | [`cluster`] | a control plane: etcd, API server, controller manager, scheduler, kubectl |
 //! | [`critools`] | crictl and critest, and what critest finds in the simulator |
 //! | [`home`] | its directory, and how everything that belongs to it is found and ended, whatever happened |
 //! | [`process`] | processes as `/proc` shows them, signals |
@@ -19,6 +20,7 @@
 //! | [`wait`] | waiting for a level, with a deadline and a name |
 //! | [`suite`] | scenarios times runtimes, as tests |
 
+pub mod cluster;
 pub mod critools;
 pub mod home;
 pub mod image;

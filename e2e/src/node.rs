@@ -4,6 +4,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -48,6 +49,8 @@ pub struct Node {
     dir: PathBuf,
     endpoint: Endpoint,
     cgroup: String,
+    name: String,
+    ip: IpAddr,
     /// `None` while it is down.
     child: Mutex<Option<Child>>,
 }
@@ -66,8 +69,18 @@ impl Node {
             dir,
             endpoint,
             cgroup: runtime.home().cgroup(),
+            name: "n".to_owned(),
+            ip: IpAddr::V4(Ipv4Addr::LOCALHOST),
             child: Mutex::new(None),
         })
+    }
+
+    /// The same with a name and an address of its own, as a node of a cluster has them.
+    #[must_use]
+    pub fn called(mut self, name: &str, ip: IpAddr) -> Self {
+        name.clone_into(&mut self.name);
+        self.ip = ip;
+        self
     }
 
     /// Starts it, and waits until it has completed a relist.
@@ -112,7 +125,7 @@ impl Node {
             .arg("node")
             .arg("--manifests")
             .arg(path("manifests"))
-            .args(["--node-name", "n", "--node-ip", "127.0.0.1"])
+            .args(["--node-name", &self.name, "--node-ip", &self.ip.to_string()])
             .arg("--log-dir")
             .arg(path("logs"))
             .arg("--log-link-dir")
@@ -220,7 +233,7 @@ impl Node {
 
     /// A pod by the name in its manifest; null if there is none.
     pub async fn pod(&self, name: &str) -> Result<Value> {
-        let name = format!("{name}-n");
+        let name = format!("{name}-{}", self.name);
         let pods = self.pods().await?;
         let found = pods.into_iter().find(|pod| pod["metadata"]["name"] == name.as_str());
         Ok(found.unwrap_or_default())

@@ -148,7 +148,7 @@ fn run(version: Version, scenario: Scenario) -> Result<(), Failed> {
 }
 
 /// Destructors do not run on Ctrl-C, and a runtime that outlives its test would never be cleaned up.
-fn end_in_order_on_interrupt() {
+pub(crate) fn end_in_order_on_interrupt() {
     std::thread::spawn(|| {
         let Ok(runtime) = Builder::new_current_thread().enable_all().build() else {
             return;

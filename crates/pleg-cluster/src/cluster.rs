@@ -12,14 +12,20 @@ use pleg::Pleg;
 use pleg_node::PodReports;
 use pleg_node::manifest::NodeName;
 use pleg_node::sources::{Origin, Snapshot};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
-use tracing::error;
+use tracing::{error, warn};
 
 use crate::api::Api;
 use crate::connection::{self, Connection};
 use crate::events::EventRecorder;
+use crate::node::lease::LeaseKeeper;
+use crate::node::manager::{Observation, Observe};
+use crate::node::settings::NodeSettings;
+use crate::node::{NodeManager, NodeObject, images};
+use crate::pods::{PodSource, PodTable};
+use crate::status::StatusPublisher;
 
 /// The source of the pods that the API server has for this node, as the kubelet calls it.
 pub const API_SOURCE: &str = "api";
@@ -31,6 +37,8 @@ pub struct ClusterConfig {
     pub kubeconfig: PathBuf,
     /// The node's name.
     pub name: NodeName,
+    /// Its labels, resources and the like.
+    pub node: NodeSettings,
 }
 
 /// What this crate reads of, and sends to, the node loop and the generator. Clones share it.
@@ -44,6 +52,25 @@ pub struct NodeHandles {
     pub reports: PodReports,
     /// Where sources send their pods.
     pub snapshots: mpsc::Sender<Snapshot>,
+    /// Cancelled when the node shuts down and its pods end, before everything else does.
+    pub shutting_down: CancellationToken,
+}
+
+impl NodeHandles {
+    /// What the node's status says about it.
+    fn observer(&self) -> Observe {
+        let node = self.clone();
+        Box::new(move || {
+            let mut not_ready_because = node.pleg.observe().not_ready_because();
+            if node.shutting_down.is_cancelled() {
+                not_ready_because.insert(0, "node is shutting down".to_owned());
+            }
+            Observation {
+                not_ready_because,
+                pressure: node.reports.pressure().conditions(),
+            }
+        })
+    }
 }
 
 /// The API side of a node. Built without side effects on the cluster; [`Cluster::run`] starts it.
@@ -99,14 +126,41 @@ impl Cluster {
         ended
     }
 
-    /// One line for each part.
-    fn spawn(self, tasks: &mut JoinSet<()>, _node: &NodeHandles, shutdown: &CancellationToken) {
-        tasks.spawn(connection::watch_kubeconfig(
-            self.connection,
-            self.api.clone(),
-            shutdown.clone(),
-        ));
-        tasks.spawn(self.events.run(self.api.clone(), shutdown.clone()));
-        tracing::debug!(node = %self.config.name, "started the API side");
+    /// Starts each part. Parts that act for the cluster start once this machine is a node of it ([`once_registered`]).
+    fn spawn(self, tasks: &mut JoinSet<()>, node: &NodeHandles, shutdown: &CancellationToken) {
+        let (api, name, stop) = (&self.api, &self.config.name, || shutdown.clone());
+        if let Err(error) = api.reach().register(node.pleg.metrics().registry()) {
+            warn!("requests to the API server are not counted: {error}");
+        }
+        let (object, node_object) = NodeObject::new();
+        let (images, listed) = watch::channel(Vec::new());
+        let settings = self.config.node;
+        let manager = NodeManager::new(api.clone(), name.clone(), settings, node.observer(), listed, object);
+        let lease = LeaseKeeper::new(api.clone(), name.clone(), node_object.clone());
+        let table = PodTable::default();
+        let pods = PodSource::new(api.clone(), name, table.clone(), node.snapshots.clone());
+        let statuses = StatusPublisher::new(api.clone(), table, node.reports.clone());
+
+        tasks.spawn(connection::watch_kubeconfig(self.connection, api.clone(), stop()));
+        tasks.spawn(images::run(node.runtime.clone(), images, stop()));
+        tasks.spawn(manager.run(stop()));
+        tasks.spawn(lease.run(stop()));
+        tasks.spawn(once_registered(&node_object, stop(), pods.run(stop())));
+        tasks.spawn(once_registered(&node_object, stop(), statuses.run(stop())));
+        tasks.spawn(once_registered(&node_object, stop(), self.events.run(api.clone(), stop())));
+    }
+}
+
+/// Runs a part once this machine is a node of the cluster, which it may not be: the pods of this name may be those of another machine.
+fn once_registered(
+    node: &NodeObject,
+    shutdown: CancellationToken,
+    part: impl Future<Output = ()> + Send + 'static,
+) -> impl Future<Output = ()> + Send + 'static {
+    let mut node = node.clone();
+    async move {
+        if shutdown.run_until_cancelled(node.registered()).await.is_some() {
+            part.await;
+        }
     }
 }

@@ -38,6 +38,7 @@
 //! | the request that a CRI call gets | `executor/requests/` |
 //! | why a pod is not admitted | `pod_workers/host_ports.rs`, `eviction/admission.rs` |
 //! | which pod is evicted | `eviction/ranking.rs` |
+//! | how pods end when the node shuts down | `node_loop/graceful_shutdown.rs` |
 //! | who terminates a pod without a manifest | `pod_workers/orphans.rs` |
 //!
 //! # Tasks and channels
@@ -83,8 +84,8 @@ pub use eviction::thresholds::{DEFAULT_HARD, Threshold, ThresholdError};
 pub use executor::logs::LogLimits;
 pub use images::ImageGcPolicy;
 pub use metrics::MetricsError;
-pub use node_loop::{HEARTBEAT, NodeLoop, foreign_pods};
-pub use status::reports::{PodList, PodReports, Report};
+pub use node_loop::{GracefulShutdown, HEARTBEAT, NodeLoop, foreign_pods};
+pub use status::reports::{PodList, PodReports, Report, StuckCall};
 pub use store::{Store, StoreError};
 
 #[cfg(doctest)]

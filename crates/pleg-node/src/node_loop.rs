@@ -5,6 +5,7 @@
 //! pod. A pod whose name is still used by a terminating one waits. The feed is read in every state of health, and there is no periodic sync
 //! of all pods: each worker wakes by itself when its back-off or deadline is over.
 
+mod graceful_shutdown;
 mod health;
 mod leftovers;
 mod orphan_search;
@@ -21,12 +22,14 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use self::graceful_shutdown::Ending;
 use self::leftovers::{Leftover, Leftovers};
 use self::orphan_search::{Listed, OrphanSearch};
 use crate::events::{EventSink, Events};
 use crate::eviction::EvictionConfig;
 use crate::eviction::manager::{Eviction, EvictionManager};
 use crate::executor::logs::{LogLimits, LogRotator};
+use crate::executor::objects::ApiObjects;
 use crate::executor::requests::NodeConfig;
 use crate::host::resources::{HostResources, ThisMachine};
 use crate::images::{ImageCollector, ImageGcPolicy};
@@ -39,6 +42,7 @@ use crate::status::Stale;
 use crate::status::reports::PodReports;
 use crate::store::Store;
 
+pub use self::graceful_shutdown::GracefulShutdown;
 pub use self::orphan_search::foreign_pods;
 
 /// How often health is checked, so that statuses say when they are stale.
@@ -66,6 +70,7 @@ pub struct NodeLoop {
     image_gc: ImageGcPolicy,
     eviction: EvictionConfig,
     leftovers: Leftovers,
+    graceful_shutdown: Option<GracefulShutdown>,
 }
 
 impl NodeLoop {
@@ -99,6 +104,7 @@ impl NodeLoop {
             client,
             host,
             image_gc: ImageGcPolicy::default(),
+            graceful_shutdown: None,
         })
     }
 
@@ -109,6 +115,13 @@ impl NodeLoop {
         self.workers.restore(store.take_histories(), pods);
         self.workers.context.store = Some(store.writer());
         self.store = Some(store);
+        self
+    }
+
+    /// Where objects that pods refer to come from. Without it, this node has no API server.
+    #[must_use]
+    pub fn with_objects(mut self, objects: Arc<dyn ApiObjects>) -> Self {
+        self.workers.context.executor.set_objects(objects);
         self
     }
 
@@ -152,7 +165,7 @@ impl NodeLoop {
         self.workers.context.reports.clone()
     }
 
-    /// Makes pods what snapshots say, until shutdown. Pods keep running then.
+    /// Makes pods what snapshots say, until shutdown. Pods keep running then, unless the node [shuts down](GracefulShutdown) before.
     pub async fn run(mut self, mut snapshots: mpsc::Receiver<Snapshot>, shutdown: CancellationToken) {
         self.workers.stop_with(shutdown.child_token());
         let (tasks, mut evictions) = self.spawn_tasks(&shutdown);
@@ -163,6 +176,8 @@ impl NodeLoop {
         let (cache, mut relisted, mut open) = (pleg.cache().clone(), false, true);
         let (mut health_tick, mut orphan_tick) = (every(HEALTH_TICK), every(ORPHAN_TICK));
         self.orphans.start();
+        let (reports, graceful_shutdown) = (self.reports(), self.graceful_shutdown.clone());
+        let mut ending: Option<Ending> = None;
         loop {
             let ready = relisted && self.orphans.knows_preexisting();
             if ready && self.desired.is_complete() {
@@ -171,6 +186,9 @@ impl NodeLoop {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
+                () = Self::shutdown_requested(graceful_shutdown.as_ref()), if ending.is_none() => {
+                    ending = self.next_ending(None);
+                }
                 item = feed.next() => match item {
                     // That a pod cannot be observed is no change of the pod.
                     Some(Item::Event(event)) if event.kind.is_trouble() => {}
@@ -183,7 +201,8 @@ impl NodeLoop {
                 Some(found) = self.leftovers.next() => self.on_leftovers(found),
                 Some(eviction) = evictions.recv() => self.workers.evict(eviction),
                 _ = cache.synced(first_relist, Duration::MAX), if !relisted => relisted = true,
-                snapshot = snapshots.recv(), if ready && open => match snapshot {
+                // Nothing is started while the node shuts down.
+                snapshot = snapshots.recv(), if ready && open && ending.is_none() => match snapshot {
                     Some(snapshot) => self.apply(snapshot),
                     None => open = false,
                 },
@@ -195,6 +214,10 @@ impl NodeLoop {
                     self.orphans.set_due();
                     self.log_kept_orphans(ready);
                 }
+                () = is_over(ending.as_ref(), &reports), if ending.is_some() => match self.next_ending(ending.as_ref()) {
+                    Some(next) => ending = Some(next),
+                    None => break,
+                },
             }
         }
         self.stop(tasks).await;
@@ -312,6 +335,12 @@ impl NodeLoop {
             );
         }
         self.logged_kept_orphans = kept;
+    }
+}
+
+async fn is_over(ending: Option<&Ending>, reports: &PodReports) {
+    if let Some(ending) = ending {
+        ending.is_over(reports).await;
     }
 }
 

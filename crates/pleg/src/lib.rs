@@ -131,7 +131,7 @@ pub use model::{cursor, event, status};
 pub use publish::{cache, feed};
 pub use runtime::shim;
 
-pub use cache::{Awaited, Cache, PodEntry, StalePart, Token, WaitError};
+pub use cache::{Awaited, Cache, PodEntry, PodError, StalePart, Token, WaitError};
 pub use connect::ConnectError;
 pub use cursor::{Cursor, InstanceId};
 pub use event::{Event, EventType, Gap, GapReason, Source};

@@ -201,6 +201,43 @@ async fn a_stopped_pod_is_seen_to_go() {
     assert_eq!(lines.last().map(String::as_str), Some("PodRemoved p0"), "{lines:?}");
 }
 
+/// A kubelet removes the dead attempt before the last one a moment after a death. Neither the kernel nor a question by id shows that.
+#[tokio::test(start_paused = true)]
+async fn the_removal_of_a_dead_container_is_found_soon() {
+    let (fake, kernel, mut rig) = node(5).await;
+    fake.world().add_pod("two", &["stays", "ends"]);
+    kernel.made("stays", Some("two"));
+    kernel.made("ends", Some("two"));
+    sleep(Duration::from_mins(10)).await;
+    assert!(period(&rig) > 59.0);
+    // The next full relist is a minute away.
+    let last = lists(&fake);
+    while lists(&fake) == last {
+        sleep(ms(1000)).await;
+    }
+    let before = lists(&fake);
+    fake.world().exit("ends", 0);
+    kernel.exit("ends", 0);
+    sleep(ms(1000)).await;
+    fake.world().containers.remove("ends");
+    sleep(ms(1000)).await;
+    let events = rig.drain();
+    let last = events.last().map(String::as_str);
+    assert_eq!(last, Some("ContainerRemoved two ends"), "{events:?}");
+    assert_eq!(lists(&fake), before, "no full relist was needed");
+
+    // A pod whose dead container stays is listed five times, and not without end.
+    fake.world().exit("stays", 0);
+    kernel.exit("stays", 0);
+    let before = fake.world().filtered_lists;
+    sleep(Duration::from_secs(20)).await;
+    let after = fake.world().filtered_lists;
+    assert!((2..=10).contains(&(after - before)), "{before} {after}");
+    sleep(Duration::from_mins(5)).await;
+    assert_eq!(fake.world().filtered_lists, after);
+    assert_eq!(rig.pleg.health().report().mode.missed_changes, 0);
+}
+
 /// The kernel says dead and the runtime says running: that is named, and it is over when they agree.
 #[tokio::test(start_paused = true)]
 async fn a_runtime_that_has_missed_an_exit_is_named() {
@@ -345,6 +382,30 @@ async fn what_cannot_be_watched_is_polled() {
         sleep(Duration::from_mins(5)).await;
         assert!(period(&rig) > 59.0);
     }
+}
+
+/// Containers that end before the runtime has said which processes they have are no sign that it does not know.
+#[tokio::test(start_paused = true)]
+async fn short_lived_containers_do_not_end_the_watch() {
+    let (fake, kernel, mut rig) = node(5).await;
+    fake.world().pid_latency = ms(50);
+    for n in 0..20 {
+        let (pod, id) = (format!("short{n}"), format!("brief{n}"));
+        fake.world().add_pod(&pod, &[&id]);
+        kernel.made(&id, Some(&pod));
+        sleep(ms(30)).await;
+        fake.world().exit(&id, 0);
+        sleep(ms(200)).await;
+        let lines = rig.drain();
+        let died = |line: &String| line.starts_with("ContainerDied");
+        assert!(lines.iter().any(died), "{id}: {lines:?}");
+    }
+    let witness = rig.pleg.health().report().mode.witness;
+    assert_eq!((witness.complete, witness.processes), (true, 5), "{witness}");
+    fake.world().add_pod("long", &["lasting"]);
+    kernel.made("lasting", Some("long"));
+    sleep(ms(200)).await;
+    assert!(kernel.state().watched.contains_key("lasting"));
 }
 
 /// Each process that exits makes room for one that was refused; those whose container has ended meanwhile take none.

@@ -20,7 +20,9 @@ use pleg_cri::{Client, Deadlines, v1};
 use pleg_node::executor::requests::{Cgroups, HostOptions, NodeConfig, check_pattern};
 use pleg_node::manifest::{NodeName, Quantity};
 use pleg_node::sources::Snapshot;
-use pleg_node::{DEFAULT_HARD, EvictionConfig, ImageGcPolicy, LogLimits, NodeLoop, Store, Threshold, host};
+use pleg_node::{
+    DEFAULT_HARD, EvictionConfig, GracefulShutdown, ImageGcPolicy, LogLimits, NodeLoop, Store, Threshold, host,
+};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -29,6 +31,7 @@ use crate::about::{Settings, Setup};
 use crate::args::{Global, WitnessArg};
 use crate::http::{routes, server};
 use crate::listen::ListenArgs;
+use crate::signals::Signals;
 use crate::text::{count, parse_duration_or_zero};
 use crate::{Usage, connect};
 use cluster::ClusterArgs;
@@ -111,6 +114,18 @@ pub(crate) struct NodeArgs {
     /// Report pressure for this long after its cause has gone
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration_or_zero)]
     eviction_pressure_transition_period: Duration,
+    /// End all pods within this time when told to stop (SIGTERM): ordinary ones first, then critical ones [default: pods keep running]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration_or_zero)]
+    shutdown_grace_period: Option<Duration>,
+    /// How much of --shutdown-grace-period is kept for critical pods
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "0s",
+        value_parser = parse_duration_or_zero,
+        requires = "shutdown_grace_period"
+    )]
+    shutdown_grace_period_critical_pods: Duration,
     /// Directory for pod volumes
     #[arg(long, value_name = "DIR", default_value = "/var/lib/pleg/pods")]
     pod_dir: PathBuf,
@@ -206,6 +221,24 @@ impl NodeArgs {
         })
     }
 
+    /// How pods end when `requested`; none if they keep running.
+    fn graceful_shutdown(&self, requested: &CancellationToken) -> Result<Option<GracefulShutdown>, Usage> {
+        let critical_pods = self.shutdown_grace_period_critical_pods;
+        let Some(grace_period) = self.shutdown_grace_period.filter(|grace| !grace.is_zero()) else {
+            return Ok(None);
+        };
+        if critical_pods > grace_period {
+            return Err(Usage(
+                "--shutdown-grace-period-critical-pods must not be more than --shutdown-grace-period, of which it is a part".to_owned(),
+            ));
+        }
+        Ok(Some(GracefulShutdown {
+            requested: requested.clone(),
+            grace_period,
+            critical_pods,
+        }))
+    }
+
     fn log_limits(&self) -> LogLimits {
         LogLimits {
             max_bytes: self.container_log_max_size,
@@ -232,7 +265,15 @@ pub(crate) async fn once(global: &Global, args: NodeArgs) -> anyhow::Result<Exit
     }
 }
 
-pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationToken) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> anyhow::Result<ExitCode> {
+    let graceful_shutdown = args.graceful_shutdown(&signals.stop)?;
+    let ends_pods = graceful_shutdown.is_some();
+    // If pods have to end first, the first signal only begins it.
+    let shutdown = if ends_pods {
+        signals.stop_now.child_token()
+    } else {
+        signals.stop.clone()
+    };
     let name = node_name(args.node_name.as_deref())?;
     let (image_gc, eviction) = (args.image_gc()?, args.eviction()?);
     let sources = ManifestSources::new(&args, &name)?;
@@ -243,7 +284,7 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
     let deadlines = global.timeout.map_or_else(Deadlines::default, connect::every);
     let client = tokio::select! {
         biased;
-        () = shutdown.cancelled() => return Ok(ExitCode::SUCCESS),
+        () = signals.stop.cancelled() => return Ok(ExitCode::SUCCESS),
         client = connect::runtime(global, deadlines, &metrics) => client?,
     };
     // Held until the end.
@@ -259,7 +300,12 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
     let unix = args.listen.bind().await?;
     let store = Store::open(&args.state_file)?;
     let sources = sources.with_known(&store.manifests(&node.name));
-    let cluster = args.cluster.open(&node.name).await;
+    let versions = client.version().await?;
+    let runtime_version = format!("{}://{}", versions.runtime_name, versions.runtime_version);
+    let cluster = args
+        .cluster
+        .open(&node, args.node_ip.is_some(), &eviction, runtime_version)
+        .await;
     let mut origins = sources.origins();
     origins.extend(cluster.iter().flat_map(Cluster::origins));
     let generator = generator(&args, &client, metrics);
@@ -270,6 +316,9 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
         .with_eviction(eviction);
     if let Some(cluster) = &cluster {
         node_loop = node_loop.with_events(Arc::new(cluster.events()));
+    }
+    if let Some(graceful_shutdown) = graceful_shutdown {
+        node_loop = node_loop.with_graceful_shutdown(graceful_shutdown);
     }
     let settings = Settings::from([
         ("listen", path.display().to_string()),
@@ -292,6 +341,11 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
         runtime: client,
         reports: node_loop.reports(),
         snapshots: sender.clone(),
+        shutting_down: if ends_pods {
+            signals.stop
+        } else {
+            CancellationToken::new()
+        },
     };
     let sources = sources.spawn(sender, &shutdown);
     let server = server::serve(unix, tcp, router, &shutdown);
@@ -300,7 +354,10 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
     let ((), ended, joined) = tokio::join!(server, node, joined);
     joined?;
     ended?;
-    tracing::info!("stopped; pods keep running");
+    tracing::info!(
+        "stopped; pods {}",
+        if ends_pods { "have ended" } else { "keep running" }
+    );
     Ok(ExitCode::SUCCESS)
 }
 

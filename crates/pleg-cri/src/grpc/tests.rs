@@ -42,6 +42,25 @@ async fn a_unary_answer_is_one_message_and_a_status() {
     );
 }
 
+/// A runtime refuses an unknown call before it has read the request, on a thread of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_before_the_request_was_sent_is_the_answer() {
+    let refusal = Prepared {
+        head_status: Some("12"),
+        ..Prepared::default()
+    };
+    let (_directory, endpoint) = serve(refusal);
+    let connection = connection(endpoint);
+    for _ in 0..2000 {
+        let answer = connection.call(PATH, Bytes::from_static(&[0; 5]), None).await;
+        let refused = match answer {
+            Ok(answer) => answer.single(1000).await.map(drop),
+            Err(error) => Err(error),
+        };
+        assert_eq!(refused, Err(ErrorKind::Unimplemented));
+    }
+}
+
 /// Whatever was sent before it, and in the head as well.
 #[tokio::test]
 async fn a_status_decides_the_outcome() {

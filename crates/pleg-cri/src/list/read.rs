@@ -2,7 +2,7 @@
 
 use bytes::{Buf, Bytes};
 
-use super::wire::{Malformed, split_tag, varint};
+use super::wire::{Malformed, refused_wire_type, split_tag, varint};
 use crate::ErrorKind;
 use crate::grpc::{Answer, PREFIX, read_prefix};
 
@@ -240,7 +240,7 @@ fn field(bytes: &[u8]) -> Result<Parsed, Malformed> {
                 size: used + n + len,
             });
         }
-        _ => return Err(Malformed("unknown wire type")),
+        other => return Err(refused_wire_type(other)),
     };
     if number == 1 {
         return Err(Malformed("item has an unexpected wire type"));

@@ -81,8 +81,7 @@ impl<'a> Fields<'a> {
                 Field::Bytes(self.take(len)?)
             }
             5 => self.take(4).map(|_| Field::Skipped)?,
-            // Groups (3, 4) left the language before CRI began.
-            _ => return Err(Malformed("unknown wire type")),
+            other => return Err(refused_wire_type(other)),
         };
         Ok(Some((number, field)))
     }
@@ -113,6 +112,20 @@ pub(super) fn split_tag(tag: u64) -> Result<(u32, u8), Malformed> {
         return Err(Malformed("field number out of range"));
     }
     Ok((number, (tag & 7) as u8))
+}
+
+/// A start or end of a group. CRI is proto3, which has no groups, so no runtime can have written it: the bytes are corrupt, or hostile.
+/// prost skips a group in place of an unknown field. We refuse it, because the end of a group is only found by reading all of it, and
+/// [`read_list`](super::read::read_list) must know how long a field is before it has arrived.
+const GROUP: Malformed = Malformed("field is a group, which proto3 does not have");
+
+/// Why a field of this wire type cannot be read or skipped.
+#[cold]
+pub(super) fn refused_wire_type(wire_type: u8) -> Malformed {
+    match wire_type {
+        3 | 4 => GROUP,
+        _ => Malformed("unknown wire type"),
+    }
 }
 
 /// Enums and `int32` travel sign-extended to 64 bits; what is cut off is what protobuf cuts off.

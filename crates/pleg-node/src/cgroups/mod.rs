@@ -73,6 +73,8 @@ impl CgroupError {
 pub(crate) struct PodCgroups {
     /// The CPU requests of burstable pods that run or start, in thousandths of a core. Held for a change; never across an await.
     burstable: Arc<Mutex<BTreeMap<PodUid, i64>>>,
+    /// Held while the classes are computed and written: the last one to write must have counted all pods.
+    classes: Arc<tokio::sync::Mutex<()>>,
     /// It was logged that cgroups cannot be written, or that a controller is missing.
     logged: Arc<[AtomicBool; 2]>,
 }
@@ -84,7 +86,14 @@ impl PodCgroups {
             return Ok(());
         }
         self.count(pod);
-        let wanted = self.wanted(node, pod);
+        let classes = self.classes.lock().await;
+        self.write(node, self.wanted_classes(node)).await?;
+        drop(classes);
+        self.write(node, vec![wanted_pod(node, pod)]).await
+    }
+
+    /// Makes cgroups what they should be.
+    async fn write(&self, node: &Arc<NodeConfig>, wanted: Vec<Wanted>) -> Result<(), CgroupError> {
         let set = match node.cgroups {
             Cgroups::Path => {
                 let node = Arc::clone(node);
@@ -113,31 +122,18 @@ impl PodCgroups {
         }
     }
 
-    /// The cgroups from the classes down to the pod, with their limits. The weight of the burstable class follows its pods.
-    fn wanted(&self, node: &NodeConfig, pod: &Pod) -> Vec<Wanted> {
-        let class = qos_class(pod);
-        let root = node.cgroup_root.as_str();
-        let mut wanted = Vec::new();
-        for (name, shares) in [
-            (
-                QosClass::Burstable,
-                limits::shares(self.burstable.lock().values().sum()),
-            ),
-            (QosClass::BestEffort, MIN_SHARES),
-        ] {
-            wanted.push(Wanted {
-                levels: names::class(root, name),
-                limits: CgroupLimits {
-                    cpu_shares: shares,
-                    ..CgroupLimits::default()
-                },
-            });
-        }
-        wanted.push(Wanted {
-            levels: names::pod(root, class, &pod.id.uid),
-            limits: limits::of(pod),
-        });
-        wanted
+    /// The cgroups of the classes. The weight of the burstable class follows its pods.
+    fn wanted_classes(&self, node: &NodeConfig) -> Vec<Wanted> {
+        let burstable = limits::shares(self.burstable.lock().values().sum());
+        let class = |(name, cpu_shares)| Wanted {
+            levels: names::class(&node.cgroup_root, name),
+            limits: CgroupLimits {
+                cpu_shares,
+                ..CgroupLimits::default()
+            },
+        };
+        let classes = [(QosClass::Burstable, burstable), (QosClass::BestEffort, MIN_SHARES)];
+        classes.map(class).into()
     }
 
     /// Counts a burstable pod that runs or starts.
@@ -180,6 +176,14 @@ impl PodCgroups {
                 controllers.join(" and no ")
             );
         }
+    }
+}
+
+/// The cgroup of a pod, with its limits.
+fn wanted_pod(node: &NodeConfig, pod: &Pod) -> Wanted {
+    Wanted {
+        levels: names::pod(&node.cgroup_root, qos_class(pod), &pod.id.uid),
+        limits: limits::of(pod),
     }
 }
 
@@ -231,6 +235,21 @@ mod tests {
         let pod = format!("pleg/kubepods/burstable/pod{}", two.id.uid);
         let memory = node.cgroup_mount.join("memory").join(pod);
         assert_eq!(read(&memory.join("memory.limit_in_bytes")), (1 << 30).to_string());
+    }
+
+    /// A pod that was counted late must not be overwritten by one that was counted early.
+    #[tokio::test]
+    async fn pods_that_start_together_all_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = Arc::new(node(dir.path()));
+        fs::create_dir_all(node.cgroup_mount.join("cpu")).unwrap();
+        let shares = node.cgroup_mount.join("cpu/pleg/kubepods/burstable/cpu.shares");
+        let pods: Vec<_> = (0..8).map(|n| burstable(&format!("pod{n}"), "125m")).collect();
+        for _ in 0..50 {
+            let cgroups = PodCgroups::default();
+            futures_util::future::join_all(pods.iter().map(|pod| cgroups.set_up(&node, pod))).await;
+            assert_eq!(read(&shares), "1024");
+        }
     }
 
     #[tokio::test]

@@ -135,9 +135,12 @@ impl RuntimeExecutor {
         let files = objects::for_volumes(&*self.objects, pod).await;
         let files = files.map_err(ActionError::VolumeObjects)?;
         let (container, attempt, ips) = (container.clone(), start.attempt, start.context.ips.to_vec());
+        let writes = Arc::clone(&start.context.volume_writes);
         let prepare = move |node: &NodeConfig, pod: &Pod| {
+            let _writing = writes.lock();
+            volumes::prepare_logs(node, pod, &container)?;
             volumes::refresh(node, pod, &files)?;
-            let mut mounts = volumes::mounts(node, pod, &container, &environment)?;
+            let mut mounts = volumes::mounts(node, pod, &container, &environment, &files)?;
             mounts.extend(hosts_file::mount(node, pod, &container, &ips)?);
             let message = termination_messages::mount(node, pod, &container, attempt);
             mounts.push(message.map_err(|source| ContainerFilesError::TerminationMessage {

@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use pleg_cri::{Subject, v1};
 use tokio::time::{Instant, timeout};
+use tracing::warn;
 
 use super::error::call_failed;
+use super::objects::pull_secrets;
+use super::pull_credentials::{Credential, Keyring};
 use super::{ActionError, RuntimeExecutor, subject};
 use crate::events::wording;
 use crate::manifest::{Container, Pod, PullPolicy};
@@ -38,22 +41,18 @@ impl RuntimeExecutor {
     }
 
     async fn pull(&self, pod: &Pod, container: &Container, spec: v1::ImageSpec) -> Result<v1::Image, ActionError> {
+        let credentials = self.credentials(pod, container).await;
         let message = format!("Pulling image \"{}\"", container.image);
         self.events.container_normal(pod, &container.name, "Pulling", &message);
         let requested = Instant::now();
         // An error means that the semaphore is closed, which it never is.
         let permit = self.pulls.acquire().await;
         let began = Instant::now();
-        let request = v1::PullImageRequest {
-            image: Some(spec),
-            auth: None,
-            sandbox_config: None,
-        };
         let about = Subject {
             container: Some(container.name.as_str().into()),
             ..subject(pod)
         };
-        let mut pull = std::pin::pin!(self.call_within(&about, request, PULL_DEADLINE));
+        let mut pull = std::pin::pin!(self.pull_with(&about, &spec, credentials));
         let pulled = if let Ok(pulled) = timeout(PULL_SLOT, &mut pull).await {
             pulled
         } else {
@@ -74,6 +73,42 @@ impl RuntimeExecutor {
         let message = wording::pulled(&container.image, pull, with_waiting, image.size);
         self.events.container_normal(pod, &container.name, "Pulled", &message);
         Ok(image)
+    }
+
+    /// Pulls with each of these credentials in turn, until one is accepted; without any if there are none.
+    async fn pull_with(
+        &self,
+        about: &Subject,
+        spec: &v1::ImageSpec,
+        credentials: Vec<Credential>,
+    ) -> Result<v1::PullImageResponse, pleg_cri::Error> {
+        let request = |auth| v1::PullImageRequest {
+            image: Some(spec.clone()),
+            auth,
+            sandbox_config: None,
+        };
+        let mut all = credentials.into_iter().map(v1::AuthConfig::from);
+        let mut auth = all.next();
+        loop {
+            let pulled = self.call_within(about, request(auth), PULL_DEADLINE).await;
+            auth = all.next();
+            match pulled {
+                // Others may be better, unless it was no answer of a registry.
+                Err(error) if auth.is_some() && !error.kind.is_unreachable() && !error.kind.is_deadline() => {}
+                pulled => return pulled,
+            }
+        }
+    }
+
+    /// The credentials for an image, from the image pull secrets of the pod.
+    async fn credentials(&self, pod: &Pod, container: &Container) -> Vec<Credential> {
+        let mut keyring = Keyring::default();
+        for (name, secret) in pull_secrets(&*self.objects, pod).await {
+            for problem in keyring.add(&secret) {
+                warn!(pod = %pod.id, secret = name, "image pull secret {problem}; pulling without it");
+            }
+        }
+        keyring.lookup(&container.image)
     }
 
     async fn image_status(&self, spec: &v1::ImageSpec) -> Result<Option<v1::Image>, ActionError> {

@@ -8,8 +8,9 @@
 //! |---|---|
 //! | `sandbox`, `container`, `images`, `hooks` | the calls of each action |
 //! | [`requests`] | CRI requests from a manifest: pure |
+//! | `pull_credentials` | which image pull secret is for which image: pure |
 //! | `hosts_file`, `termination_messages` | files of ours that containers mount |
-//! | [`objects`] | config maps, secrets and tokens that a pod refers to |
+//! | [`objects`] | config maps, secrets, tokens and claims that a pod refers to |
 //! | [`volumes`], [`host_mounts`], `cleanup` | directories and mounts of a pod, made and removed: blocking |
 //! | `logs`, `log_files` | rotation of container logs: a task, and its files |
 //! | `log_links` | links to container logs: blocking |
@@ -29,6 +30,7 @@ mod hosts_file;
 mod images;
 mod log_files;
 pub(crate) mod log_links;
+mod pull_credentials;
 mod sandbox;
 mod termination_messages;
 
@@ -37,6 +39,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use pleg::{ContainerId, Pleg};
 use pleg_cri::duration::seconds;
 use pleg_cri::{Client, Subject, Unary, v1};
@@ -77,6 +80,8 @@ pub(crate) struct ActionContext {
     pub(crate) no_starts: CancellationToken,
     /// Cancelled when the pod gets a shorter grace period: the next decision kills its containers with that.
     pub(crate) cut_kills: CancellationToken,
+    /// Held, by threads for file operations, while files of the pod's volumes are written: two writers would disturb each other.
+    pub(crate) volume_writes: Arc<Mutex<()>>,
 }
 
 /// How an action went.
@@ -131,6 +136,39 @@ impl RuntimeExecutor {
         }
     }
 
+    /// Where objects of the API come from.
+    pub(crate) fn set_objects(&mut self, objects: Arc<dyn ApiObjects>) {
+        self.objects = objects;
+    }
+
+    /// Where objects of the API come from.
+    pub(crate) fn objects(&self) -> &dyn ApiObjects {
+        &*self.objects
+    }
+
+    /// Brings the files of a running pod's volumes up to date. Files whose content is the same are not written.
+    pub(crate) async fn refresh_volumes(
+        &self,
+        pod: &Pod,
+        writes: Arc<Mutex<()>>,
+        cancelled: &CancellationToken,
+    ) -> Result<(), ActionError> {
+        let fetched = tokio::select! {
+            biased;
+            () = cancelled.cancelled() => return Err(ActionError::Cancelled),
+            fetched = objects::for_volumes(&*self.objects, pod) => fetched.map_err(ActionError::VolumeObjects)?,
+        };
+        let cancelled = cancelled.clone();
+        let refresh = move |node: &NodeConfig, pod: &Pod| {
+            let _writing = writes.lock();
+            if cancelled.is_cancelled() {
+                return Ok(());
+            }
+            volumes::refresh(node, pod, &fetched)
+        };
+        self.blocking(pod, refresh).await
+    }
+
     /// Carries out an action.
     pub(crate) async fn execute(&self, pod: &Pod, action: Action, context: &ActionContext) -> ActionOutcome {
         let (mut created, mut pre_stopped) = (false, false);
@@ -142,7 +180,7 @@ impl RuntimeExecutor {
             context,
         };
         let result = match &action {
-            Action::RunSandbox { attempt, replaces } => self.run_sandbox(pod, *attempt, replaces).await,
+            Action::RunSandbox { attempt, replaces } => self.run_sandbox(pod, *attempt, replaces, context).await,
             Action::StopSandbox(id) => self.stop_sandbox(pod, id).await,
             Action::RemoveSandbox(id) | Action::RemoveOldSandbox(id) => self.remove_sandbox(pod, id).await,
             Action::RemoveContainer { id, name, attempt } => self.remove_container(pod, id, name, *attempt).await,

@@ -1,24 +1,43 @@
 //! Sandboxes: created, stopped and removed.
 
+use std::sync::Arc;
+
 use pleg::SandboxId;
 use pleg_cri::{Subject, v1};
+use tracing::warn;
 
 use super::error::call_failed;
-use super::requests::hostname;
-use super::{ActionError, RuntimeExecutor, ignore_not_found, objects, subject, volumes};
+use super::requests::{NodeConfig, dns, hostname};
+use super::{ActionContext, ActionError, RuntimeExecutor, ignore_not_found, objects, subject, volumes};
 use crate::manifest::Pod;
 
 impl RuntimeExecutor {
     /// Stops the sandboxes that are replaced, prepares the directories and the cgroup of the pod, and creates a sandbox.
-    pub(super) async fn run_sandbox(&self, pod: &Pod, attempt: u32, replaces: &[SandboxId]) -> Result<(), ActionError> {
+    pub(super) async fn run_sandbox(
+        &self,
+        pod: &Pod,
+        attempt: u32,
+        replaces: &[SandboxId],
+        context: &ActionContext,
+    ) -> Result<(), ActionError> {
         for old in replaces {
             self.stop_sandbox(pod, old).await?;
         }
         hostname::of_kernel(&self.node, pod)?;
+        if dns::lacks_cluster_dns(&self.node, pod) {
+            warn!(
+                pod = %pod.id,
+                "dnsPolicy ClusterFirst without --cluster-dns: the pod gets the host's DNS, and finds no services by name"
+            );
+        }
         let objects = objects::for_volumes(&*self.objects, pod).await;
         let objects = objects.map_err(ActionError::VolumeObjects)?;
-        self.blocking(pod, move |node, pod| volumes::prepare(node, pod, &objects))
-            .await?;
+        let writes = Arc::clone(&context.volume_writes);
+        let prepare = move |node: &NodeConfig, pod: &Pod| {
+            let _writing = writes.lock();
+            volumes::prepare(node, pod, &objects)
+        };
+        self.blocking(pod, prepare).await?;
         self.cgroups.set_up(&self.node, pod).await?;
         let request = v1::RunPodSandboxRequest {
             config: Some(self.node.sandbox_config(pod, attempt)),

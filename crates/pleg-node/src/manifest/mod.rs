@@ -34,6 +34,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 use pleg::PodRef;
 
+use crate::reconcile::history::PodFailure;
+
 pub use container::{Container, Port, Protocol, PullPolicy, Resources, Role, Stdin, TerminationMessage};
 pub use convert::Policy;
 pub use env::{ContainerResource, EnvFrom, EnvValue, EnvVar, KeyRef, ObjectKind, ObjectRef, PodField, ResourceField};
@@ -74,6 +76,8 @@ pub struct Pod {
     pub object: Arc<core::Pod>,
     /// Of a static pod: the document as it is written, except for order and comments.
     pub document: Option<Arc<Tree>>,
+    /// Why its source does not let it start. It fails for good, unless it runs already.
+    pub rejected: Option<PodFailure>,
 }
 
 /// The deletion of a pod.
@@ -105,6 +109,19 @@ impl Pod {
                 ..Default::default()
             }),
             document: None,
+            rejected: None,
         }
+    }
+
+    /// It comes from a file or a URL, not from an API server.
+    pub fn is_static(&self) -> bool {
+        self.document.is_some()
+    }
+
+    /// The API server has it as Succeeded or Failed, which is final.
+    pub(crate) fn is_over_in_api(&self) -> bool {
+        let status = self.object.status.as_ref();
+        let phase = status.and_then(|status| status.phase.as_deref());
+        matches!(phase, Some("Succeeded" | "Failed"))
     }
 }

@@ -10,6 +10,7 @@ use pleg::PodRef;
 use super::convert::{Policy, convert};
 use super::problem::{At, Problem, Problems};
 use super::{Deletion, Pod, names};
+use crate::reconcile::history::PodFailure;
 
 /// The longest file name on Linux: the log directory of a pod is `NAMESPACE_NAME_UID`.
 pub(crate) const MAX_FILE_NAME: usize = 255;
@@ -64,12 +65,47 @@ impl Pod {
                 spec,
                 object: Arc::new(object),
                 document: None,
+                rejected: None,
             }),
             (id, _) => Err(Box::new(UnusablePod {
                 id,
                 problems,
                 more_problems,
             })),
+        }
+    }
+}
+
+impl Pod {
+    /// A pod of an API server that cannot run: nothing of it is started, and it has failed. None if it has no identity.
+    pub fn unusable(mut object: core::Pod, why: &UnusablePod) -> Option<Self> {
+        object.metadata.managed_fields = None;
+        let mut pod = Self::without_manifest(why.id.clone()?);
+        pod.labels = object.metadata.labels.clone().unwrap_or_default();
+        pod.annotations = object.metadata.annotations.clone().unwrap_or_default();
+        pod.deletion = deletion(&object, pod.spec.termination_grace);
+        pod.object = Arc::new(object);
+        pod.rejected = Some(PodFailure {
+            reason: UnusablePod::REASON.to_owned(),
+            message: why.to_string(),
+        });
+        Some(pod)
+    }
+
+    /// The same pod with the metadata of a newer object, whose spec cannot be used: it goes on with the spec that it has.
+    #[must_use]
+    pub fn with_metadata_of(&self, newer: &core::Pod) -> Self {
+        let object = core::Pod {
+            metadata: newer.metadata.clone(),
+            spec: self.object.spec.clone(),
+            status: newer.status.clone(),
+        };
+        Self {
+            labels: object.metadata.labels.clone().unwrap_or_default(),
+            annotations: object.metadata.annotations.clone().unwrap_or_default(),
+            deletion: deletion(&object, self.spec.termination_grace),
+            object: Arc::new(object),
+            ..self.clone()
         }
     }
 }

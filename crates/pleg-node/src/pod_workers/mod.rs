@@ -138,7 +138,13 @@ impl PodWorkers {
             *waiting = desired;
             return;
         }
-        let Some(worker) = self.workers.get(uid) else { return };
+        let Some(worker) = self.workers.get(uid) else {
+            // It terminated before its deletion was known: its last status has to be published again for that.
+            if desired.pod.deletion.is_some() {
+                self.start_pod(desired, true);
+            }
+            return;
+        };
         self.save_manifest(&desired);
         worker.handle.pod.send_replace(Arc::clone(&desired.pod));
         if let Some(deletion) = &desired.pod.deletion {

@@ -1,5 +1,7 @@
 //! Workers that panic, pods that are terminated twice, and ephemeral containers, on a simulated runtime.
 
+mod objects;
+
 use pleg::{CriRuntime, Endpoint, Generator, Metrics};
 use pleg_cri::Client;
 use pleg_sim::{Sim, SimConfig};

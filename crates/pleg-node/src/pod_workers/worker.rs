@@ -7,6 +7,7 @@
 mod actions;
 mod admission;
 mod events;
+mod refresh;
 mod report;
 mod termination_messages;
 
@@ -25,6 +26,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use self::refresh::VolumeRefresh;
 use super::context::NodeContext;
 use crate::error::with_causes;
 use crate::eviction::manager::Eviction;
@@ -38,6 +40,7 @@ use crate::reconcile::decide::{Decision, DecisionInput, Goal, Stage, decide};
 use crate::reconcile::history::{PodFailure, PodHistory};
 use crate::reconcile::start_time::start_time;
 use crate::status::Stale;
+use crate::status::reports::StuckCall;
 
 /// Longest time between two decisions.
 const RESYNC: Duration = Duration::from_mins(1);
@@ -91,11 +94,14 @@ pub(crate) struct PodWorker {
     /// When the grace periods of kills in flight are over.
     kills_end: Option<Instant>,
     start_slot: Option<StartSlot>,
+    refresh: VolumeRefresh,
     prober: PodProber,
     /// The last status, and the decision that was made on it.
     last: Option<(Arc<PodStatus>, Decision)>,
     /// Set while this pod cannot be observed.
     quarantined: Option<Stale>,
+    /// The call because of which it cannot.
+    stuck: Option<StuckCall>,
     /// Why the pod is not started.
     not_admitted: Option<PodFailure>,
     /// By container: the last back-off that was told.
@@ -137,6 +143,8 @@ impl PodWorker {
             context.metrics.clone(),
             Arc::clone(&wake),
         );
+        // What the API server has: a terminal phase is final, and transitions are as old as it says.
+        let last_published = pod.object.status.clone().map(Arc::new);
         let worker = Self {
             prober,
             pod,
@@ -155,14 +163,16 @@ impl PodWorker {
             cut_kills: CancellationToken::new(),
             kills_end: None,
             start_slot: None,
+            refresh: VolumeRefresh::default(),
             last: None,
             quarantined: None,
+            stuck: None,
             not_admitted: None,
             told_back_off: BTreeMap::new(),
             start_is_checked: false,
             starting_since: Some(Instant::now()),
             operation: None,
-            last_published: None,
+            last_published,
         };
         (worker, handle)
     }
@@ -172,6 +182,7 @@ impl PodWorker {
         let uid = self.pod.id.uid.clone();
         let cache = self.context.pleg.cache().clone();
         let mut running = Running::new();
+        self.register();
         // Statuses observed before this worker started do not count.
         let mut token = self.context.pleg.request_relist(&uid);
         let (mut sync_due, mut next) = (true, Wake::never());
@@ -194,6 +205,7 @@ impl PodWorker {
                 }
                 Ok(()) = self.desired.changed() => sync_due = true,
                 () = self.wake.notified() => sync_due = true,
+                refresh = self.refresh.next() => self.on_refresh(refresh),
                 Ok(()) = self.context.stale.changed() => self.publish_status(),
                 () = sleep_until(slot_ends.unwrap_or_else(far)), if slot_ends.is_some() => self.start_slot = None,
                 () = sleep_until(next.at) => {
@@ -213,7 +225,7 @@ impl PodWorker {
                                 None => break self.clean_up().await,
                             }
                         }
-                        Err(WaitError::Quarantined { error, last }) => next = self.on_quarantine(&last, &error.message),
+                        Err(WaitError::Quarantined { error, last }) => next = self.on_quarantine(&last, &error),
                         // It waits without a deadline, so only the end of the generator is left.
                         Err(_) => break WorkerExit::ShutDown,
                     }
@@ -221,7 +233,11 @@ impl PodWorker {
             }
         };
         // A call that is cut off may leave half of its effect.
-        let _ = tokio::time::timeout(DRAIN, async { while running.next().await.is_some() {} }).await;
+        let drain = async {
+            self.refresh.stop().await;
+            while running.next().await.is_some() {}
+        };
+        let _ = tokio::time::timeout(DRAIN, drain).await;
         exit
     }
 
@@ -263,10 +279,11 @@ impl PodWorker {
         let decide_at = decision.next_at.map(|at| self.context.clock.instant(at));
         let terminated = decision.stage == Stage::Terminated && running.is_empty();
         self.last = Some((Arc::clone(status), decision));
-        self.quarantined = None;
+        (self.quarantined, self.stuck) = (None, None);
         if terminated {
             return None;
         }
+        self.start_refresh_if_due();
         self.publish_status();
         Some(self.next_wake(decide_at.into_iter().chain(retry_at).min()))
     }
@@ -280,7 +297,8 @@ impl PodWorker {
         if desired.spec != self.pod.spec {
             info!(pod = %self.pod.id, generation = desired.object.metadata.generation, "pod updated");
         }
-        self.pod = desired;
+        let before = std::mem::replace(&mut self.pod, desired);
+        self.on_updated(&before);
     }
 
     /// The pod terminates, or has less time than it had.
@@ -333,10 +351,17 @@ impl PodWorker {
         let now = self.context.clock.now();
         if self.last.is_none() && !status.sandboxes.is_empty() {
             self.starting_since = None;
+            // Objects may have changed while no worker looked after this pod.
+            self.refresh.set_due();
         }
         if !std::mem::replace(&mut self.start_is_checked, true) {
             // A pod that exists already was accepted by an earlier run of `pleg node`.
             let created = status.sandboxes.iter().filter_map(|sandbox| sandbox.created_at);
+            let published = self
+                .last_published
+                .iter()
+                .filter_map(|status| status.start_time.as_ref());
+            let created = created.chain(published.map(|time| time.0));
             self.history.started_at = Some(start_time(self.history.started_at, created, now));
         }
         self.history.observe(status, now);
@@ -439,6 +464,7 @@ impl PodWorker {
 
     /// Nothing of the pod is left in the runtime: removes its directories.
     async fn clean_up(&mut self) -> WorkerExit {
+        self.refresh.stop().await;
         let removed = self.context.executor.clean_up(&self.pod).await;
         let store = self.context.store.clone().filter(|_| removed.is_ok());
         if let Some(report) = self.report(true) {
@@ -462,6 +488,7 @@ impl Drop for PodWorker {
     /// Also after a panic: the next worker claims them again.
     fn drop(&mut self) {
         self.context.host_ports.release(&self.pod.id.uid);
+        self.context.executor.objects().unregister(&self.pod.id.uid);
     }
 }
 

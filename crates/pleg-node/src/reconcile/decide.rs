@@ -164,7 +164,7 @@ impl Decider<'_> {
 
     /// Whether none of its containers is started any more. Says so if the pod has failed as a whole just now.
     fn is_over(&mut self) -> bool {
-        if self.input.history.failed.is_some() {
+        if self.input.history.failed.is_some() || self.input.pod.is_over_in_api() {
             return true;
         }
         if !self.is_finished() {
@@ -186,7 +186,11 @@ impl Decider<'_> {
     fn stage_while_sandbox_in_flight(&self) -> Stage {
         match self.input.goal {
             Goal::Terminate { .. } => Stage::Terminating,
-            Goal::Run if self.input.history.failed.is_some() || self.is_finished() => Stage::Finished,
+            Goal::Run
+                if self.input.history.failed.is_some() || self.input.pod.is_over_in_api() || self.is_finished() =>
+            {
+                Stage::Finished
+            }
             Goal::Run => Stage::Running,
         }
     }

@@ -1,8 +1,10 @@
 //! The published status of each pod, for the HTTP API and other readers.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, ObjectMeta};
 use parking_lot::RwLock;
@@ -36,6 +38,31 @@ pub struct Report {
     pub goal: Goal,
     /// Set while `status` is not fresh.
     pub stale: Option<Stale>,
+    /// Set while the runtime does not answer about this pod, and answers about others.
+    pub stuck: Option<StuckCall>,
+}
+
+/// A call of the runtime about one pod that fails or is not answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StuckCall {
+    /// The call, such as `ContainerStatus`.
+    pub rpc: String,
+    /// The container that it is about; none for the sandbox.
+    pub container: Option<String>,
+    /// Since when.
+    pub since: Timestamp,
+    /// How the last attempt ended, with the object of the call.
+    pub error: String,
+}
+
+impl fmt::Display for StuckCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.container {
+            Some(container) => write!(f, "{} of container {container}", self.rpc)?,
+            None => write!(f, "{} of the sandbox", self.rpc)?,
+        }
+        write!(f, " has failed since {:.0}: {}", self.since, self.error)
+    }
 }
 
 impl Report {
@@ -177,6 +204,11 @@ impl PodReports {
         }
     }
 
+    /// Whether no status waits for the publisher, or is on its way. True without one.
+    pub fn is_published(&self) -> bool {
+        self.published.read().queue.is_published()
+    }
+
     /// Waits until the reports are as asked for. Cancel-safe.
     pub async fn wait_for(&self, is: impl Fn(&Self) -> bool) {
         let mut version = self.version.subscribe();
@@ -216,6 +248,7 @@ impl PodReports {
             stage: Stage::Finished,
             goal: Goal::Run,
             stale: None,
+            stuck: None,
         };
         self.published.write().refused = refused.into_iter().map(report).collect();
         self.changed();

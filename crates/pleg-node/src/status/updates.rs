@@ -53,6 +53,17 @@ impl StatusUpdates {
         self.reports.changed();
     }
 
+    /// Hands out the newest status of this pod again, unless one of it waits or is in flight: what was published is no longer there.
+    pub fn offer(&self, uid: &PodUid) {
+        self.reports.with_queue(|queue| queue.enqueue(uid));
+        self.reports.changed();
+    }
+
+    /// Whether there is a status of this pod, if only the last one of a terminated pod that is not acknowledged.
+    pub fn has(&self, uid: &PodUid) -> bool {
+        self.reports.with_queue(|queue| queue.pods.contains_key(uid))
+    }
+
     /// The status could not be published: the newest one of this pod is handed out again.
     pub fn retry(&self, uid: &PodUid) {
         self.reports.with_queue(|queue| queue.retry(uid));
@@ -184,6 +195,10 @@ impl Queue {
         }
     }
 
+    pub(super) fn is_published(&self) -> bool {
+        self.waiting.is_empty() && self.pods.values().all(|entry| entry.in_flight.is_none())
+    }
+
     fn hand_out(&mut self) -> Option<StatusUpdate> {
         loop {
             let (_, uid) = self.waiting.pop_first()?;
@@ -248,6 +263,7 @@ mod tests {
             stage: Stage::Running,
             goal: Goal::Run,
             stale: None,
+            stuck: None,
         }
     }
 

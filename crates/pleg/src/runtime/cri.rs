@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::{StreamExt, stream};
 use pleg_cri::{Client, Error, ErrorKind, Hint, InFlight, ListFilter, ListSummary, Rpc, Subject, v1};
 
-use super::{EventStream, Runtime, RuntimeCondition, RuntimeEvent, RuntimeStatus, RuntimeVersion};
+use super::{ContainerPid, EventStream, Runtime, RuntimeCondition, RuntimeEvent, RuntimeStatus, RuntimeVersion};
 use crate::evented::Reached;
 use crate::model::status::{ContainerStatus, SandboxStatus, text};
 use crate::model::{ContainerId, SandboxId};
@@ -71,13 +71,18 @@ impl Runtime for CriRuntime {
         self.client.is_answered(subject, request).await
     }
 
-    async fn container_pid(&self, subject: &Subject, id: &ContainerId) -> Result<Option<u32>, Error> {
+    async fn container_pid(&self, subject: &Subject, id: &ContainerId) -> Result<ContainerPid, Error> {
         let request = v1::ContainerStatusRequest {
             container_id: id.as_str().to_owned(),
             verbose: true,
         };
         let answer = self.client.call_for(subject, request).await?;
-        Ok(answer.info.get("info").and_then(|info| pid_in(info)))
+        let exited = |status: &v1::ContainerStatus| status.state() == v1::ContainerState::ContainerExited;
+        if answer.status.as_ref().is_some_and(exited) {
+            return Ok(ContainerPid::Exited);
+        }
+        let pid = answer.info.get("info").and_then(|info| pid_in(info));
+        Ok(pid.map_or(ContainerPid::Unknown, ContainerPid::Known))
     }
 
     async fn container_status(

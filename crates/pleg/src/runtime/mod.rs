@@ -63,6 +63,27 @@ impl std::fmt::Display for RuntimeCondition {
     }
 }
 
+/// The first process of a container, by what the runtime says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ContainerPid {
+    /// The container runs as this process, by the numbers of the machine that it runs on.
+    Known(u32),
+    /// The runtime does not say which process it is.
+    Unknown,
+    /// The container has exited, so it has no process.
+    Exited,
+}
+
+impl ContainerPid {
+    /// The number of the process, where the runtime says it.
+    pub fn known(self) -> Option<u32> {
+        match self {
+            Self::Known(pid) => Some(pid),
+            Self::Unknown | Self::Exited => None,
+        }
+    }
+}
+
 /// An event of the runtime: where to look, not what is there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuntimeEvent {
@@ -110,14 +131,13 @@ pub trait Runtime: Send + Sync + 'static {
         name: &Arc<str>,
     ) -> impl Future<Output = Result<ContainerStatus, Error>> + Send;
 
-    /// Asks which process a container has, by the numbers of the machine that it runs on. None: the runtime does not say, or the
-    /// container does not run.
+    /// Asks which process a container has.
     fn container_pid(
         &self,
         _subject: &Subject,
         _id: &ContainerId,
-    ) -> impl Future<Output = Result<Option<u32>, Error>> + Send {
-        std::future::ready(Ok(None))
+    ) -> impl Future<Output = Result<ContainerPid, Error>> + Send {
+        std::future::ready(Ok(ContainerPid::Unknown))
     }
 
     /// Asks for something about a sandbox that its shim has to answer, without changing anything. The answer does not matter, only

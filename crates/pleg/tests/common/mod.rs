@@ -15,8 +15,8 @@ use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
 use pleg::model::PodView;
 use pleg::runtime::{
-    ContainerList, Error, ErrorKind, EventStream, ListFilter, ListSummary, Runtime, RuntimeEvent, RuntimeStatus,
-    RuntimeVersion, SandboxList, Subject,
+    ContainerList, ContainerPid, Error, ErrorKind, EventStream, ListFilter, ListSummary, Runtime, RuntimeEvent,
+    RuntimeStatus, RuntimeVersion, SandboxList, Subject,
 };
 use pleg::status::Resources;
 use pleg::{
@@ -124,6 +124,8 @@ pub struct World {
     /// It says which processes containers have, and how often it was asked.
     pub tells_pids: bool,
     pub pid_calls: usize,
+    /// Latency of the answer which process a container has.
+    pub pid_latency: Duration,
     pub in_flight: usize,
     pub most_in_flight: usize,
     /// What `Version` answers.
@@ -585,8 +587,15 @@ impl Runtime for Fake {
         })
     }
 
-    async fn container_pid(&self, subject: &Subject, id: &ContainerId) -> Result<Option<u32>, Error> {
-        self.world().pid_calls += 1;
+    async fn container_pid(&self, subject: &Subject, id: &ContainerId) -> Result<ContainerPid, Error> {
+        let latency = {
+            let mut world = self.world();
+            world.pid_calls += 1;
+            world.pid_latency
+        };
+        if latency > Duration::ZERO {
+            tokio::time::sleep(latency).await;
+        }
         let hangs = self.world().hung.contains(id.as_str());
         if hangs {
             self.status_call(Rpc::ContainerStatus, subject, id.as_str()).await?;
@@ -594,7 +603,11 @@ impl Runtime for Fake {
         let world = self.world();
         let running = |container: &Container| container.state == ContainerState::Running;
         let runs = world.containers.get(id.as_str()).is_some_and(running);
-        Ok((world.tells_pids && runs).then(|| kernel::pid_of(id.as_str())))
+        Ok(match (runs, world.tells_pids) {
+            (false, _) => ContainerPid::Exited,
+            (true, false) => ContainerPid::Unknown,
+            (true, true) => ContainerPid::Known(kernel::pid_of(id.as_str())),
+        })
     }
 
     async fn probe_sandbox(&self, _: &Subject, id: &SandboxId) -> Result<(), Error> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use pleg::runtime::Runtime as _;
+use pleg::runtime::{ContainerPid, Runtime as _};
 use pleg::shim::Shim;
 use pleg::witness::{WatchError, Witness as _, alive_in};
 use pleg::{ContainerId, ContainerState, CriRuntime, Kernel};
@@ -121,8 +121,8 @@ fn subject(object: &Object) -> Subject {
 
 async fn pid(runtime: &CriRuntime, object: Arc<Object>) -> (Arc<Object>, Option<u32>) {
     let id = ContainerId::from(object.id.as_str());
-    let pid = runtime.container_pid(&subject(&object), &id).await.ok().flatten();
-    (object, pid)
+    let pid = runtime.container_pid(&subject(&object), &id).await.ok();
+    (object, pid.and_then(ContainerPid::known))
 }
 
 /// What the runtime says now.

@@ -87,10 +87,11 @@ fn same_sandbox(message: &v1::PodSandbox, item: &SandboxItem<'_>) {
     );
 }
 
-/// prost reads a map's entry whatever type its tag says; we refuse it.
-fn judged<T>(item: Result<T, Malformed>) -> Option<T> {
+/// What we read of bytes that prost accepts. There are two kinds of bytes that prost accepts and we refuse: a map entry whose tag has
+/// another wire type, and a group in place of an unknown field.
+fn unless_refused<T>(item: Result<T, Malformed>) -> Option<T> {
     match item {
-        Err(WRONG_TYPE) => None,
+        Err(WRONG_TYPE | GROUP) => None,
         item => Some(item.unwrap()),
     }
 }
@@ -114,16 +115,16 @@ proptest! {
         same_sandbox(&v1::PodSandbox::decode(&*bytes).unwrap(), &parse_sandbox(&bytes).unwrap());
     }
 
-    /// Whatever prost accepts we accept with the same content, on bytes bent at random; but for a map that says it is a number.
+    /// Bytes bent at random: what prost accepts, we read with the same content or refuse, by the rules of [`unless_refused`].
     #[test]
     fn bent_bytes_agree_with_prost(message in container(), other in sandbox(),
                                    bends in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6)) {
         let mut bytes = message.encode_to_vec();
         for (at, byte) in &bends { if !bytes.is_empty() { let i = at.index(bytes.len()); bytes[i] = *byte; } }
-        if let Ok(message) = v1::Container::decode(&*bytes) && let Some(item) = judged(parse_container(&bytes)) { same_container(&message, &item); }
+        if let Ok(message) = v1::Container::decode(&*bytes) && let Some(item) = unless_refused(parse_container(&bytes)) { same_container(&message, &item); }
         let mut bytes = other.encode_to_vec();
         for (at, byte) in &bends { if !bytes.is_empty() { let i = at.index(bytes.len()); bytes[i] = *byte; } }
-        if let Ok(message) = v1::PodSandbox::decode(&*bytes) && let Some(item) = judged(parse_sandbox(&bytes)) { same_sandbox(&message, &item); }
+        if let Ok(message) = v1::PodSandbox::decode(&*bytes) && let Some(item) = unless_refused(parse_sandbox(&bytes)) { same_sandbox(&message, &item); }
     }
 
     /// What a glance tells is what the whole message says, wherever the whole message can be read.
@@ -157,6 +158,31 @@ proptest! {
         let _ = glance_container(&bytes);
         let _ = glance_sandbox(&bytes);
     }
+}
+
+/// As prost does if the field is known, and unlike prost, which skips an unknown one.
+#[test]
+fn groups_are_refused() {
+    const START: u8 = 3;
+    const END: u8 = 4;
+    let group = |number: u8| [number << 3 | START, number << 3 | END];
+    for (number, prost_skips) in [(1, false), (8, false), (15, true)] {
+        assert_eq!(
+            v1::Container::decode(&group(number)[..]).is_ok(),
+            prost_skips,
+            "{number}"
+        );
+        assert_eq!(parse_container(&group(number)).unwrap_err(), GROUP, "{number}");
+        assert_eq!(parse_sandbox(&group(number)).unwrap_err(), GROUP, "{number}");
+        assert_eq!(glance_container(&group(number)), None, "{number}");
+    }
+    assert_eq!(parse_container(&[15 << 3 | END]).unwrap_err(), GROUP);
+    // As deep as the message is long: nothing is read beyond the first tag.
+    assert_eq!(parse_container(&[15 << 3 | START; 1 << 20]).unwrap_err(), GROUP);
+    assert_eq!(
+        parse_container(&[15 << 3 | 6]).unwrap_err(),
+        Malformed("unknown wire type")
+    );
 }
 
 #[test]

@@ -9,7 +9,9 @@
 //! | `resources` | limits of the cgroup, and the OOM score |
 //! | `security`, `sysctls` | user, capabilities, namespaces; kernel parameters |
 //! | `hostname` | the host name, and the full name |
+//! | `dns` | name servers and search domains |
 
+pub(crate) mod dns;
 pub(crate) mod fields;
 pub(crate) mod hostname;
 pub(crate) mod sysctls;
@@ -30,7 +32,7 @@ use pleg_cri::v1;
 
 use super::host_mounts::{HostMounts, Mounts};
 use crate::cgroups::names;
-use crate::manifest::{Container, Dns, DnsConfig, NodeName, Pod, ProjectedKind, Protocol, Role, Stdin, Volume};
+use crate::manifest::{Container, DnsConfig, NodeName, Pod, ProjectedKind, Protocol, Role, Stdin, Volume};
 use crate::status::qos_class;
 
 pub use env::{EnvError, Environment};
@@ -96,8 +98,10 @@ pub struct HostOptions {
     pub selinux: bool,
     /// Its hosts file, for pods with its network.
     pub hosts_file: PathBuf,
-    /// The domain of the cluster, for the full names of pods.
+    /// The domain of the cluster, for the full names of pods and for their DNS; empty if it has none.
     pub cluster_domain: String,
+    /// The DNS servers of the cluster, for pods with `ClusterFirst`. Without them, these pods have the host's DNS.
+    pub cluster_dns: Vec<IpAddr>,
     /// The directory of seccomp profiles.
     pub seccomp_profiles: PathBuf,
     /// Patterns of kernel parameters that pods may set although they are not safe.
@@ -115,6 +119,7 @@ impl Default for HostOptions {
             selinux: false,
             hosts_file: "/etc/hosts".into(),
             cluster_domain: "cluster.local".to_owned(),
+            cluster_dns: Vec::new(),
             seccomp_profiles: "/var/lib/pleg/seccomp".into(),
             allowed_unsafe_sysctls: Vec::new(),
             runtime_handlers: BTreeMap::new(),
@@ -224,7 +229,7 @@ impl NodeConfig {
                 hostname::of_kernel(self, pod).unwrap_or_else(|_| hostname::short(pod))
             },
             log_directory: text(&self.log_directory(pod)),
-            dns_config: self.dns_config(&spec.dns),
+            dns_config: dns::of(self, pod),
             port_mappings: if spec.host_network {
                 Vec::new()
             } else {
@@ -324,37 +329,6 @@ impl NodeConfig {
             (NODE_LABEL.to_owned(), self.name.to_string()),
         ])
     }
-
-    fn dns_config(&self, dns: &Dns) -> Option<v1::DnsConfig> {
-        let config = match dns {
-            Dns::Host => return None,
-            Dns::Own(own) => own.clone(),
-            // No cluster DNS is known here.
-            Dns::HostAnd(more) | Dns::ClusterAnd(more) => merged(&self.dns, more),
-        };
-        Some(v1::DnsConfig {
-            servers: config.servers.iter().map(ToString::to_string).collect(),
-            searches: config.searches,
-            options: config.options,
-        })
-    }
-}
-
-/// The DNS configuration of the host with that of the pod added. An option of the pod replaces the host's of that name.
-fn merged(host: &DnsConfig, pod: &DnsConfig) -> DnsConfig {
-    let mut all = host.clone();
-    let name = |option: &str| option.split(':').next().unwrap_or(option).to_owned();
-    let new = pod.servers.iter().filter(|server| !host.servers.contains(server));
-    all.servers.extend(new);
-    let new = pod.searches.iter().filter(|search| !host.searches.contains(search));
-    all.searches.extend(new.cloned());
-    all.options
-        .retain(|old| !pod.options.iter().any(|new| name(new) == name(old)));
-    all.options.extend(pod.options.iter().cloned());
-    // The limits of the C library.
-    all.servers.truncate(3);
-    all.searches.truncate(32);
-    all
 }
 
 /// The name of the policy of termination messages.

@@ -40,7 +40,7 @@ fn container_config(
 ) -> v1::ContainerConfig {
     let node = node();
     let environment = Environment::of(&node, pod, container, ips, &Objects::default()).unwrap();
-    let mounts = volumes::mounts(&node, pod, container, &environment).unwrap();
+    let mounts = volumes::mounts(&node, pod, container, &environment, &Objects::default()).unwrap();
     let inputs = ContainerInputs { environment, mounts };
     node.container_config(pod, container, attempt, image, inputs)
 }
@@ -263,7 +263,14 @@ fn volumes_are_relabelled_where_selinux_is() {
     for selinux in [false, true] {
         let mut node = node();
         node.host.selinux = selinux;
-        let mounts = volumes::mounts(&node, &pod, &pod.spec.containers[0], &Environment::default()).unwrap();
+        let mounts = volumes::mounts(
+            &node,
+            &pod,
+            &pod.spec.containers[0],
+            &Environment::default(),
+            &Objects::default(),
+        )
+        .unwrap();
         let relabelled: Vec<bool> = mounts.iter().map(|mount| mount.selinux_relabel).collect();
         // A path of the host has a label of its own, which others rely on.
         assert_eq!(relabelled, [selinux, false]);

@@ -5,19 +5,25 @@ use std::path::PathBuf;
 use pleg_cri::v1;
 
 use super::{VolumeError, sub_path};
+use crate::executor::objects::Objects;
 use crate::executor::requests::{Environment, NodeConfig, text};
 use crate::manifest::{Container, Mount, Pod, Propagation, SubPath, Volume};
 
-/// The mounts of a container's volumes, in the order of the manifest. `environment` is for `subPathExpr`.
+/// The mounts of a container's volumes, in the order of the manifest. `environment` is for `subPathExpr`, `objects` for claims.
 pub(crate) fn mounts(
     node: &NodeConfig,
     pod: &Pod,
     container: &Container,
     environment: &Environment,
+    objects: &Objects,
 ) -> Result<Vec<v1::Mount>, VolumeError> {
     let mount = |(index, mount): (usize, &Mount)| {
         let volume = pod.spec.volumes.get(&mount.volume);
-        let (Some(volume), Some(path)) = (volume, node.volume_path(pod, &mount.volume)) else {
+        let path = match volume {
+            Some(Volume::PersistentVolumeClaim { claim, .. }) => objects.claim(claim).map(|found| found.path.clone()),
+            _ => node.volume_path(pod, &mount.volume),
+        };
+        let (Some(volume), Some(path)) = (volume, path) else {
             return Err(VolumeError::NoApiServer {
                 volume: mount.volume.clone(),
             });
@@ -34,14 +40,22 @@ pub(crate) fn mounts(
         Ok(v1::Mount {
             container_path: mount.path.clone(),
             host_path: text(&host_path),
-            // Files of the API cannot be written by containers.
-            readonly: mount.read_only || matches!(volume, Volume::Projected(_)),
+            readonly: mount.read_only || is_read_only(volume),
             // As in the kubelet, a path of the host keeps its label.
             selinux_relabel: node.host.selinux && !matches!(volume, Volume::HostPath { .. }),
             propagation: propagation.into(),
         })
     };
     container.mounts.iter().enumerate().map(mount).collect()
+}
+
+/// Whether containers cannot write to a volume, whatever they ask for: files of the API, and claims that are read-only.
+fn is_read_only(volume: &Volume) -> bool {
+    match volume {
+        Volume::Projected(_) => true,
+        Volume::PersistentVolumeClaim { read_only, .. } => *read_only,
+        Volume::EmptyDir(_) | Volume::HostPath { .. } => false,
+    }
 }
 
 /// The part of the volume that is mounted; none if all of it is.
@@ -94,7 +108,6 @@ mod tests {
     use super::*;
     use crate::executor::cleanup;
     use crate::executor::host_mounts::testing::FakeMounts;
-    use crate::executor::objects::Objects;
     use crate::executor::volumes::prepare;
     use crate::testing::{node, pod};
 
@@ -128,7 +141,7 @@ mod tests {
         let volume = fs::canonicalize(node.empty_dir(&pod, "data")).unwrap();
         // Twice: a container that is restarted has one mount, not two.
         for _ in 0..2 {
-            let made = mounts(&node, &pod, &pod.spec.containers[0], &environment).unwrap();
+            let made = mounts(&node, &pod, &pod.spec.containers[0], &environment, &Objects::default()).unwrap();
             for (made, part) in made.iter().zip(["logs", "p-n/x$(POD)"]) {
                 assert!(
                     made.host_path
@@ -168,7 +181,7 @@ mod tests {
             prepare(&node, &pod, &Objects::default()).unwrap();
             let _ = symlink("/etc", node.empty_dir(&pod, "data").join("etc"));
             let environment = Environment::from_iter([("UP", "..")]);
-            let error = mounts(&node, &pod, &pod.spec.containers[0], &environment).unwrap_err();
+            let error = mounts(&node, &pod, &pod.spec.containers[0], &environment, &Objects::default()).unwrap_err();
             assert_eq!(crate::error::with_causes(&error), wanted);
             assert_eq!(error.reason(), "CreateContainerConfigError");
         }

@@ -21,9 +21,9 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use super::objects::Objects;
+use super::objects::{ClaimedVolume, Objects};
 use super::requests::NodeConfig;
-use crate::manifest::{Pod, ProjectedVolume, Volume};
+use crate::manifest::{Container, Pod, ProjectedVolume, Volume};
 
 pub(crate) use container_mounts::mounts;
 pub use projected::ContentError;
@@ -128,9 +128,8 @@ impl VolumeError {
 pub fn prepare(node: &NodeConfig, pod: &Pod, objects: &Objects) -> Result<(), VolumeError> {
     // No other user of this machine may access the pod's directory. It also marks the logs as ours.
     create_dir(&node.pod_directory(&pod.id.uid), 0o750, "the pod")?;
-    let logs = node.log_directory(pod);
     for container in pod.spec.all_containers().chain(&pod.spec.ephemeral_containers) {
-        create_dir(&logs.join(&container.name), 0o755, "the logs")?;
+        prepare_logs(node, pod, container)?;
     }
     for (name, volume) in &pod.spec.volumes {
         match volume {
@@ -142,12 +141,15 @@ pub fn prepare(node: &NodeConfig, pod: &Pod, objects: &Objects) -> Result<(), Vo
             }
             Volume::HostPath { path, kind } => host_path::prepare(name, Path::new(path), *kind)?,
             Volume::Projected(projected) => prepare_projected(node, pod, (name, volume, projected), objects)?,
-            Volume::PersistentVolumeClaim { .. } => {
-                return Err(VolumeError::NoApiServer { volume: name.clone() });
-            }
+            Volume::PersistentVolumeClaim { claim, .. } => prepare_claimed(pod, name, objects.claim(claim))?,
         }
     }
     Ok(())
+}
+
+/// Creates the directory of a container's logs. One that was added to a running pod has none yet.
+pub(crate) fn prepare_logs(node: &NodeConfig, pod: &Pod, container: &Container) -> Result<(), VolumeError> {
+    create_dir(&node.log_directory(pod).join(&container.name), 0o755, "the logs")
 }
 
 /// Writes the files of volumes whose content changed. Nothing else of the pod is touched.
@@ -156,6 +158,18 @@ pub(crate) fn refresh(node: &NodeConfig, pod: &Pod, objects: &Objects) -> Result
         if let Volume::Projected(projected) = volume {
             prepare_projected(node, pod, (name, volume, projected), objects)?;
         }
+    }
+    Ok(())
+}
+
+/// Checks the path of a persistent volume, and gives it to the group of the pod.
+fn prepare_claimed(pod: &Pod, name: &str, claimed: Option<&ClaimedVolume>) -> Result<(), VolumeError> {
+    let claimed = claimed.ok_or_else(|| VolumeError::NoApiServer {
+        volume: name.to_owned(),
+    })?;
+    host_path::prepare(name, &claimed.path, claimed.kind)?;
+    if claimed.owned_by_group {
+        own(pod, name, &claimed.path)?;
     }
     Ok(())
 }

@@ -7,9 +7,13 @@ use std::sync::Arc;
 use super::*;
 use crate::executor::cleanup;
 use crate::executor::host_mounts::testing::FakeMounts;
-use crate::executor::objects::for_volumes;
 use crate::executor::objects::testing::InMemory;
-use crate::manifest::{EmptyDir, FsGroup, Medium, ObjectKind, ObjectRef, ProjectedKind, Projection, Quantity};
+use crate::executor::objects::{ClaimedVolume, for_volumes};
+use crate::executor::requests::Environment;
+use crate::manifest::{
+    EmptyDir, FsGroup, HostPathKind, Medium, Mount, ObjectKind, ObjectRef, ProjectedKind, Projection, Propagation,
+    Quantity,
+};
 use crate::testing::{node, pod};
 
 fn mode(path: &Path) -> u32 {
@@ -86,6 +90,58 @@ fn an_empty_dir_is_its_groups() {
         let metadata = fs::metadata(node.empty_dir(&pod, "tmp")).unwrap();
         assert_eq!((metadata.gid(), metadata.mode() & 0o7777), (gid, 0o2777));
     }
+}
+
+/// A claim is a path of the host: checked, given to the group if it is local, never removed.
+#[tokio::test]
+async fn a_claim_is_mounted_from_its_path_and_outlives_the_pod() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(dir.path());
+    let disk = dir.path().join("disk");
+    let mut pod = Pod::clone(&pod("containers: [{name: a, image: i}]"));
+    let claim = |read_only| Volume::PersistentVolumeClaim {
+        claim: "data".to_owned(),
+        read_only,
+    };
+    pod.spec.volumes.insert("v".to_owned(), claim(true));
+    pod.spec.volumes.insert("w".to_owned(), claim(false));
+    let mount = |volume: &str| Mount {
+        volume: volume.to_owned(),
+        path: "/data".to_owned(),
+        sub_path: None,
+        read_only: false,
+        propagation: Propagation::None,
+    };
+    pod.spec.containers[0].mounts = vec![mount("v"), mount("w")];
+    let gid = rustix::process::getgid().as_raw();
+    pod.spec.security.fs_group = Some(FsGroup {
+        gid: gid.into(),
+        on_root_mismatch: false,
+    });
+    let mut api = InMemory::default();
+    let error = for_volumes(&api, &pod).await.unwrap_err();
+    let unbound = "persistentvolumeclaim default/data is not bound to a volume";
+    assert_eq!(error.to_string(), unbound);
+    let volume = ClaimedVolume {
+        volume: "pv".to_owned(),
+        path: disk.clone(),
+        kind: HostPathKind::Directory,
+        owned_by_group: true,
+    };
+    api.claims.insert("data".to_owned(), volume);
+    let objects = for_volumes(&api, &pod).await.unwrap();
+    assert_eq!(prepare(&node, &pod, &objects).unwrap_err().reason(), "FailedMount");
+    fs::create_dir(&disk).unwrap();
+    prepare(&node, &pod, &objects).unwrap();
+    assert_eq!(mode(&disk) & 0o2070, 0o2070);
+    let environment = Environment::default();
+    let made = mounts(&node, &pod, &pod.spec.containers[0], &environment, &objects).unwrap();
+    let made: Vec<(&str, bool)> = made.iter().map(|made| (&*made.host_path, made.readonly)).collect();
+    let path = disk.to_str().unwrap();
+    assert_eq!(made, [(path, true), (path, false)]);
+    fs::write(disk.join("keep"), "x").unwrap();
+    cleanup::remove(&node, &pod).unwrap();
+    assert!(disk.join("keep").exists() && !node.pod_directory(&pod.id.uid).exists());
 }
 
 #[tokio::test]

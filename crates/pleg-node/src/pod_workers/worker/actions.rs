@@ -56,6 +56,7 @@ impl PodWorker {
             target: self.target(&action, status),
             no_starts,
             cut_kills: self.cut_kills.clone(),
+            volume_writes: self.refresh.writes(),
         };
         let (executor, pod) = (self.context.executor.clone(), Arc::clone(&self.pod));
         // A pod takes a start slot with its sandbox, and keeps it until its containers run.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleg::{ContainerState, ContainerStatus, PodEntry, PodStatus};
+use pleg::{ContainerState, ContainerStatus, PodEntry, PodError, PodStatus};
 use tokio::time::Instant;
 
 use super::{PodWorker, Running, Wake};
@@ -12,7 +12,7 @@ use crate::metrics::{Operation, Skip};
 use crate::probes::ProbedContainer;
 use crate::reconcile::decide::Goal;
 use crate::reconcile::history::ProbeMemory;
-use crate::status::reports::Report;
+use crate::status::reports::{Report, StuckCall};
 use crate::status::{self, Stale};
 
 /// When a pod in quarantine is asked for again.
@@ -65,23 +65,40 @@ impl PodWorker {
     }
 
     /// The runtime does not answer about this pod: publishes the last status as stale. Returns when to try again.
-    pub(super) fn on_quarantine(&mut self, last: &PodEntry, why: &str) -> Wake {
+    pub(super) fn on_quarantine(&mut self, last: &PodEntry, error: &PodError) -> Wake {
         self.context.metrics.skip(Skip::Quarantined);
         let decision = self.last.take().map(|(_, decision)| decision).unwrap_or_default();
         self.last = Some((Arc::clone(&last.status), decision));
         if self.quarantined.is_none() {
-            let message = format!("error determining status: {why}");
+            let message = format!("error determining status: {}", error.message);
             self.context.events.pod_warning(&self.pod, "FailedSync", &message);
         }
         self.quarantined = Some(Stale {
             as_of: last.inspected_at,
-            why: why.to_owned(),
+            why: error.message.to_string(),
         });
+        self.set_stuck(error);
         self.publish_status();
         Wake {
             at: Instant::now() + QUARANTINE_RETRY,
             relist: true,
         }
+    }
+
+    /// Remembers the call that the runtime does not answer, for as long as it is the same one.
+    fn set_stuck(&mut self, error: &PodError) {
+        let before = self
+            .stuck
+            .take()
+            .filter(|stuck| stuck.rpc == error.rpc && stuck.container.as_deref() == error.container.as_deref());
+        let now = self.context.clock.now();
+        let since = now.saturating_sub(error.since.age()).unwrap_or(now);
+        self.stuck = Some(StuckCall {
+            rpc: error.rpc.to_string(),
+            container: error.container.as_deref().map(str::to_owned),
+            since: before.map_or(since, |before| before.since),
+            error: error.message.to_string(),
+        });
     }
 
     /// Computes the pod status and puts it into the reports.
@@ -124,6 +141,7 @@ impl PodWorker {
             stage,
             goal,
             stale,
+            stuck: self.stuck.clone(),
         })
     }
 

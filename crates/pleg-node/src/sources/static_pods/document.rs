@@ -234,6 +234,7 @@ fn identified(id: PodRef, mut object: core::Pod, spec: Spec, document: Tree, sou
         deletion: None,
         object: Arc::new(object),
         document: Some(Arc::new(document)),
+        rejected: None,
     }
 }
 

@@ -9,7 +9,7 @@ use super::super::Generator;
 use crate::evented::Reached;
 use crate::evented::unconfirmed::Claim;
 use crate::model::event::Source;
-use crate::model::{PodUid, SandboxState};
+use crate::model::{ContainerState, PodUid, SandboxState};
 use crate::records::{PodKey, Records};
 use crate::runtime::Runtime;
 
@@ -150,14 +150,16 @@ impl<R: Runtime> Generator<R> {
         self.inspect_or_list(by_id, Source::Evented);
     }
 
-    /// Lists pods again that have stopped. While full relists are frequent those do it.
+    /// Lists pods again that have stopped, and without events also those that have exited containers: the kernel does not show when one
+    /// of them is removed, and neither does a question by its id. While full relists are frequent those do it.
     pub(super) fn list_stopped_pods(&mut self) {
         let now = Instant::now();
         if self.stream.stopped.next().is_none_or(|at| now < at) {
             return;
         }
-        let records = &self.records;
-        let stopped = self.stream.stopped.due(now, |uid| has_stopped(records, uid));
+        let (records, events) = (&self.records, self.stream.connected);
+        let has_stopped = |uid: &PodUid| has_stopped(records, uid) || !events && has_exited(records, uid);
+        let stopped = self.stream.stopped.due(now, has_stopped);
         if self.stream.standing.is_announced() && self.stream.period.is_rare() {
             for uid in stopped {
                 self.stream.hinted.pods.entry(uid).or_default();
@@ -196,6 +198,14 @@ fn has_stopped(records: &Records, uid: &PodUid) -> bool {
         let view = records.listed(key);
         let ready = |(_, state): &(_, SandboxState)| *state == SandboxState::Ready;
         !view.is_empty() && !view.sandboxes.iter().any(ready)
+    })
+}
+
+/// A container of the pod has exited and is not removed.
+fn has_exited(records: &Records, uid: &PodUid) -> bool {
+    records.key(uid).is_some_and(|key| {
+        let exited = |(_, state): &(_, ContainerState)| *state == ContainerState::Exited;
+        records.listed(key).containers.iter().any(exited)
     })
 }
 

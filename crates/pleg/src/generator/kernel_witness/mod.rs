@@ -47,7 +47,7 @@ pub(super) struct KernelWitness {
     wanted: VecDeque<ContainerId>,
     /// Questions for processes.
     finding: FuturesUnordered<BoxFuture<'static, Found>>,
-    /// The runtime did not say which process a container has, so often in a row.
+    /// The runtime did not say which process a running container has, so often in a row.
     silent: u32,
     /// Containers that could not be watched because a limit was reached: each has its turn when a watched process is gone.
     refused: VecDeque<ContainerId>,

@@ -10,17 +10,17 @@ use super::{Container, Phase};
 use crate::evented::Reached;
 use crate::generator::Generator;
 use crate::model::{ContainerId, ContainerRef, PodRef};
-use crate::runtime::{Error, Runtime};
+use crate::runtime::{ContainerPid, Error, Runtime};
 use crate::witness::WatchError;
 
 /// Questions in flight; fewer while pods are inspected, which matters more.
 const AT_ONCE: [usize; 2] = [4, 1];
 /// A question that failed is repeated so often.
 const MOST_ATTEMPTS: u32 = 3;
-/// A runtime that does not say which process a container has, so often in a row, does not know: it is not asked any more.
+/// A runtime that does not say which process a running container has, so often in a row, does not know: it is not asked any more.
 const SILENT: u32 = 3;
 /// Why it is not asked.
-const NOT_TOLD: &str = "the runtime does not say which processes containers have";
+const NO_PIDS: &str = "the runtime does not say which processes containers have";
 /// No more containers than this are watched.
 pub(super) const MOST: usize = 65_536;
 
@@ -28,7 +28,7 @@ pub(super) const MOST: usize = 65_536;
 #[derive(Debug)]
 pub(in crate::generator) struct Found {
     id: ContainerId,
-    pid: Result<Option<u32>, Error>,
+    pid: Result<ContainerPid, Error>,
 }
 
 impl<R: Runtime> Generator<R> {
@@ -64,7 +64,7 @@ impl<R: Runtime> Generator<R> {
                 continue;
             };
             if self.witness.silent >= SILENT {
-                self.unwatched(&id, NOT_TOLD);
+                self.unwatched(&id, NO_PIDS);
                 continue;
             }
             let subject = Subject::container(known.pod.full_name(), Arc::clone(&known.reference.name), id.shared());
@@ -85,13 +85,18 @@ impl<R: Runtime> Generator<R> {
         };
         let attempts = attempts + 1;
         match pid {
-            Ok(Some(pid)) => {
+            Ok(ContainerPid::Known(pid)) => {
                 self.witness.silent = 0;
                 self.watch(&id, pid);
             }
-            Ok(None) => {
+            Ok(ContainerPid::Unknown) => {
                 self.witness.silent = self.witness.silent.saturating_add(1);
-                self.unwatched(&id, NOT_TOLD);
+                self.unwatched(&id, NO_PIDS);
+            }
+            // It ended before it could be watched, which says nothing about whether the runtime knows the processes of others.
+            Ok(ContainerPid::Exited) => {
+                self.witness.remove(&id);
+                self.hinted(id.shared(), None, Reached::Ended, Instant::now());
             }
             // It has gone meanwhile: that is found without us.
             Err(error) if error.kind.is_not_found() => _ = self.witness.remove(&id),

@@ -1,0 +1,117 @@
+//! Publishing one status: a patch if something differs, and the end of a deletion.
+
+use k8s_openapi::api::core::v1 as core;
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use pleg::{PodRef, PodUid};
+use pleg_node::Report;
+use tracing::{debug, info};
+
+use super::merge::merge;
+use super::patch::patch;
+use crate::api::{Api, ApiError, call};
+use crate::pods::PodTable;
+
+/// Publishes the status of a pod; the last one of a pod that is being deleted also ends its deletion. A pod that the API server does not
+/// have is done.
+pub(super) async fn publish(api: &Api, table: &PodTable, report: &Report, last: bool) -> Result<(), ApiError> {
+    if report.pod.is_static() {
+        return publish_mirror(api, table, report).await;
+    }
+    let id = &report.pod.id;
+    let Some(known) = table.get(&id.uid) else {
+        return Ok(());
+    };
+    send(api, table, id, &known.status, report).await?;
+    // What it is now: its deletion may have begun meanwhile.
+    let is_deleting = table.get(&id.uid).is_some_and(|known| known.is_deleting());
+    if last && is_deleting {
+        delete(api, id).await?;
+    }
+    Ok(())
+}
+
+/// The status of a static pod is that of its mirror pod. Without one it waits for its creation.
+async fn publish_mirror(api: &Api, table: &PodTable, report: &Report) -> Result<(), ApiError> {
+    match table.mirror(&report.pod.id.full_name()) {
+        Some(mirror) => send(api, table, &mirror.id, &mirror.status, report).await,
+        None => Ok(()),
+    }
+}
+
+async fn send(
+    api: &Api,
+    table: &PodTable,
+    id: &PodRef,
+    old: &core::PodStatus,
+    report: &Report,
+) -> Result<(), ApiError> {
+    let new = merge(report, old);
+    let Some(patch) = patch(&id.uid, old, &new) else {
+        return Ok(());
+    };
+    let pods = pods(api, id);
+    let what = format!("patch the status of pod {id}");
+    let patch = Patch::Strategic(patch);
+    let params = PatchParams::default();
+    match call(what, pods.patch_status(&id.name, &params, &patch)).await {
+        Ok(answer) => {
+            table.apply(answer);
+            Ok(())
+        }
+        Err(error) => still_there(api, id, error).await,
+    }
+}
+
+/// Ends the deletion of a pod of which nothing is left.
+pub(crate) async fn delete(api: &Api, id: &PodRef) -> Result<(), ApiError> {
+    let params = DeleteParams {
+        grace_period_seconds: Some(0),
+        preconditions: Some(Preconditions {
+            uid: Some(id.uid.to_string()),
+            resource_version: None,
+        }),
+        ..DeleteParams::default()
+    };
+    let pods = pods(api, id);
+    match call(format!("delete pod {id}"), pods.delete(&id.name, &params)).await {
+        Ok(_) => {
+            info!(pod = %id, uid = %id.uid, "deleted the pod from the API server: nothing of it is left");
+            Ok(())
+        }
+        Err(error) => still_there(api, id, error).await,
+    }
+}
+
+/// A pod that is gone, or another pod of its name, needs nothing. The API server says so in several ways.
+async fn still_there(api: &Api, id: &PodRef, error: ApiError) -> Result<(), ApiError> {
+    if error.is_not_found() {
+        return Ok(());
+    }
+    if !error.is_conflict() && error.code() != Some(422) {
+        return Err(error);
+    }
+    let pods = pods(api, id);
+    let found = call(format!("get pod {id}"), pods.get_opt(&id.name)).await?;
+    match found {
+        Some(pod) if pod.metadata.uid.as_deref() == Some(id.uid.as_str()) => Err(error),
+        _ => {
+            debug!("{error}");
+            Ok(())
+        }
+    }
+}
+
+fn pods(api: &Api, id: &PodRef) -> kube::Api<core::Pod> {
+    kube::Api::namespaced(api.client(), &id.namespace)
+}
+
+/// Whether the API server has something else than what the node reports.
+pub(super) fn differs(table: &PodTable, report: &Report) -> bool {
+    let compare = |uid: &PodUid, old: &core::PodStatus| patch(uid, old, &merge(report, old)).is_some();
+    if report.pod.is_static() {
+        let mirror = table.mirror(&report.pod.id.full_name());
+        return mirror.is_some_and(|mirror| compare(&mirror.id.uid, &mirror.status));
+    }
+    let known = table.get(&report.pod.id.uid);
+    known.is_some_and(|known| compare(&known.pod.id.uid, &known.status))
+}
