@@ -42,6 +42,8 @@ struct Clients {
     heartbeats: Client,
     server: String,
     identity: Option<Identity>,
+    /// The certificates of the kubeconfig by which the API server is known, in DER; none if this machine's own are used.
+    ca: Option<Arc<Vec<Vec<u8>>>>,
     /// They have credentials.
     usable: bool,
 }
@@ -76,6 +78,7 @@ impl Api {
             heartbeats: client,
             server: "http://fake".to_owned(),
             identity: None,
+            ca: None,
             usable: true,
         };
         Self::of(clients, reach)
@@ -122,6 +125,11 @@ impl Api {
         self.0.clients.load().heartbeats.clone()
     }
 
+    /// The certificates of the cluster's CA in the kubeconfig, in DER; none if it has none. The same `Arc` until it is read again.
+    pub(crate) fn ca(&self) -> Option<Arc<Vec<Vec<u8>>>> {
+        self.0.clients.load().ca.clone()
+    }
+
     /// The address of the API server, for messages.
     pub fn server(&self) -> String {
         self.0.clients.load().server.clone()
@@ -141,6 +149,7 @@ impl Clients {
         config.default_retry = false;
         let server = config.cluster_url.to_string();
         let identity = Identity::of(&config.auth_info);
+        let ca = config.root_cert.clone().map(Arc::new);
         let client = |config| {
             let builder =
                 ClientBuilder::try_from(config).map_err(|error| ApiError::new("use the credentials", error))?;
@@ -151,6 +160,7 @@ impl Clients {
             heartbeats: client(config)?,
             server,
             identity,
+            ca,
             usable: true,
         })
     }
@@ -167,6 +177,7 @@ impl Clients {
             heartbeats: client,
             server: "an unknown address".to_owned(),
             identity: None,
+            ca: None,
             usable: false,
         }
     }

@@ -7,9 +7,11 @@
 //! To plug in a part: what the node loop needs of it is a method of [`Cluster`], its tasks are one line of [`Cluster::spawn`].
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use pleg::Pleg;
 use pleg_node::PodReports;
+use pleg_node::executor::objects::ApiObjects;
 use pleg_node::manifest::NodeName;
 use pleg_node::sources::{Origin, Snapshot};
 use tokio::sync::{mpsc, watch};
@@ -24,7 +26,8 @@ use crate::node::lease::LeaseKeeper;
 use crate::node::manager::{Observation, Observe};
 use crate::node::settings::NodeSettings;
 use crate::node::{NodeManager, NodeObject, images};
-use crate::pods::{PodSource, PodTable};
+use crate::objects::ClusterObjects;
+use crate::pods::{MirrorPods, PodSource, PodTable};
 use crate::status::StatusPublisher;
 
 /// The source of the pods that the API server has for this node, as the kubelet calls it.
@@ -80,6 +83,7 @@ pub struct Cluster {
     config: ClusterConfig,
     connection: Connection,
     events: EventRecorder,
+    objects: Arc<ClusterObjects>,
 }
 
 impl Cluster {
@@ -89,6 +93,7 @@ impl Cluster {
         let api = connection.open().await;
         Self {
             events: EventRecorder::new(config.name.as_str()),
+            objects: ClusterObjects::start(api.clone()),
             api,
             config,
             connection,
@@ -98,6 +103,11 @@ impl Cluster {
     /// The sources of pods that will send snapshots to the node loop.
     pub fn origins(&self) -> Vec<Origin> {
         vec![Origin::from(API_SOURCE)]
+    }
+
+    /// What pods refer to, for the node loop.
+    pub fn objects(&self) -> Arc<dyn ApiObjects> {
+        Arc::clone(&self.objects) as _
     }
 
     /// The API server.
@@ -139,6 +149,7 @@ impl Cluster {
         let lease = LeaseKeeper::new(api.clone(), name.clone(), node_object.clone());
         let table = PodTable::default();
         let pods = PodSource::new(api.clone(), name, table.clone(), node.snapshots.clone());
+        let mirrors = MirrorPods::new(api.clone(), name, table.clone(), node.reports.clone());
         let statuses = StatusPublisher::new(api.clone(), table, node.reports.clone());
 
         tasks.spawn(connection::watch_kubeconfig(self.connection, api.clone(), stop()));
@@ -146,6 +157,7 @@ impl Cluster {
         tasks.spawn(manager.run(stop()));
         tasks.spawn(lease.run(stop()));
         tasks.spawn(once_registered(&node_object, stop(), pods.run(stop())));
+        tasks.spawn(once_registered(&node_object, stop(), mirrors.run(stop())));
         tasks.spawn(once_registered(&node_object, stop(), statuses.run(stop())));
         tasks.spawn(once_registered(&node_object, stop(), self.events.run(api.clone(), stop())));
     }

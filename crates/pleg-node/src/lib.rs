@@ -81,6 +81,7 @@ pub use eviction::EvictionConfig;
 pub use eviction::admission::{NodePressure, PressureCondition};
 pub use eviction::signals::Signal;
 pub use eviction::thresholds::{DEFAULT_HARD, Threshold, ThresholdError};
+pub use eviction::usage::{CgroupUsage, CpuAndMemory, cgroup_usage};
 pub use executor::logs::LogLimits;
 pub use images::ImageGcPolicy;
 pub use metrics::MetricsError;

@@ -4,6 +4,7 @@ mod check;
 mod cluster;
 mod lock;
 mod manifest_sources;
+mod node_server;
 mod problems;
 
 use std::net::IpAddr;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use axum::Router;
 use clap::{Args, Subcommand};
 use pleg::{CriRuntime, Generator, Metrics, WitnessMode};
 use pleg_cluster::cluster::{Cluster, NodeHandles};
@@ -37,6 +39,7 @@ use crate::{Usage, connect};
 use cluster::ClusterArgs;
 use lock::NodeLock;
 use manifest_sources::ManifestSources;
+use node_server::{NodeServer, ServerArgs};
 
 /// Smallest maximum size of a log.
 const LEAST_LOG: u64 = 4096;
@@ -144,9 +147,12 @@ pub(crate) struct NodeArgs {
     /// Handler of the runtime for a runtimeClassName [default: the handler of the same name]
     #[arg(long, value_name = "CLASS=HANDLER", value_parser = runtime_class)]
     runtime_class: Vec<(String, String)>,
-    /// Domain of the cluster, for the full names of pods with a subdomain
+    /// Domain of the cluster, for the full names of pods with a subdomain, and for their DNS
     #[arg(long, value_name = "DOMAIN", default_value = "cluster.local")]
     cluster_domain: String,
+    /// DNS servers of the cluster, for pods with dnsPolicy ClusterFirst [default: those pods have the host's DNS]
+    #[arg(long, value_name = "IPS", value_delimiter = ',')]
+    cluster_dns: Vec<IpAddr>,
     /// Give each pod a cgroup with limits of its own; false leaves it to the runtime
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
     cgroups_per_qos: bool,
@@ -164,6 +170,8 @@ pub(crate) struct NodeArgs {
     listen: ListenArgs,
     #[command(flatten)]
     cluster: ClusterArgs,
+    #[command(flatten)]
+    server: ServerArgs,
 }
 
 /// The cgroup drivers of Kubernetes.
@@ -306,6 +314,10 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> an
         .cluster
         .open(&node, args.node_ip.is_some(), &eviction, runtime_version)
         .await;
+    let node_server = match &cluster {
+        Some(cluster) => Some(args.server.bind(&node, cluster.api()).await?),
+        None => None,
+    };
     let mut origins = sources.origins();
     origins.extend(cluster.iter().flat_map(Cluster::origins));
     let generator = generator(&args, &client, metrics);
@@ -319,6 +331,9 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> an
     }
     if let Some(graceful_shutdown) = graceful_shutdown {
         node_loop = node_loop.with_graceful_shutdown(graceful_shutdown);
+    }
+    if let Some(cluster) = &cluster {
+        node_loop = node_loop.with_objects(cluster.objects());
     }
     let settings = Settings::from([
         ("listen", path.display().to_string()),
@@ -348,11 +363,13 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> an
         },
     };
     let sources = sources.spawn(sender, &shutdown);
+    let node_server = run_node_server(node_server, handles.clone(), router.clone(), &shutdown);
     let server = server::serve(unix, tcp, router, &shutdown);
     let node = run_tasks(generator, node_loop, snapshots, sources, &shutdown);
     let joined = run_cluster(cluster, handles, &shutdown);
-    let ((), ended, joined) = tokio::join!(server, node, joined);
+    let ((), ended, joined, served) = tokio::join!(server, node, joined, node_server);
     joined?;
+    served?;
     ended?;
     tracing::info!(
         "stopped; pods {}",
@@ -407,6 +424,19 @@ async fn run_cluster(
     Ok(ended??)
 }
 
+/// Runs the server of a node of a cluster until shutdown, which follows if it cannot start.
+async fn run_node_server(
+    server: Option<NodeServer>,
+    handles: NodeHandles,
+    introspection: Router,
+    shutdown: &CancellationToken,
+) -> anyhow::Result<()> {
+    let Some(server) = server else { return Ok(()) };
+    let ended = server.run(handles, introspection, shutdown).await;
+    shutdown.cancel();
+    ended
+}
+
 fn generator(args: &NodeArgs, client: &Client, metrics: Metrics) -> Generator<CriRuntime> {
     let mut config = pleg::Config::default();
     // On a runtime of our own there is no kubelet that would miss the events that we consume.
@@ -449,6 +479,7 @@ fn host_options(args: &NodeArgs) -> HostOptions {
         allowed_unsafe_sysctls: args.allowed_unsafe_sysctls.clone(),
         runtime_handlers: args.runtime_class.iter().cloned().collect(),
         cluster_domain: args.cluster_domain.clone(),
+        cluster_dns: args.cluster_dns.clone(),
         ..HostOptions::default()
     }
 }

@@ -153,15 +153,19 @@ impl KnownPods {
             return Changed::default();
         };
         if is_mirror(object) {
-            let before = self.mirrors.len();
-            self.mirrors.retain(|_, mirror| mirror.id.uid.as_str() != uid);
-            return if self.mirrors.len() < before {
-                MIRRORS
-            } else {
-                Changed::default()
-            };
+            return self.forget_mirror(&uid.into());
         }
         self.remove(&uid.into())
+    }
+
+    pub(crate) fn forget_mirror(&mut self, uid: &PodUid) -> Changed {
+        let before = self.mirrors.len();
+        self.mirrors.retain(|_, mirror| mirror.id.uid != *uid);
+        if self.mirrors.len() < before {
+            MIRRORS
+        } else {
+            Changed::default()
+        }
     }
 
     /// Takes in a complete list. Pods that are not in it are removed or marked as missing, by the rules of the [module](super).
@@ -300,13 +304,8 @@ impl KnownPods {
         if is_same(&object, &known.pod.object) {
             return Changed::default();
         }
-        match updated(object, &known.pod) {
-            Some(pod) => {
-                known.pod = Arc::new(pod);
-                DESIRED
-            }
-            None => Changed::default(),
-        }
+        known.pod = Arc::new(updated(object, &known.pod));
+        DESIRED
     }
 
     fn insert(&mut self, uid: PodUid, object: core::Pod, version: u64) -> Changed {
@@ -398,9 +397,8 @@ fn new(object: core::Pod) -> Option<Pod> {
         Ok(pod) => Some(pod),
         Err(unusable) => {
             let pod = Pod::unusable(kept, &unusable);
-            match &pod {
-                Some(pod) => warn!(pod = %pod.id, "the pod cannot run on this node: {unusable}"),
-                None => warn!("ignoring a pod of the API server: {unusable}"),
+            if pod.is_none() {
+                warn!("ignoring a pod of the API server: {unusable}");
             }
             pod
         }
@@ -408,20 +406,17 @@ fn new(object: core::Pod) -> Option<Pod> {
 }
 
 /// A known pod with other content. What cannot be used changes nothing but the metadata: what runs goes on.
-fn updated(object: core::Pod, before: &Pod) -> Option<Pod> {
+fn updated(object: core::Pod, before: &Pod) -> Pod {
     if before.rejected.is_some() {
-        return Some(before.with_metadata_of(&object));
+        return before.with_metadata_of(&object);
     }
     let kept = object.clone();
-    match Pod::from_object(object) {
-        Ok(pod) => Some(pod),
-        Err(unusable) => {
-            if kept.metadata.generation != before.object.metadata.generation {
-                warn!(pod = %before.id, "the update of the pod cannot be used, and is not applied: {unusable}");
-            }
-            Some(before.with_metadata_of(&kept))
+    Pod::from_object(object).unwrap_or_else(|unusable| {
+        if kept.metadata.generation != before.object.metadata.generation {
+            warn!(pod = %before.id, "the update of the pod cannot be used, and is not applied: {unusable}");
         }
-    }
+        before.with_metadata_of(&kept)
+    })
 }
 
 #[cfg(test)]

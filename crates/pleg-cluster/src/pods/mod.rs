@@ -10,6 +10,7 @@
 //! | `list_watch` | one list, one watch | calls |
 //! | `known` | what is known of each pod, and which pods a list removes | pure |
 //! | `table` | the same, shared | a table |
+//! | `mirrors` | a mirror pod for each static pod, so that the cluster sees it | one task, and pure parts |
 //! | `pace` | how often the API server is asked | pure |
 //!
 //! While the API server is away, the last snapshot stays in force: nothing is deleted.
@@ -30,12 +31,13 @@
 
 mod known;
 mod list_watch;
+mod mirrors;
 mod pace;
 mod source;
 mod table;
 
+pub use mirrors::MirrorPods;
 pub use source::PodSource;
 pub use table::PodTable;
 
-pub(crate) use known::{ApiPod, Mirror};
 pub(crate) use pace::{Pace, back_off};

@@ -152,3 +152,6 @@ fn log(error: &ApiError, pace: &Pace) {
         debug!("{error}");
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -100,12 +100,26 @@ impl PodTable {
         self.change(|known| known.relist(listed, Instant::now()));
     }
 
+    /// This mirror pod was deleted. The watch says so too, but later.
+    pub(crate) fn forget_mirror(&self, id: &PodRef) {
+        self.change(|known| known.forget_mirror(&id.uid));
+    }
+
     pub(crate) fn asked(&self, id: &PodRef, found: Option<core::Pod>) {
         self.change(|known| known.asked(id, found));
     }
 
     pub(crate) fn ask_again(&self, uid: &PodUid) {
         self.known.lock().ask_again(uid, Instant::now());
+    }
+
+    #[cfg(test)]
+    pub(crate) fn relist_for_tests(&self, pods: Vec<core::Pod>) {
+        self.relist(Listed {
+            pods,
+            version: "1".to_owned(),
+            newest_before: 0,
+        });
     }
 
     fn change(&self, change: impl FnOnce(&mut KnownPods) -> Changed) {

@@ -134,6 +134,8 @@ impl PodWorker {
             delay.as_secs(),
             with_causes(error)
         );
+        let message = format!("MountVolume.SetUp failed: {}", with_causes(error));
+        self.context.events.pod_warning(&self.pod, error.reason(), &message);
     }
 
     /// Starts a refresh if one is due and the volumes exist. If they do not, whoever prepares them reads what is known by then.
