@@ -82,8 +82,8 @@ pub struct Cluster {
     api: Api,
     config: ClusterConfig,
     connection: Connection,
-    events: EventRecorder,
     objects: Arc<ClusterObjects>,
+    events: EventRecorder,
 }
 
 impl Cluster {
@@ -92,8 +92,8 @@ impl Cluster {
         let mut connection = Connection::new(config.kubeconfig.clone());
         let api = connection.open().await;
         Self {
-            events: EventRecorder::new(config.name.as_str()),
             objects: ClusterObjects::start(api.clone()),
+            events: EventRecorder::new(config.name.as_str()),
             api,
             config,
             connection,
@@ -153,13 +153,13 @@ impl Cluster {
         let statuses = StatusPublisher::new(api.clone(), table, node.reports.clone());
 
         tasks.spawn(connection::watch_kubeconfig(self.connection, api.clone(), stop()));
+        tasks.spawn(self.events.run(api.clone(), stop()));
         tasks.spawn(images::run(node.runtime.clone(), images, stop()));
         tasks.spawn(manager.run(stop()));
         tasks.spawn(lease.run(stop()));
         tasks.spawn(once_registered(&node_object, stop(), pods.run(stop())));
         tasks.spawn(once_registered(&node_object, stop(), mirrors.run(stop())));
         tasks.spawn(once_registered(&node_object, stop(), statuses.run(stop())));
-        tasks.spawn(once_registered(&node_object, stop(), self.events.run(api.clone(), stop())));
     }
 }
 

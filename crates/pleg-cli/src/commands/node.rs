@@ -326,14 +326,13 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> an
         .with_logs(args.log_limits())
         .with_image_gc(image_gc)
         .with_eviction(eviction);
-    if let Some(cluster) = &cluster {
-        node_loop = node_loop.with_events(Arc::new(cluster.events()));
-    }
     if let Some(graceful_shutdown) = graceful_shutdown {
         node_loop = node_loop.with_graceful_shutdown(graceful_shutdown);
     }
     if let Some(cluster) = &cluster {
-        node_loop = node_loop.with_objects(cluster.objects());
+        node_loop = node_loop
+            .with_objects(cluster.objects())
+            .with_events(Arc::new(cluster.events()));
     }
     let settings = Settings::from([
         ("listen", path.display().to_string()),
