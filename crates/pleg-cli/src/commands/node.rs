@@ -310,12 +310,12 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> an
     let sources = sources.with_known(&store.manifests(&node.name));
     let versions = client.version().await?;
     let runtime_version = format!("{}://{}", versions.runtime_name, versions.runtime_version);
-    let cluster = args
+    let mut cluster = args
         .cluster
         .open(&node, args.node_ip.is_some(), &eviction, runtime_version)
         .await;
-    let node_server = match &cluster {
-        Some(cluster) => Some(args.server.bind(&node, cluster.api()).await?),
+    let node_server = match &mut cluster {
+        Some(cluster) => Some(args.server.bind(&node, cluster).await?),
         None => None,
     };
     let mut origins = sources.origins();
