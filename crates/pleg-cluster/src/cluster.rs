@@ -137,6 +137,16 @@ impl Cluster {
         Arc::new(serving)
     }
 
+    /// Where the pods come from, for messages.
+    pub fn describe(&self) -> String {
+        let kubeconfig = self.config.kubeconfig.display();
+        if self.api.is_usable() {
+            format!("the API server at {}", self.api.server())
+        } else {
+            format!("the API server of {kubeconfig}")
+        }
+    }
+
     /// Runs all parts until shutdown. They end only then, or by a panic (a bug), which is returned: without one of them the node would
     /// still look healthy.
     pub async fn run(self, node: NodeHandles, shutdown: CancellationToken) -> Result<(), JoinError> {

@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
+use kube::config::KubeconfigError;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
@@ -71,7 +72,7 @@ impl Connection {
         let path = self.kubeconfig.display();
         let trouble = match read_kubeconfig(&self.kubeconfig).await {
             Ok(config) => api.replace(config).err().map(|error| error.to_string()),
-            Err(error) => Some(with_causes(&error)),
+            Err(error) => Some(in_one_line(&error)),
         };
         let awaited = self.bootstrap && self.read.first().is_some_and(Option::is_none);
         match (&trouble, &self.trouble) {
@@ -105,6 +106,20 @@ impl Connection {
     }
 }
 
+/// What is wrong with a kubeconfig whose name is known.
+fn in_one_line(error: &KubeconfigError) -> String {
+    match error {
+        KubeconfigError::ReadConfig(error, _) => error.to_string(),
+        // The rest of it shows the place in several lines.
+        KubeconfigError::Parse(error) => {
+            let text = error.to_string();
+            let first = text.lines().next().unwrap_or_default();
+            format!("not a kubeconfig: {}", first.trim_start_matches("error: "))
+        }
+        other => with_causes(other),
+    }
+}
+
 /// Follows changes of the kubeconfig until shutdown.
 pub(crate) async fn watch_kubeconfig(mut connection: Connection, api: Api, shutdown: CancellationToken) {
     let mut tick = interval(CHECK_PERIOD);
@@ -118,5 +133,54 @@ pub(crate) async fn watch_kubeconfig(mut connection: Connection, api: Api, shutd
         if connection.trouble.is_some() || connection.versions().await != connection.read {
             connection.load(&api).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::call;
+
+    const GOOD: &str = "{clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}], users: [{name: u, user: {}}], \
+                        contexts: [{name: x, context: {cluster: c, user: u}}], current-context: x}";
+
+    #[tokio::test]
+    async fn a_kubeconfig_may_be_corrected_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kubeconfig");
+        let mut connection = Connection::new(path.clone());
+        let api = connection.open().await;
+        assert_eq!(
+            connection.trouble.as_deref(),
+            Some("No such file or directory (os error 2)")
+        );
+        let error = call("get the version", api.client().apiserver_version())
+            .await
+            .unwrap_err();
+        assert!(
+            error.is_transient() && error.to_string().contains("No such file"),
+            "{error}"
+        );
+
+        std::fs::write(&path, "not: [yaml").unwrap();
+        connection.load(&api).await;
+        let trouble = connection.trouble.clone().unwrap();
+        assert!(
+            trouble.starts_with("not a kubeconfig: line 1") && trouble.lines().count() == 1,
+            "{trouble}"
+        );
+
+        std::fs::write(&path, GOOD).unwrap();
+        connection.load(&api).await;
+        assert_eq!(
+            (connection.trouble.as_deref(), api.server().as_str()),
+            (None, "http://127.0.0.1:1/")
+        );
+
+        // A file that is half written does not take away what works.
+        std::fs::write(&path, "{clusters: ").unwrap();
+        connection.load(&api).await;
+        assert!(connection.trouble.is_some());
+        assert_eq!(api.server(), "http://127.0.0.1:1/");
     }
 }

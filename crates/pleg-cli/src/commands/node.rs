@@ -342,11 +342,7 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> an
     let setup = Setup::new(client.clone(), settings);
     let router = routes::router(generator.handle(), setup, Some(node_loop.reports()), shutdown.clone());
     let mut whose: Vec<String> = sources.origins().iter().map(ToString::to_string).collect();
-    whose.extend(
-        cluster
-            .iter()
-            .map(|cluster| format!("the API server at {}", cluster.api().server())),
-    );
+    whose.extend(cluster.iter().map(Cluster::describe));
     tracing::info!("running the pods of {} on {}", whose.join(" and "), client.endpoint());
 
     let (sender, snapshots) = mpsc::channel(QUEUED);
