@@ -316,6 +316,40 @@ fn a_slow_subscriber_is_told_by_its_longest_wait() {
     assert_eq!(world.event_stats().longest_wait_ms, 70, "also after it left");
 }
 
+/// Where changes take longer than the churn leaves for them, a step of the world ends in time, and the next one is not longer.
+#[test]
+fn a_world_that_is_too_slow_for_its_churn_stays_responsive() {
+    let clock = Clock::slow(START);
+    let mut world = World::new(&SimConfig {
+        churn: 100_000.0,
+        ..config(50, &clock)
+    })
+    .unwrap();
+    let exits = |world: &World| {
+        let truth = world.truth();
+        let exited = truth.containers.iter().filter(|c| c.state == State::ContainerExited);
+        exited.count()
+    };
+    let mut most = 0;
+    for round in 0..50 {
+        let before = clock.now();
+        world.tick();
+        let took = Duration::from_nanos((clock.now() - before).unsigned_abs());
+        // The change with which the time ends may take some more.
+        assert!(took < 2 * LONGEST_TICK, "round {round}: {took:?}");
+        most = most.max(exits(&world));
+    }
+    assert!(most > 0);
+    // It catches up as soon as it can.
+    world.set_churn(0.0);
+    while world.next_due().is_some() {
+        world.tick();
+    }
+    let truth = world.truth();
+    let running = truth.containers.iter().filter(|c| c.state == State::ContainerRunning);
+    assert_eq!(running.count(), 100);
+}
+
 /// A restart that was due meanwhile is not forgotten.
 #[test]
 fn what_churns_under_a_hung_shim_comes_back_later() {
