@@ -144,6 +144,26 @@ mod tests {
     const GOOD: &str = "{clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}], users: [{name: u, user: {}}], \
                         contexts: [{name: x, context: {cluster: c, user: u}}], current-context: x}";
 
+    /// As a manager of certificates replaces them.
+    #[tokio::test]
+    async fn files_that_it_refers_to_are_part_of_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, file) = (dir.path().join("kubeconfig"), dir.path().join("client.pem"));
+        let user = "user: {client-certificate: client.pem, client-key: client.pem}";
+        std::fs::write(&path, GOOD.replace("user: {}", user)).unwrap();
+        let mut connection = Connection::new(path);
+        connection.open().await;
+        for content in ["one", "two", "two"] {
+            let new = dir.path().join("new");
+            std::fs::write(&new, content).unwrap();
+            std::fs::rename(&new, &file).unwrap();
+            let versions = connection.versions().await;
+            assert_ne!(versions, connection.read, "{content}");
+            connection.read = versions;
+        }
+        assert_eq!(connection.versions().await, connection.read);
+    }
+
     #[tokio::test]
     async fn a_kubeconfig_may_be_corrected_later() {
         let dir = tempfile::tempdir().unwrap();
