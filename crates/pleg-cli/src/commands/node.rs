@@ -322,7 +322,7 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> an
         .await;
     let mut node_server = None;
     if let Some(cluster) = &mut cluster {
-        let server = args.server.bind(&node, cluster.api()).await?;
+        let server = args.server.bind(&node, cluster).await?;
         cluster.set_port(server.port());
         node_server = Some(server);
     }
