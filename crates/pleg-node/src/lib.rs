@@ -38,7 +38,7 @@
 //! | the request that a CRI call gets | `executor/requests/` |
 //! | why a pod is not admitted | `pod_workers/host_ports.rs`, `eviction/admission.rs` |
 //! | which pod is evicted | `eviction/ranking.rs` |
-//! | who terminates a pod without a manifest | `pod_workers/orphans.rs` |
+//! | how a pod without a manifest is terminated | `pod_workers/orphans.rs` |
 //!
 //! # Tasks and channels
 //!
