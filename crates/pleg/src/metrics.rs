@@ -38,7 +38,7 @@ pub struct Metrics {
 #[derive(Debug)]
 struct Inner {
     registry: Registry,
-    /// Not a metric: what the flight recorder tells of calls.
+    /// Not a metric: what the flight recorder records of calls.
     calls: CallTimes,
     relist_duration: Histogram,
     relist_interval: Histogram,
@@ -364,6 +364,9 @@ fn operation_type(rpc: Rpc) -> &'static str {
         Rpc::UpdateContainerResources => "update_container",
         Rpc::ReopenContainerLog => "reopen_container_log",
         Rpc::ExecSync => "exec_sync",
+        Rpc::Exec => "exec",
+        Rpc::Attach => "attach",
+        Rpc::PortForward => "port_forward",
         Rpc::ContainerStats => "container_stats",
         Rpc::ListContainerStats => "list_container_stats",
         Rpc::PodSandboxStats => "podsandbox_stats",
