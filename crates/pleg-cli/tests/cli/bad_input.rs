@@ -194,6 +194,7 @@ fn wrong_usage_is_two() {
         &["inspect"],
         &["node", "--manifests", "x", "--allowed-unsafe-sysctls", "vm.swappiness"],
         &["node", "--manifests", "x", "--runtime-class", "kata"],
+        &["node", "--manifests", "x", "--cluster-dns", "dns.example.com"],
         &[],
     ] {
         let output = pleg(args).assert().code(2).stdout("").get_output().clone();

@@ -225,7 +225,9 @@ impl DataCache {
                 Ok(known.data)
             }
             (Err(error), Some((known, as_of))) => {
-                self.state.lock().away_until = Some(Instant::now() + AWAY);
+                if error.is_transient() {
+                    self.state.lock().away_until = Some(Instant::now() + AWAY);
+                }
                 warn!(
                     %error,
                     "using {} as it was {} ago",

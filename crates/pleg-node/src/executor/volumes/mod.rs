@@ -141,7 +141,9 @@ pub fn prepare(node: &NodeConfig, pod: &Pod, objects: &Objects) -> Result<(), Vo
             }
             Volume::HostPath { path, kind } => host_path::prepare(name, Path::new(path), *kind)?,
             Volume::Projected(projected) => prepare_projected(node, pod, (name, volume, projected), objects)?,
-            Volume::PersistentVolumeClaim { claim, .. } => prepare_claimed(pod, name, objects.claim(claim))?,
+            Volume::PersistentVolumeClaim { claim, read_only } => {
+                prepare_claimed(pod, name, objects.claim(claim), *read_only)?;
+            }
         }
     }
     Ok(())
@@ -162,13 +164,13 @@ pub(crate) fn refresh(node: &NodeConfig, pod: &Pod, objects: &Objects) -> Result
     Ok(())
 }
 
-/// Checks the path of a persistent volume, and gives it to the group of the pod.
-fn prepare_claimed(pod: &Pod, name: &str, claimed: Option<&ClaimedVolume>) -> Result<(), VolumeError> {
+/// Checks the path of a persistent volume, and gives it to the group of the pod, unless the pod must not change it.
+fn prepare_claimed(pod: &Pod, name: &str, claimed: Option<&ClaimedVolume>, read_only: bool) -> Result<(), VolumeError> {
     let claimed = claimed.ok_or_else(|| VolumeError::NoApiServer {
         volume: name.to_owned(),
     })?;
     host_path::prepare(name, &claimed.path, claimed.kind)?;
-    if claimed.owned_by_group {
+    if claimed.owned_by_group && !read_only {
         own(pod, name, &claimed.path)?;
     }
     Ok(())
