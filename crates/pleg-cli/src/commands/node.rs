@@ -320,12 +320,10 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> an
             args.server.port(),
         )
         .await;
-    let mut node_server = None;
-    if let Some(cluster) = &mut cluster {
-        let server = args.server.bind(&node, cluster).await?;
-        cluster.set_port(server.port());
-        node_server = Some(server);
-    }
+    let node_server = match &mut cluster {
+        Some(cluster) => Some(args.server.bind(&node, cluster).await?),
+        None => None,
+    };
     let mut origins = sources.origins();
     origins.extend(cluster.iter().flat_map(Cluster::origins));
     let generator = generator(&args, &client, metrics);
