@@ -194,6 +194,23 @@ fn wrong_usage_is_two() {
         &["inspect"],
         &["node", "--manifests", "x", "--allowed-unsafe-sysctls", "vm.swappiness"],
         &["node", "--manifests", "x", "--runtime-class", "kata"],
+        &[
+            "node",
+            "--kubeconfig",
+            "x",
+            "--node-labels",
+            "node-role.kubernetes.io/worker=",
+        ],
+        &["node", "--kubeconfig", "x", "--register-with-taints", "dedicated=gpu"],
+        &["node", "--kubeconfig", "x", "--reserved", "pods=3"],
+        &["node", "--manifests", "x", "--node-labels", "a=b"],
+        &[
+            "node",
+            "--manifests",
+            "x",
+            "--shutdown-grace-period-critical-pods",
+            "1s",
+        ],
         &[],
     ] {
         let output = pleg(args).assert().code(2).stdout("").get_output().clone();
@@ -253,6 +270,15 @@ fn thresholds_of_a_node_are_checked() {
             &["--eviction-hard", "disk<1Gi"],
             "--eviction-hard: \"disk\" is not a signal; expected memory.available, nodefs.available, nodefs.inodesFree, \
              imagefs.available, imagefs.inodesFree or pid.available",
+        ),
+        (
+            &[
+                "--shutdown-grace-period",
+                "5s",
+                "--shutdown-grace-period-critical-pods",
+                "6s",
+            ],
+            "--shutdown-grace-period-critical-pods must not be more than --shutdown-grace-period, of which it is a part",
         ),
         (
             &["--eviction-soft", "memory.available<1Gi"],
