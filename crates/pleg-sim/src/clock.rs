@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manual_clock_moves_when_told() {
+    fn a_manual_clock_moves_on_request() {
         let clock = Clock::manual(1_000);
         let same = clock.clone();
         clock.advance(Duration::from_nanos(5));

@@ -314,7 +314,7 @@ async fn drive(shared: Arc<Simulation>, cancel: CancellationToken) {
                     (next, world.take_log_texts())
                 };
                 logs::write(log_texts);
-                // More may be due already: whoever waits for the world has its turn before that.
+                // More may be due already: calls that wait for the world come before that.
                 tokio::task::yield_now().await;
                 match next {
                     Some(at) => _ = tokio::time::timeout_at(at, shared.wake.notified()).await,

@@ -310,7 +310,7 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> an
     let sources = sources.with_known(&store.manifests(&node.name));
     let versions = client.version().await?;
     let runtime_version = format!("{}://{}", versions.runtime_name, versions.runtime_version);
-    let cluster = args
+    let mut cluster = args
         .cluster
         .open(
             &node,
@@ -320,10 +320,12 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> an
             args.server.port(),
         )
         .await;
-    let node_server = match &cluster {
-        Some(cluster) => Some(args.server.bind(&node, cluster.api()).await?),
-        None => None,
-    };
+    let mut node_server = None;
+    if let Some(cluster) = &mut cluster {
+        let server = args.server.bind(&node, cluster).await?;
+        cluster.set_port(server.port());
+        node_server = Some(server);
+    }
     let mut origins = sources.origins();
     origins.extend(cluster.iter().flat_map(Cluster::origins));
     let generator = generator(&args, &client, metrics);
@@ -338,6 +340,7 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> an
     if let Some(cluster) = &cluster {
         node_loop = node_loop
             .with_objects(cluster.objects())
+            .with_allocatable(cluster.allocatable())
             .with_events(Arc::new(cluster.events()));
     }
     let settings = Settings::from([
@@ -348,11 +351,7 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> an
     let setup = Setup::new(client.clone(), settings);
     let router = routes::router(generator.handle(), setup, Some(node_loop.reports()), shutdown.clone());
     let mut whose: Vec<String> = sources.origins().iter().map(ToString::to_string).collect();
-    whose.extend(
-        cluster
-            .iter()
-            .map(|cluster| format!("the API server at {}", cluster.api().server())),
-    );
+    whose.extend(cluster.iter().map(Cluster::describe));
     tracing::info!("running the pods of {} on {}", whose.join(" and "), client.endpoint());
 
     let (sender, snapshots) = mpsc::channel(QUEUED);

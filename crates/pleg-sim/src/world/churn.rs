@@ -69,7 +69,7 @@ impl World {
             container.metadata.name.clone(),
         );
         if self.pods.get(&pod).is_none_or(|pod| pod.own.is_none()) {
-            return; // Somebody else's pod: theirs to change.
+            return; // A pod of a client: only the client changes it.
         }
         if self.rng.u8(..20) == 0 {
             self.remove_pod(&pod);

@@ -212,7 +212,7 @@ fn the_bytes_of_what_is_gone_are_given_back() {
     assert_eq!((world.bytes, world.reserved.len(), world.names.len()), (0, 0, 0));
 }
 
-/// As containerd 1.7 does: beside a kubelet, whoever listens takes its events away.
+/// As containerd 1.7 does: a second subscriber takes events away from the kubelet.
 #[test]
 fn events_are_split_where_the_runtime_splits_them() {
     for (flavour, expected) in [(Flavour::Containerd1_7, (5, 5)), (Flavour::Containerd2_1, (10, 10))] {
@@ -238,8 +238,8 @@ fn events_are_split_where_the_runtime_splits_them() {
         assert_eq!((drain(&mut one), drain(&mut other)), expected, "{flavour}");
         ids.sort();
         ids.dedup();
-        assert_eq!(ids.len(), 10, "every death is told");
-        // Who is left gets everything.
+        assert_eq!(ids.len(), 10, "every death is reported");
+        // The remaining subscriber gets everything.
         drop(one);
         world.remove(&pod("default/web-0"), None).unwrap();
         let mut deleted = None;
@@ -285,7 +285,7 @@ fn a_backlog_waits_for_the_next_subscriber_and_grows_old() {
         count += 1;
     }
     assert_eq!(count, waiting);
-    assert_eq!(world.event_stats().longest_wait_ms, 0, "nobody was slow");
+    assert_eq!(world.event_stats().longest_wait_ms, 0, "no subscriber was slow");
     drop(events);
 
     // 1.7 keeps the oldest thousand.
@@ -300,7 +300,7 @@ fn a_backlog_waits_for_the_next_subscriber_and_grows_old() {
 }
 
 #[test]
-fn a_slow_subscriber_is_told_by_its_longest_wait() {
+fn a_slow_subscriber_shows_in_the_longest_wait() {
     let clock = Clock::manual(START);
     let mut world = World::new(&config(2, &clock)).unwrap();
     let mut events = world.subscribe().unwrap();
@@ -390,7 +390,7 @@ fn what_happens_under_a_hung_shim_is_seen_when_it_goes_on() {
     assert_eq!(
         world.exit(&pod("default/web-0"), None, Ending::Exit(1)).unwrap(),
         1,
-        "nobody dies twice"
+        "no container dies twice"
     );
     assert_eq!(world.truth(), before);
     assert!(events.try_recv().is_none());
