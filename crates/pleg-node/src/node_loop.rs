@@ -36,6 +36,7 @@ use crate::images::{ImageCollector, ImageGcPolicy};
 use crate::manifest::NodeName;
 use crate::metrics::MetricsError;
 use crate::pod_workers::PodWorkers;
+use crate::pod_workers::allocatable::{Allocatable, RequestedResources};
 use crate::pod_workers::context::NodeContext;
 use crate::sources::{Change, DesiredState, Origin, Snapshot};
 use crate::status::Stale;
@@ -136,6 +137,13 @@ impl NodeLoop {
     #[must_use]
     pub fn with_image_gc(mut self, policy: ImageGcPolicy) -> Self {
         self.image_gc = policy;
+        self
+    }
+
+    /// What pods may request in total; everything, without it.
+    #[must_use]
+    pub fn with_allocatable(mut self, allocatable: Allocatable) -> Self {
+        self.workers.context.requested = RequestedResources::limited(allocatable);
         self
     }
 
@@ -270,6 +278,11 @@ impl NodeLoop {
             warn!(origin = %conflict.origin, "{}", conflict.what);
         }
         let all_reported = self.desired.all_reported();
+        self.workers
+            .adopt(merged.changes.iter().filter_map(|change| match change {
+                Change::Add(desired) => Some(&desired.pod),
+                _ => None,
+            }));
         for change in merged.changes {
             match change {
                 Change::Add(desired) => self.workers.start_pod(desired, all_reported),

@@ -312,14 +312,18 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> an
     let runtime_version = format!("{}://{}", versions.runtime_name, versions.runtime_version);
     let mut cluster = args
         .cluster
-        .open(&node, args.node_ip.is_some(), &eviction, runtime_version)
+        .open(
+            &node,
+            args.node_ip.is_some(),
+            &eviction,
+            runtime_version,
+            args.server.port(),
+        )
         .await;
-    let mut node_server = None;
-    if let Some(cluster) = &mut cluster {
-        let server = args.server.bind(&node, cluster.api()).await?;
-        cluster.set_port(server.port());
-        node_server = Some(server);
-    }
+    let node_server = match &mut cluster {
+        Some(cluster) => Some(args.server.bind(&node, cluster).await?),
+        None => None,
+    };
     let mut origins = sources.origins();
     origins.extend(cluster.iter().flat_map(Cluster::origins));
     let generator = generator(&args, &client, metrics);
@@ -334,6 +338,7 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> an
     if let Some(cluster) = &cluster {
         node_loop = node_loop
             .with_objects(cluster.objects())
+            .with_allocatable(cluster.allocatable())
             .with_events(Arc::new(cluster.events()));
     }
     let settings = Settings::from([

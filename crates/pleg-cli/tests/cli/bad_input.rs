@@ -302,6 +302,27 @@ fn thresholds_of_a_node_are_checked() {
 }
 
 #[test]
+fn the_server_of_a_node_needs_a_cluster() {
+    for (args, missing) in [
+        (&["--port", "10250"][..], "--kubeconfig <FILE>"),
+        (&["--client-ca-file", "ca.crt"], "--kubeconfig <FILE>"),
+        (
+            &["--kubeconfig", "k", "--tls-cert-file", "a.crt"],
+            "--tls-private-key-file <FILE>",
+        ),
+        (
+            &["--kubeconfig", "k", "--tls-private-key-file", "a.key"],
+            "--tls-cert-file <FILE>",
+        ),
+    ] {
+        let mut command = pleg(&["node", "-r", "/none.sock", "--manifests", "/tmp"]);
+        let output = command.args(args).assert().code(2).stdout("").get_output().clone();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.contains(missing), "{args:?}: {stderr}");
+    }
+}
+
+#[test]
 fn a_bad_variable_is_named() {
     let mut command = pleg(&["version", "-o", "json"]);
     command.env("CONTAINER_RUNTIME_ENDPOINT", "tcp://1");

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use pleg::{PodRef, PodUid};
 use pleg_node::manifest::Pod;
+use pleg_node::reconcile::history::PodFailure;
 use pleg_node::sources::{DesiredPod, Origin, Snapshot};
 use tokio::time::Instant;
 use tracing::warn;
@@ -36,6 +37,8 @@ pub(crate) struct ApiPod {
     version: u64,
     /// Set while no list has it: when it is asked for by name.
     missing: Option<Instant>,
+    /// It is not checked yet whether this node may run it.
+    held: bool,
 }
 
 impl ApiPod {
@@ -245,6 +248,26 @@ impl KnownPods {
         }
     }
 
+    /// Pods of which it has to be checked whether this node may run them.
+    pub(crate) fn held(&self) -> Vec<Arc<Pod>> {
+        let held = self.pods.values().filter(|known| known.held);
+        held.map(|known| Arc::clone(&known.pod)).collect()
+    }
+
+    /// It was checked whether this node may run the pod.
+    pub(crate) fn checked(&mut self, uid: &PodUid, verdict: Result<(), PodFailure>) -> Changed {
+        let Some(known) = self.pods.get_mut(uid).filter(|known| known.held) else {
+            return Changed::default();
+        };
+        known.held = false;
+        if let Err(failure) = verdict {
+            let mut pod = (*known.pod).clone();
+            pod.rejected = Some(failure);
+            known.pod = Arc::new(pod);
+        }
+        DESIRED
+    }
+
     /// All pods that the node runs.
     pub(crate) fn snapshot(&self, origin: &Origin) -> Snapshot {
         let desired = |known: &ApiPod| DesiredPod {
@@ -253,7 +276,7 @@ impl KnownPods {
         };
         Snapshot {
             source: origin.clone(),
-            pods: self.pods.values().map(desired).collect(),
+            pods: self.pods.values().filter(|known| !known.held).map(desired).collect(),
             problems: Vec::new(),
             refused: Vec::new(),
             complete: true,
@@ -305,6 +328,8 @@ impl KnownPods {
             return Changed::default();
         }
         known.pod = Arc::new(updated(object, &known.pod));
+        // A pod that is being deleted never starts.
+        known.held &= known.pod.deletion.is_none();
         DESIRED
     }
 
@@ -319,11 +344,14 @@ impl KnownPods {
         let Some(pod) = new(object) else {
             return Changed::default();
         };
+        // A pod with a start time was accepted before.
+        let held = pod.deletion.is_none() && status.start_time.is_none() && pod.rejected.is_none();
         let known = ApiPod {
             pod: Arc::new(pod),
             status,
             version,
             missing: None,
+            held,
         };
         self.pods.insert(uid, known);
         DESIRED

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1 as core;
 use parking_lot::Mutex;
 use pleg::{PodRef, PodUid};
+use pleg_node::manifest::Pod;
+use pleg_node::reconcile::history::PodFailure;
 use pleg_node::sources::{Origin, Snapshot};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -81,6 +83,14 @@ impl PodTable {
 
     pub(crate) fn snapshot(&self, origin: &Origin) -> Snapshot {
         self.known.lock().snapshot(origin)
+    }
+
+    pub(crate) fn held(&self) -> Vec<Arc<Pod>> {
+        self.known.lock().held()
+    }
+
+    pub(crate) fn checked(&self, uid: &PodUid, verdict: Result<(), PodFailure>) {
+        self.change(|known| known.checked(uid, verdict));
     }
 
     pub(crate) fn next_missing(&self) -> Option<(Instant, PodRef)> {

@@ -9,8 +9,10 @@
 //! | `orphans` | pods of an earlier run of `pleg node`: adopted if desired, else terminated |
 //! | `worker` | the task of one pod: wait for a fresh status, decide, act, report |
 //! | `context` | what all workers share |
+//! | `allocatable` | what pods may request in total |
 //! | `host_ports` | which pod has which host port |
 
+pub(crate) mod allocatable;
 pub(crate) mod context;
 pub(crate) mod host_ports;
 pub(crate) mod worker;
@@ -29,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::error;
 
 use self::context::NodeContext;
-use self::worker::{PodWorker, PodWorkerHandle, WorkerExit, may_use_ports};
+use self::worker::{PodWorker, PodWorkerHandle, WorkerExit, may_use_ports, was_accepted};
 use crate::eviction::manager::Eviction;
 use crate::manifest::Pod;
 use crate::reconcile::backoff::{doubling, later};
@@ -126,6 +128,17 @@ impl PodWorkers {
     pub(crate) fn start_waiting(&mut self, all_reported: bool) {
         for desired in std::mem::take(&mut self.waiting).into_values() {
             self.start_pod(desired, all_reported);
+        }
+    }
+
+    /// Counts the pods that this node has accepted before, so that new ones cannot take their place.
+    pub(crate) fn adopt<'a>(&self, pods: impl Iterator<Item = &'a Arc<Pod>>) {
+        for pod in pods {
+            let uid = &pod.id.uid;
+            let stored = self.histories.get(uid);
+            if self.context.pleg.cache().get(uid).is_some() || was_accepted(pod, stored) {
+                self.context.requested.adopt(pod);
+            }
         }
     }
 
@@ -247,6 +260,7 @@ impl PodWorkers {
         if entry.is_some_and(|entry| may_use_ports(&entry.status)) {
             // A running pod already uses its ports: it gets them before others can claim them.
             self.context.host_ports.adopt(&pod);
+            self.context.requested.adopt(&pod);
             self.context.executor.cgroups().count(&pod);
         }
         let (worker, handle) = PodWorker::new(pod, goal, history, self.context.clone());

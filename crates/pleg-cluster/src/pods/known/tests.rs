@@ -8,7 +8,7 @@ fn object(name: &str, uid: &str, version: u64) -> core::Pod {
     let value = json!({
         "metadata": {"name": name, "namespace": "default", "uid": uid, "resourceVersion": version.to_string()},
         "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]},
-        "status": {"phase": "Pending"},
+        "status": {"phase": "Pending", "startTime": "2027-01-15T08:00:00Z"},
     });
     serde_json::from_value(value).unwrap()
 }
@@ -28,6 +28,7 @@ fn listed(pods: Vec<core::Pod>, version: u64, known: &KnownPods) -> Listed {
 }
 
 fn uids(known: &KnownPods) -> Vec<String> {
+    assert!(known.held().is_empty(), "a pod is held");
     let snapshot = known.snapshot(&"api".into());
     let uid = |desired: &DesiredPod| desired.pod.id.uid.to_string();
     snapshot.pods.iter().map(uid).collect()
@@ -247,4 +248,33 @@ fn a_deleted_event_removes_at_once() {
     assert_eq!(known.delete(&object("web", "1", 11)), DESIRED);
     assert_eq!(known.delete(&object("web", "1", 11)), Changed::default());
     assert_eq!(uids(&known), ["2"]);
+}
+
+#[test]
+fn a_new_pod_is_held_until_it_is_checked() {
+    let new = |name: &str| {
+        let mut object = object(name, name, 10);
+        object.status = None;
+        object
+    };
+    let mut known = with(vec![new("a"), new("b"), deleting(new("c")), object("d", "d", 9)], 10);
+    let desired = |known: &KnownPods| -> Vec<String> {
+        let snapshot = known.snapshot(&"api".into());
+        let text = |one: &DesiredPod| {
+            let rejected = one.pod.rejected.as_ref().map(|failure| failure.reason.as_str());
+            format!("{}{}", one.pod.id.uid, rejected.unwrap_or_default())
+        };
+        snapshot.pods.iter().map(text).collect()
+    };
+    assert_eq!(desired(&known), ["c", "d"]);
+    assert_eq!(known.held().len(), 2);
+    assert_eq!(known.checked(&"a".into(), Ok(())), DESIRED);
+    let failure = PodFailure {
+        reason: "No".to_owned(),
+        message: String::new(),
+    };
+    assert_eq!(known.checked(&"b".into(), Err(failure.clone())), DESIRED);
+    assert_eq!(desired(&known), ["a", "bNo", "c", "d"]);
+    // What was checked is not checked again.
+    assert_eq!(known.checked(&"a".into(), Err(failure)), Changed::default());
 }

@@ -14,6 +14,7 @@ fn pod(name: &str, version: u64) -> Value {
     json!({
         "metadata": {"name": name, "namespace": "default", "uid": name, "resourceVersion": version.to_string()},
         "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]},
+        "status": {"startTime": "2027-01-15T08:00:00Z"},
     })
 }
 
@@ -226,4 +227,44 @@ async fn a_watch_that_is_silent_is_opened_again() {
     assert!(started.fake.requests()[2].query.contains("resourceVersion=8"));
     more.send(event("ADDED", &pod("late", 9))).unwrap();
     assert_eq!(started.next().await, ["late"]);
+}
+
+/// Labels may be newer on the API server than what was read before.
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_rejected_only_by_what_was_just_read() {
+    let (events, stream) = mpsc::unbounded_channel();
+    let watch = watches(vec![stream]);
+    let label = Arc::new(Mutex::new("hdd"));
+    let current = Arc::clone(&label);
+    let mut started = Started::new(move |request| match request.path.as_str() {
+        "/api/v1/nodes/n" => Answer::ok(&json!({"metadata": {"name": "n", "labels": {"disk": *current.lock()}}})),
+        _ if request.is_watch() => watch(),
+        _ => list(&[], 5),
+    });
+    assert_eq!(started.next().await, [""; 0]);
+    let with_selector = |name: &str, disk: &str, version: u64| {
+        let mut pod = pod(name, version);
+        pod["status"] = json!({});
+        pod["spec"]["nodeSelector"] = json!({"disk": disk});
+        pod
+    };
+    let node_reads = |fake: &FakeApi| fake.lines().iter().filter(|line| line.ends_with("/nodes/n")).count();
+    events.send(event("ADDED", &with_selector("a", "hdd", 10))).unwrap();
+    assert_eq!(started.next().await, ["a"]);
+    assert_eq!(node_reads(&started.fake), 1);
+    *label.lock() = "ssd";
+    events.send(event("ADDED", &with_selector("b", "ssd", 11))).unwrap();
+    assert_eq!(started.next().await, ["a", "b"]);
+    assert_eq!(node_reads(&started.fake), 2);
+    events.send(event("ADDED", &with_selector("c", "hdd", 12))).unwrap();
+    let snapshot = started.snapshots.recv().await.unwrap();
+    let rejected = |name: &str| {
+        let pod = snapshot
+            .pods
+            .iter()
+            .find(|desired| &*desired.pod.id.name == name)
+            .unwrap();
+        pod.pod.rejected.as_ref().map(|failure| failure.reason.clone())
+    };
+    assert_eq!((rejected("b"), rejected("c").as_deref()), (None, Some("NodeAffinity")));
 }
