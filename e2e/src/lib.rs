@@ -14,12 +14,14 @@
 //! | [`image`] | the test image, made without a registry |
 //! | [`kubelet`] | pods and containers made as a kubelet makes them |
 //! | [`mod@truth`] | what the runtime itself reports, in a comparable form |
+//! | [`checks`] | what scenarios of `pleg node` check beside its statuses |
 //! | [`node`] | `pleg node` as a user runs it, with its manifests and the statuses it publishes |
 //! | [`observer`] | a generator that observes one runtime, and what it reports |
 //! | [`steps`] | act, and wait until the generator has reported it |
 //! | [`wait`] | waiting for a level, with a deadline and a name |
 //! | [`suite`] | scenarios times runtimes, as tests |
 
+pub mod checks;
 pub mod cluster;
 pub mod critools;
 pub mod home;

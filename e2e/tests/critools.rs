@@ -50,7 +50,7 @@ fn main() -> ExitCode {
         crictl_runs_a_pod_to_its_end,
         crictl_reads_logs,
         crictl_follows_events,
-        crictl_is_told_what_cannot_be,
+        crictl_gets_an_error_for_unsupported_calls,
         critest_has_the_specs_of_the_baseline,
         critest_passes_what_it_passed,
     ];
@@ -260,7 +260,7 @@ async fn crictl_follows_events(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
-async fn crictl_is_told_what_cannot_be(bench: &Bench) -> Result<()> {
+async fn crictl_gets_an_error_for_unsupported_calls(bench: &Bench) -> Result<()> {
     let containers = bench.run(&["ps", "-q"])?;
     let id = containers.lines().next().context("no container")?;
     let pods = bench.run(&["pods", "-q"])?;

@@ -17,7 +17,7 @@ fn main() -> ExitCode {
         (
             &Version::ALL,
             scenarios![
-                the_version_is_told,
+                the_version_is_reported,
                 both_decoders_agree,
                 what_is_unknown_is_not_found,
                 a_paused_runtime_meets_the_deadline,
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     ])
 }
 
-async fn the_version_is_told(context: &Context) -> Result<()> {
+async fn the_version_is_reported(context: &Context) -> Result<()> {
     let endpoint = context.runtime.endpoint().clone();
     let client = Client::connect(endpoint, Config::default()).await?;
     ensure!(client.api() == ApiVersion::V1, "speaks {}", client.api());

@@ -26,7 +26,7 @@ fn main() -> ExitCode {
                 what_auto_does,
                 a_pod_lives_and_goes_by_events,
                 containers_of_many_pods_die_by_events,
-                a_backlog_is_told_once,
+                a_backlog_is_reported_once,
                 a_restart_loses_neither_deaths_nor_events,
                 a_death_soon_after_its_event,
                 by_id_or_by_list,
@@ -178,7 +178,7 @@ async fn a_failed_start_is_no_missed_event(context: &Context) -> Result<()> {
 }
 
 /// What happened before we came is handed over by containerd, and is no news.
-async fn a_backlog_is_told_once(context: &Context) -> Result<()> {
+async fn a_backlog_is_reported_once(context: &Context) -> Result<()> {
     if !context.version().has_events() {
         return Ok(());
     }

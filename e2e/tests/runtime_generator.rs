@@ -20,10 +20,10 @@ fn main() -> ExitCode {
             &Version::ALL,
             scenarios![
                 a_pod_lives_and_goes,
-                an_exit_code_is_told,
-                an_oom_kill_is_told,
-                a_stop_that_was_announced_is_told_from_a_death,
-                containers_of_a_pod_are_told_apart,
+                an_exit_code_is_reported,
+                an_oom_kill_is_reported,
+                an_announced_stop_is_distinguished_from_a_crash,
+                containers_of_a_pod_are_distinguished,
                 two_attempts_of_one_container,
                 a_second_sandbox_of_a_pod,
                 a_life_between_two_relists,
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
             ],
         ),
         // CRI-O does not create a container whose program is not there.
-        (&Version::CONTAINERD, scenarios![a_failed_start_is_told]),
+        (&Version::CONTAINERD, scenarios![a_failed_start_is_reported]),
     ])
 }
 
@@ -68,7 +68,7 @@ async fn a_pod_lives_and_goes(context: &Context) -> Result<()> {
     node.agrees().await
 }
 
-async fn an_exit_code_is_told(context: &Context) -> Result<()> {
+async fn an_exit_code_is_reported(context: &Context) -> Result<()> {
     let (kubelet, pod) = (&context.kubelet, Pod::new("web"));
     let mut node = Observer::start(&context.runtime)?;
     let sandbox = kubelet.run_pod(&pod).await?;
@@ -88,7 +88,7 @@ async fn an_exit_code_is_told(context: &Context) -> Result<()> {
 
 /// On a busy machine containerd itself often misses the cause (measured: every second time with ten processes for two cores, on all
 /// three versions) and says `Error`, for good. What it says has to be told as it is; once it has to be the right word.
-async fn an_oom_kill_is_told(context: &Context) -> Result<()> {
+async fn an_oom_kill_is_reported(context: &Context) -> Result<()> {
     let (kubelet, pod) = (&context.kubelet, Pod::new("web"));
     // Relists on request: whether one falls between start and death would be up to the machine.
     let mut node = Observer::with_period(&context.runtime, Duration::from_hours(1))?;
@@ -108,7 +108,7 @@ async fn an_oom_kill_is_told(context: &Context) -> Result<()> {
     anyhow::bail!("the runtime did not once say that memory was the cause")
 }
 
-async fn a_failed_start_is_told(context: &Context) -> Result<()> {
+async fn a_failed_start_is_reported(context: &Context) -> Result<()> {
     let pod = Pod::new("web");
     let mut node = Observer::start(&context.runtime)?;
     let sandbox = context.kubelet.run_pod(&pod).await?;
@@ -130,7 +130,7 @@ async fn a_failed_start_is_told(context: &Context) -> Result<()> {
     node.agrees().await
 }
 
-async fn a_stop_that_was_announced_is_told_from_a_death(context: &Context) -> Result<()> {
+async fn an_announced_stop_is_distinguished_from_a_crash(context: &Context) -> Result<()> {
     let pod = Pod::new("web");
     let mut node = Observer::start(&context.runtime)?;
     let (_, id) = running(context, &mut node, &pod, &app()).await?;
@@ -144,7 +144,7 @@ async fn a_stop_that_was_announced_is_told_from_a_death(context: &Context) -> Re
     node.agrees().await
 }
 
-async fn containers_of_a_pod_are_told_apart(context: &Context) -> Result<()> {
+async fn containers_of_a_pod_are_distinguished(context: &Context) -> Result<()> {
     let (kubelet, pod, other) = (&context.kubelet, Pod::new("web"), Pod::new("other"));
     let mut node = Observer::start(&context.runtime)?;
     let (sandbox, _) = running(context, &mut node, &pod, &Container::new("first", Program::Stubborn)).await?;
@@ -355,7 +355,7 @@ async fn a_relist_on_demand(context: &Context) -> Result<()> {
     let status = entry.status.container(&id.as_str().into()).context("gone")?;
     ensure!(status.exit_code == Some(137), "{status:?}");
     node.sees(&pod, &["ContainerDied app#0 137 Error"]).await?;
-    // A pod that nobody has is told apart from one that is not seen yet.
+    // A pod that does not exist is distinguished from one that is not seen yet.
     let nobody = node.pleg.refresh(&uid(&Pod::new("nobody")), Duration::MAX).await?;
     ensure!(nobody.status.sandboxes.is_empty() && nobody.status.containers.is_empty());
     node.agrees().await

@@ -21,7 +21,7 @@ fn main() -> ExitCode {
         return abandon(version);
     }
     suite::main(scenarios![
-        containers_end_as_they_are_told,
+        containers_end_as_scripted,
         monitors_and_processes_are_found,
         nothing_is_left_behind,
         an_abandoned_runtime_is_swept_up,
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
 }
 
 /// Each program of the test image does what its name says, and the truth tells it.
-async fn containers_end_as_they_are_told(context: &Context) -> Result<()> {
+async fn containers_end_as_scripted(context: &Context) -> Result<()> {
     let kubelet = &context.kubelet;
     let pod = Pod::new("pod");
     let sandbox = kubelet.run_pod(&pod).await?;
@@ -57,7 +57,7 @@ async fn containers_end_as_they_are_told(context: &Context) -> Result<()> {
         (said, 0, &["Completed"]),
         (killed, 137, &["Error"]),
         (three, 3, &["Error"]),
-        // containerd learns of the exit and of its reason apart: on a busy machine the one is told a while before the other.
+        // containerd learns of the exit and of its reason apart: on a busy machine one is reported a while before the other.
         (eater, 137, &["OOMKilled", "Error"]),
     ];
     let absent = absent.map(|id| (id, 128, &["StartError"][..]));

@@ -1,4 +1,4 @@
-//! Faults between the generator and a real runtime, made by the proxy: who is not concerned is not hurt.
+//! Faults between the generator and a real runtime, made by the proxy: other pods and containers are not affected.
 //!
 //! The proxy passes everything on but what a command holds, so these are the hangs of the simulator's suite
 //! (`crates/pleg/tests/isolation.rs`) with real containers and real exit codes behind them.
@@ -41,7 +41,7 @@ async fn proxied(context: &Context) -> Result<Proxy> {
     Proxy::start(config).await.context("start the proxy")
 }
 
-/// The container of that place in each pod is killed at once; how long it took until all deaths were told but those of `but`.
+/// The container of that place in each pod is killed at once; how long it took until all deaths were reported but those of `but`.
 async fn storm(node: &mut Observer, pods: &[Member], place: usize, but: &BTreeSet<usize>) -> Result<Duration> {
     let started = Instant::now();
     for pod in pods {
@@ -76,7 +76,7 @@ async fn hung_containers_delay_no_other(context: &Context) -> Result<()> {
         let worst = storm(&mut node, &pods, place, &hung).await?;
         ensure!(
             worst <= 2 * usual.max(NOISE),
-            "{} hang: the last death of the others was told after {worst:?}, and after {usual:?} when none hung",
+            "{} hang: the last death of the others was reported after {worst:?}, and after {usual:?} when none hung",
             hung.len()
         );
         let names: BTreeSet<String> = hung.iter().map(|n| format!("default/pod-{n}")).collect();

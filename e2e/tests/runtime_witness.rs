@@ -190,7 +190,7 @@ async fn a_stopped_monitor_and_a_dead_process_are_named(context: &Context) -> Re
     recovered_once(&mut story).await
 }
 
-/// What was wrong was told once, and once that it is over.
+/// The trouble was reported once, and once that it is over.
 async fn recovered_once(story: &mut Subscriber) -> Result<()> {
     let mut told = Vec::new();
     let tell = async {
@@ -204,7 +204,9 @@ async fn recovered_once(story: &mut Subscriber) -> Result<()> {
         }
         Ok(())
     };
-    timeout(PATIENCE, tell).await.context("no recovery is told")??;
+    timeout(PATIENCE, tell)
+        .await
+        .context("the recovery is not reported")??;
     while let Some(Item::Event(event)) = story.try_next() {
         ensure!(
             !event.kind.is_trouble() && !event.kind.is_health(),

@@ -65,7 +65,7 @@ impl Filter {
         }
     }
 
-    /// The kernel's word comes before the runtime's, for those who ask for it: most readers count deaths.
+    /// `ProcessExited` comes before `ContainerDied`, only on request: most readers count deaths.
     fn matches_type(&self, kind: EventType) -> bool {
         if self.types.is_empty() {
             kind != EventType::ProcessExited

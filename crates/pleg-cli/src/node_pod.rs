@@ -99,6 +99,11 @@ impl View {
         self.status.container_statuses.as_deref().unwrap_or_default()
     }
 
+    /// The statuses of `ephemeralContainers`.
+    pub(crate) fn ephemeral_containers(&self) -> &[core::ContainerStatus] {
+        self.status.ephemeral_container_statuses.as_deref().unwrap_or_default()
+    }
+
     pub(crate) fn conditions(&self) -> &[core::PodCondition] {
         self.status.conditions.as_deref().unwrap_or_default()
     }

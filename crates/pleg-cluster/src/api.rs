@@ -90,9 +90,14 @@ impl Api {
         Self(Arc::new(Inner { clients, reach }))
     }
 
+    /// There are credentials.
+    pub(crate) fn is_usable(&self) -> bool {
+        self.0.clients.load().usable
+    }
+
     /// If there are no credentials yet, calls fail for this reason from now on.
     pub(crate) fn fail_unless_usable(&self, why: &str) {
-        if !self.0.clients.load().usable {
+        if !self.is_usable() {
             self.0.clients.store(Arc::new(Clients::unusable(why)));
         }
     }

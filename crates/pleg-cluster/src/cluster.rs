@@ -14,14 +14,16 @@ use pleg_node::executor::objects::ApiObjects;
 use pleg_node::manifest::NodeName;
 use pleg_node::sources::{Origin, Snapshot};
 use pleg_node::{Allocatable, PodReports};
+use rustls::server::ResolvesServerCert;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
 use crate::api::Api;
+use crate::certificates::{ClientCertificate, ClientCertificateConfig, SignedServingCertificate};
 use crate::connection::{self, Connection};
-use crate::events::EventRecorder;
+use crate::events::{self, EventRecorder};
 use crate::node::lease::LeaseKeeper;
 use crate::node::manager::{Observation, Observe};
 use crate::node::settings::NodeSettings;
@@ -42,6 +44,10 @@ pub struct ClusterConfig {
     pub name: NodeName,
     /// Its labels, resources and the like.
     pub node: NodeSettings,
+    /// A kubeconfig with a token that may request the certificate of the node.
+    pub bootstrap_kubeconfig: Option<PathBuf>,
+    /// Where certificates and keys that were requested are.
+    pub cert_dir: PathBuf,
 }
 
 /// What this crate reads of, and sends to, the node loop and the generator. Clones share it.
@@ -84,16 +90,19 @@ pub struct Cluster {
     connection: Connection,
     objects: Arc<ClusterObjects>,
     events: EventRecorder,
+    serving: Option<SignedServingCertificate>,
 }
 
 impl Cluster {
     /// With the credentials of the kubeconfig. If they cannot be used, the log says so, and they are tried again while it runs.
     pub async fn new(config: ClusterConfig) -> Self {
-        let mut connection = Connection::new(config.kubeconfig.clone());
+        let bootstrap = config.bootstrap_kubeconfig.is_some();
+        let mut connection = Connection::new(config.kubeconfig.clone()).with_bootstrap(bootstrap);
         let api = connection.open().await;
         Self {
             objects: ClusterObjects::start(api.clone()),
             events: EventRecorder::new(config.name.as_str()),
+            serving: None,
             api,
             config,
             connection,
@@ -132,6 +141,24 @@ impl Cluster {
         self.events.clone()
     }
 
+    /// Lets the cluster sign the certificate of the node's server, which has another one until then.
+    pub fn sign_serving_certificate(&mut self, until_then: Arc<dyn ResolvesServerCert>) -> Arc<dyn ResolvesServerCert> {
+        let cert_dir = self.config.cert_dir.clone();
+        let serving = SignedServingCertificate::new(self.config.name.as_str(), cert_dir, until_then);
+        self.serving = Some(serving.clone());
+        Arc::new(serving)
+    }
+
+    /// Where the pods come from, for messages.
+    pub fn describe(&self) -> String {
+        let kubeconfig = self.config.kubeconfig.display();
+        if self.api.is_usable() {
+            format!("the API server at {}", self.api.server())
+        } else {
+            format!("the API server of {kubeconfig}")
+        }
+    }
+
     /// Runs all parts until shutdown. They end only then, or by a panic (a bug), which is returned: without one of them the node would
     /// still look healthy.
     pub async fn run(self, node: NodeHandles, shutdown: CancellationToken) -> Result<(), JoinError> {
@@ -156,8 +183,18 @@ impl Cluster {
         }
         let (object, node_object) = NodeObject::new();
         let (images, listed) = watch::channel(Vec::new());
+        let client_certificate = ClientCertificate::new(
+            ClientCertificateConfig {
+                node: name.as_str().to_owned(),
+                kubeconfig: self.config.kubeconfig,
+                bootstrap_kubeconfig: self.config.bootstrap_kubeconfig,
+                cert_dir: self.config.cert_dir,
+            },
+            api.clone(),
+        );
         let settings = self.config.node;
-        let manager = NodeManager::new(api.clone(), name.clone(), settings, node.observer(), listed, object);
+        let manager = NodeManager::new(api.clone(), name.clone(), settings, node.observer(), listed, object)
+            .with_events(Arc::new(self.events.clone()));
         let lease = LeaseKeeper::new(api.clone(), name.clone(), node_object.clone());
         let table = PodTable::default();
         let pods = PodSource::new(api.clone(), name, table.clone(), node.snapshots.clone());
@@ -165,13 +202,22 @@ impl Cluster {
         let statuses = StatusPublisher::new(api.clone(), table, node.reports.clone());
 
         tasks.spawn(connection::watch_kubeconfig(self.connection, api.clone(), stop()));
-        tasks.spawn(self.events.run(api.clone(), stop()));
+        tasks.spawn(client_certificate.run(stop()));
+        tasks.spawn(events::follow_node(self.events.clone(), node_object.clone(), stop()));
+        tasks.spawn(once_registered(
+            &node_object,
+            stop(),
+            self.events.run(api.clone(), stop()),
+        ));
         tasks.spawn(images::run(node.runtime.clone(), images, stop()));
         tasks.spawn(manager.run(stop()));
         tasks.spawn(lease.run(stop()));
         tasks.spawn(once_registered(&node_object, stop(), pods.run(stop())));
         tasks.spawn(once_registered(&node_object, stop(), mirrors.run(stop())));
         tasks.spawn(once_registered(&node_object, stop(), statuses.run(stop())));
+        if let Some(serving) = self.serving {
+            tasks.spawn(serving.run(api.clone(), node_object, stop()));
+        }
     }
 }
 

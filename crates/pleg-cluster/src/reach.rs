@@ -165,7 +165,7 @@ impl Reach {
                 "the API server at {} does not accept our credentials: {why}",
                 state.server
             );
-            return state.failed(what);
+            return state.failed("401", &what);
         }
         state.compare_clocks(date, now);
         let Some(outage) = state.outage.take() else { return };
@@ -188,12 +188,13 @@ impl Reach {
         self.count(method, "<error>");
         let mut state = self.0.state.lock();
         let what = format!("cannot reach the API server at {}: {why}{}", state.server, hint(why));
-        state.failed(what);
+        state.failed(why, &what);
     }
 }
 
 impl State {
-    fn failed(&mut self, what: String) {
+    /// `what` is logged once in an outage for each cause, of which figures are no part: they change with each attempt.
+    fn failed(&mut self, cause: &str, what: &str) {
         let now = Instant::now();
         let outage = self.outage.get_or_insert_with(|| Outage {
             since: now,
@@ -203,9 +204,9 @@ impl State {
         if quiet && outage.since.elapsed() < LASTING {
             return;
         }
-        if outage.logged.len() < MOST_CAUSES && !outage.logged.contains(&what) {
+        let cause: String = cause.chars().filter(|c| !c.is_ascii_digit()).collect();
+        if outage.logged.len() < MOST_CAUSES && outage.logged.insert(cause) {
             warn!("{what}. Pods run on; it is tried again");
-            outage.logged.insert(what);
             self.logged_at = Some(now);
         }
     }
@@ -233,13 +234,14 @@ fn whole(age: Duration) -> Duration {
 fn hint(why: &str) -> String {
     let has = |words: &[&str]| words.iter().any(|word| why.contains(word));
     if has(&["UnknownIssuer", "BadSignature", "CaUsedAsEndEntity"]) {
-        return ". Its certificate is not signed by the certificate-authority of the kubeconfig: is that the CA of this cluster?".to_owned();
+        return "; its certificate is not signed by the certificate-authority of the kubeconfig: put the CA of this cluster there"
+            .to_owned();
     }
     if has(&["NotValidForName"]) {
-        return ". Its certificate is for other names: does the kubeconfig have the right server address?".to_owned();
+        return "; its certificate is for other names: correct the server address of the kubeconfig".to_owned();
     }
     if has(&["certificate expired", "not valid yet", "Expired", "NotValidYet"]) {
-        return format!(". Is this machine's clock right? It is {} here", Timestamp::now());
+        return format!("; check the clock: it is {} here", Timestamp::now());
     }
     String::new()
 }
@@ -353,5 +355,86 @@ fn method(method: &http::Method) -> &'static str {
         http::Method::PATCH => "PATCH",
         http::Method::DELETE => "DELETE",
         _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outage(reach: &Reach) -> Option<usize> {
+        reach.0.state.lock().outage.as_ref().map(|outage| outage.logged.len())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_outage_is_logged_once_for_each_cause() {
+        let reach = Reach::default();
+        for second in 0..60 {
+            reach.failed("GET", "Connection refused");
+            reach.failed("GET", &format!("certificate expired {second} seconds ago"));
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!((outage(&reach), reach.is_reachable()), (Some(2), false));
+        let recovered = reach.recovered();
+        let mut recovered = std::pin::pin!(recovered);
+        assert!(futures_util::poll!(recovered.as_mut()).is_pending());
+        reach.answered("GET", 200, None);
+        assert!(futures_util::poll!(recovered).is_ready() && reach.is_reachable());
+
+        // Shortly after it, only an outage that lasts is logged.
+        reach.failed("GET", "Connection refused");
+        assert_eq!(outage(&reach), Some(0));
+        tokio::time::advance(LASTING).await;
+        reach.failed("GET", "Connection refused");
+        assert_eq!(outage(&reach), Some(1));
+        // Credentials that are refused are an outage too.
+        reach.answered("GET", 401, None);
+        assert_eq!(outage(&reach), Some(2));
+    }
+
+    #[test]
+    fn hints_say_what_to_do() {
+        for (why, hint_has) in [
+            ("invalid peer certificate: UnknownIssuer", "CA of this cluster"),
+            (
+                "invalid peer certificate: certificate not valid for name NotValidForName",
+                "server address",
+            ),
+            (
+                "invalid peer certificate: certificate expired: verification time",
+                "check the clock",
+            ),
+            ("Connection refused", ""),
+        ] {
+            assert!(hint(why).contains(hint_has), "{why}: {}", hint(why));
+        }
+        assert_eq!(hint("Connection refused"), "");
+    }
+
+    #[test]
+    fn clocks_that_differ_are_a_word_once() {
+        let now = Timestamp::now();
+        let mut state = State::default();
+        state.compare_clocks(now.checked_add(Duration::from_hours(24)).ok(), now);
+        assert!(state.skew_logged);
+        state.compare_clocks(Some(now), now);
+        assert!(!state.skew_logged);
+    }
+
+    #[test]
+    fn requests_are_counted() {
+        let (reach, registry) = (Reach::default(), Registry::new());
+        reach.register(&registry).unwrap();
+        reach.answered("GET", 200, None);
+        reach.answered("GET", 418, None);
+        reach.heartbeat();
+        let text = prometheus::TextEncoder::new()
+            .encode_to_string(&registry.gather())
+            .unwrap();
+        assert!(
+            text.contains("rest_client_requests_total{code=\"other\",method=\"GET\"} 1"),
+            "{text}"
+        );
+        assert!(Reach::default().register(&registry).is_err());
     }
 }

@@ -56,7 +56,8 @@ impl Backoff {
 /// The API server may ask us to wait, but not for longer than this.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
 
-/// Logs a trouble once, and its end. That the API server cannot be reached is logged by [`crate::reach`], for all parts together.
+/// Logs a trouble once, and its end. That the API server cannot be reached, or does not accept our credentials, is logged by
+/// [`crate::reach`], for all parts together.
 #[derive(Debug, Default)]
 pub struct TroubleLog {
     logged: Option<String>,
@@ -65,7 +66,7 @@ pub struct TroubleLog {
 impl TroubleLog {
     /// The call failed. `next`: what to do about it, or what happens next.
     pub fn failed(&mut self, error: &ApiError, next: impl fmt::Display) {
-        if error.code().is_some() {
+        if error.code().is_some() && !error.is_unauthorized() {
             self.say(format!("{error}. {next}"));
         }
     }

@@ -39,7 +39,7 @@
 //! | why a pod is not admitted | `pod_workers/host_ports.rs`, `eviction/admission.rs` |
 //! | which pod is evicted | `eviction/ranking.rs` |
 //! | how pods end when the node shuts down | `node_loop/graceful_shutdown.rs` |
-//! | who terminates a pod without a manifest | `pod_workers/orphans.rs` |
+//! | how a pod without a manifest is terminated | `pod_workers/orphans.rs` |
 //!
 //! # Tasks and channels
 //!

@@ -17,6 +17,9 @@ enum Source {
     Running { wall: i64, since: Instant },
     /// Advances only on request.
     Manual(Arc<AtomicI64>),
+    /// Advances by a millisecond each time it is read: whatever is done takes time.
+    #[cfg(test)]
+    Slow(Arc<AtomicI64>),
 }
 
 impl Default for Clock {
@@ -43,11 +46,19 @@ impl Clock {
         Self(Source::Manual(Arc::new(AtomicI64::new(start))))
     }
 
+    /// A clock that advances by a millisecond each time it is read.
+    #[cfg(test)]
+    pub(crate) fn slow(start: i64) -> Self {
+        Self(Source::Slow(Arc::new(AtomicI64::new(start))))
+    }
+
     /// Nanoseconds since 1970.
     pub fn now(&self) -> i64 {
         match &self.0 {
             Source::Running { wall, since } => wall.saturating_add(nanos(since.elapsed())),
             Source::Manual(now) => now.load(Ordering::Relaxed),
+            #[cfg(test)]
+            Source::Slow(now) => now.fetch_add(1_000_000, Ordering::Relaxed),
         }
     }
 
@@ -66,6 +77,8 @@ impl Clock {
                 since.checked_add(Duration::from_nanos(offset))
             }
             Source::Manual(_) => None,
+            #[cfg(test)]
+            Source::Slow(_) => None,
         }
     }
 }
@@ -80,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manual_clock_moves_when_told() {
+    fn a_manual_clock_moves_on_request() {
         let clock = Clock::manual(1_000);
         let same = clock.clone();
         clock.advance(Duration::from_nanos(5));

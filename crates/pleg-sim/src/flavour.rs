@@ -15,7 +15,7 @@ pub enum Flavour {
     Sim,
     /// No events and no `RuntimeConfig`.
     Containerd1_6,
-    /// Each event goes to one subscriber only, 1000 are kept while there is none, and that a sandbox was deleted is told without
+    /// Each event goes to one subscriber only, 1000 are kept while there is none, and the deletion of a sandbox is reported without
     /// its status. No `RuntimeConfig`.
     Containerd1_7,
     /// Every subscriber gets every event; while there is none, five minutes of them are kept for the next.

@@ -314,6 +314,8 @@ async fn drive(shared: Arc<Simulation>, cancel: CancellationToken) {
                     (next, world.take_log_texts())
                 };
                 logs::write(log_texts);
+                // More may be due already: calls that wait for the world come before that.
+                tokio::task::yield_now().await;
                 match next {
                     Some(at) => _ = tokio::time::timeout_at(at, shared.wake.notified()).await,
                     None => shared.wake.notified().await,

@@ -190,7 +190,7 @@ async fn answers_are_shuffled_but_the_same() {
     first.sort_by(|a, b| a.id.cmp(&b.id));
     second.sort_by(|a, b| a.id.cmp(&b.id));
     assert_eq!(first, second);
-    // The list and the status tell the same, field by field.
+    // The list and the status say the same, field by field.
     for listed in first {
         let request = v1::ContainerStatusRequest {
             container_id: listed.id.clone(),

@@ -128,7 +128,7 @@ async fn a_subscriber_that_does_not_read_blocks_only_if_it_was_asked_for() {
 }
 
 #[tokio::test]
-async fn status_says_what_it_is_told_to() {
+async fn status_answers_as_configured() {
     let rig = rig(pods(0)).await;
     let conditions = async || {
         let answer = rig.client.call(v1::StatusRequest::default()).await.unwrap();

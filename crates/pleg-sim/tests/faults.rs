@@ -223,7 +223,7 @@ async fn one_locked_container_hangs_every_list_of_containers() {
 }
 
 #[tokio::test]
-async fn calls_fail_when_told() {
+async fn calls_fail_as_configured() {
     let rig = rig(pods(1)).await;
     let code = "UNAVAILABLE".parse::<GrpcCode>().unwrap();
     rig.sim.faults().fail(Rpc::ListContainers, code, 1.0).unwrap();

@@ -181,7 +181,7 @@ async fn a_hung_shim_does_not_see_that_a_process_died() {
     rig.sim.world().hang_shim(&web(0)).unwrap();
     kill(pid, "-KILL");
     until("collected", || rig.sim.world().processes() == 1).await;
-    until("noticed by nobody", || rig.sim.world().next_due().is_none()).await;
+    until("nothing left to notice", || rig.sim.world().next_due().is_none()).await;
     assert_eq!(status(&rig, &id).state, 1, "RUNNING");
     rig.sim.world().unhang_shim(None).unwrap();
     assert_eq!(status(&rig, &id).exit_code, 137);

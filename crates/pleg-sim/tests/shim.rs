@@ -20,7 +20,7 @@ fn pod() -> PodRef {
     "default/web-1".parse().unwrap()
 }
 
-/// The time is paused: four seconds are over as soon as nobody has anything else to do.
+/// The time is paused: four seconds are over as soon as no task has anything else to do.
 #[tokio::test(start_paused = true)]
 async fn only_a_verbose_status_tells() {
     let rig = rig(pods(3)).await;
@@ -136,7 +136,7 @@ async fn an_update_under_a_hung_shim_locks_the_container() {
         verbose: false,
     };
     assert!(short.call(status).await.unwrap_err().kind.is_deadline());
-    // It ends with whoever holds it.
+    // It ends with its holder.
     held.abort();
     assert!(held.await.unwrap_err().is_cancelled());
     rig.client.list_containers(&ListFilter::All, |_| {}).await.unwrap();

@@ -38,7 +38,7 @@ pub struct Metrics {
 #[derive(Debug)]
 struct Inner {
     registry: Registry,
-    /// Not a metric: what the flight recorder tells of calls.
+    /// Not a metric: what the flight recorder records of calls.
     calls: CallTimes,
     relist_duration: Histogram,
     relist_interval: Histogram,

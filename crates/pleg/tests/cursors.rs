@@ -1,5 +1,5 @@
 //! Readers that come back: to the same generator, or to another one that observes the same runtime, as after a restart of the daemon.
-//! Whatever a reader missed it is told, and what it is told afterwards gives the truth.
+//! A reader gets a gap for whatever it missed, and what it reads afterwards gives the truth.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -38,7 +38,7 @@ fn read_all(subscriber: &mut Subscriber) -> Vec<String> {
 
 /// A number that both generators have reached, and that means two things.
 #[tokio::test(start_paused = true)]
-async fn a_reader_that_comes_back_after_a_restart_is_told() {
+async fn a_reader_that_returns_after_a_restart_gets_a_gap() {
     let fake = Fake::default();
     fake.world().add_pod("a", &["a1"]);
     fake.world().add_pod("b", &["b1"]);
@@ -92,12 +92,12 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A reader with all it has: its cursor, its picture of the node, and an account of what it read and what it was told it missed.
+/// A reader with all it has: its cursor, its picture of the node, and an account of what it read and of the gaps that it got.
 struct Reader {
     overflow: Overflow,
     cursor: Cursor,
     subscriber: Option<Subscriber>,
-    /// It was told since it came back that the generator is another one.
+    /// It has got a gap since it returned, which says that the generator is another one.
     told: bool,
     containers: States,
     health: Option<EventType>,
@@ -221,7 +221,7 @@ impl Reader {
         }
     }
 
-    /// Each event of each of these generators, which ran one after the other, was read or is within a gap that was told.
+    /// Each event of each of these generators, which ran one after the other, was read or is within a gap.
     fn accounts_for(&self, generators: &[(InstanceId, u64)]) -> Result<(), TestCaseError> {
         let place = |instance| generators.iter().position(|(other, _)| *other == instance).unwrap();
         for (n, &(instance, newest)) in generators.iter().enumerate() {

@@ -154,7 +154,7 @@ async fn half_filled_events_are_hints_all_the_same() {
     rig.settle().await;
     assert_eq!(rig.drain(), ["ContainerDied a c=1"]);
     assert_eq!((calls(&fake).0, calls(&fake).1), (before.0, before.1));
-    // As containerd 1.7 tells that a sandbox was deleted.
+    // As containerd 1.7 reports that a sandbox was deleted.
     fake.world().containers.clear();
     fake.world().tell_deleted("c", None);
     rig.settle().await;
@@ -246,7 +246,7 @@ async fn the_longest_pause_can_be_chosen_within_the_threshold() {
 
 /// KEP-3386's review asked for it: how many events were missed?
 #[tokio::test(start_paused = true)]
-async fn a_change_that_no_event_told_is_counted_and_relists_come_often_again() {
+async fn an_unannounced_change_is_counted_and_makes_relists_frequent() {
     let fake = node();
     let mut rig = rested(&fake, config(), Duration::from_mins(1)).await;
     fake.world().exit("c", 1);
@@ -256,7 +256,7 @@ async fn a_change_that_no_event_told_is_counted_and_relists_come_often_again() {
     assert_eq!(metric(&rig, MISSED), 1.0);
     assert!(metric(&rig, "pleg_full_look_period_seconds") <= 2.0);
     assert_eq!(rig.pleg.health().report().mode.missed_changes, 1);
-    // The next is found within a period, and told once.
+    // The next is found within a period, and reported once.
     let relists = calls(&fake).0;
     sleep(Duration::from_secs(3)).await;
     assert!(calls(&fake).0 > relists);
@@ -315,7 +315,7 @@ async fn an_event_about_a_pod_whose_inspection_hangs_is_no_miss() {
     assert_eq!(metric(&rig, MISSED), 0.0);
 }
 
-/// containerd tells nothing of a container whose start failed.
+/// containerd reports nothing about a container whose start failed.
 #[tokio::test(start_paused = true)]
 async fn a_failed_start_is_no_miss() {
     let fake = node();
@@ -326,7 +326,7 @@ async fn a_failed_start_is_no_miss() {
     sleep(Duration::from_secs(10)).await;
     assert_eq!(rig.drain(), ["ContainerDied a d=128"]);
     assert_eq!(metric(&rig, MISSED), 0.0);
-    // A container that ran and ended so should have been told of.
+    // A container that ran and ended like this should have been reported.
     fake.world().exit("c", 128);
     rig.pleg.request_all();
     sleep(Duration::from_secs(10)).await;
@@ -348,7 +348,7 @@ async fn what_is_listed_counts_and_not_what_the_event_says() {
     fake.world().tell_of("d", Some("a"));
     sleep(Duration::from_millis(100)).await;
     assert_eq!(rig.drain(), [""; 0]);
-    // Not told at all: found within the longest pause.
+    // Not reported at all: found within the longest pause.
     fake.world().exit("d", 2);
     sleep(Duration::from_secs(61)).await;
     assert_eq!(rig.drain(), ["ContainerDied a d=2"]);
@@ -380,7 +380,7 @@ async fn no_time_in_an_event_decides_anything() {
 
 /// kubernetes#124704, #124953, #127954, #135240: workers waited for a time stamp that only a full relist moved.
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_a_newer_status_does_not_wait_for_the_long_pause() {
+async fn a_caller_of_newer_than_does_not_wait_for_the_long_pause() {
     let fake = node();
     let rig = rested(&fake, config(), Duration::from_mins(1)).await;
     // With a hint: at once, by lists of the pod.
@@ -427,7 +427,7 @@ async fn an_old_list_does_not_undo_what_an_event_brought() {
     assert_eq!(metric(&rig, MISSED), 0.0);
 }
 
-/// The list that comes in while an event's container is asked for tells something else of its pod, and the old state of that one.
+/// A list arrives while the container of an event is inspected. It shows another change of the pod, and the old state of that container.
 #[tokio::test(start_paused = true)]
 async fn a_list_in_between_does_not_swallow_what_an_event_asked_for() {
     let fake = node();
@@ -448,7 +448,7 @@ async fn a_list_in_between_does_not_swallow_what_an_event_asked_for() {
     assert_eq!(events, ["ContainerDied a c=1", "ContainerDied a d=2"]);
 }
 
-/// All that is known of a pod is gone when asked for by id. Whether the pod is, only its list can tell.
+/// All that is known of a pod is gone when asked for by id. Whether the pod is, only its list can show.
 #[tokio::test(start_paused = true)]
 async fn a_pod_is_not_gone_while_it_has_a_new_sandbox() {
     let fake = node();
@@ -518,7 +518,7 @@ async fn a_lost_stream_is_asked_for_for_ever() {
     assert!(back - cut <= Duration::from_millis(100), "{:?}", back - cut);
 }
 
-/// No event will ever tell of what died while the runtime was away.
+/// No event will ever report what died while the runtime was away.
 #[tokio::test(start_paused = true)]
 async fn a_death_while_the_runtime_is_down_is_found_by_the_first_relist() {
     let fake = node();
@@ -574,7 +574,7 @@ async fn where_subscribers_split_the_events_auto_takes_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_insists_or_is_alone_gets_the_events_of_an_old_containerd() {
+async fn an_explicit_or_only_subscriber_gets_the_events_of_an_old_containerd() {
     for (mode, alone) in [(Mode::Evented, false), (Mode::Auto, true)] {
         let fake = node();
         fake.world().version = version("containerd", "1.7.24");
@@ -613,7 +613,7 @@ async fn a_runtime_without_events_is_relisted_and_asked_again() {
     }
 }
 
-/// Whoever asks for events by name is told that there are none.
+/// A user who asks for events by name gets an error if there are none.
 #[tokio::test(start_paused = true)]
 async fn without_events_the_evented_mode_is_degraded() {
     let fake = node();
@@ -635,7 +635,7 @@ async fn without_events_the_evented_mode_is_degraded() {
 
 /// The kubelet fills a channel of 1000 with the backlog and then waits for a reader that waits for health: seen with 1838 events.
 #[tokio::test(start_paused = true)]
-async fn a_backlog_of_5000_neither_delays_the_start_nor_is_told_again() {
+async fn a_backlog_of_5000_neither_delays_the_start_nor_is_reported_again() {
     let fake = node();
     for n in 0..50 {
         fake.world().add_pod(&format!("p{n}"), &[&format!("c{n}")]);
@@ -688,7 +688,7 @@ async fn the_stream_is_read_whatever_the_generator_does() {
 
 /// The pod of an event is in quarantine: the event is a reason to try again, and others do not wait.
 #[tokio::test(start_paused = true)]
-async fn an_event_of_a_hung_pod_holds_up_nobody() {
+async fn an_event_of_a_hung_pod_delays_no_other_pod() {
     let fake = node();
     fake.world().add_pod("b", &["d"]);
     let mut rig = rested(&fake, config(), Duration::from_mins(1)).await;
@@ -751,7 +751,7 @@ async fn a_sandbox_that_stops_is_found_by_its_id() {
 
 /// Whoever waits for a pod that does not answer was a reason for full relists without any pause between them.
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_a_hung_pod_does_not_keep_the_runtime_listing() {
+async fn waiting_for_a_hung_pod_causes_no_endless_lists() {
     let fake = node();
     let rig = rested(&fake, config(), Duration::from_mins(1)).await;
     fake.world().hung.insert("c".into());
@@ -771,7 +771,7 @@ async fn who_waits_for_a_hung_pod_does_not_keep_the_runtime_listing() {
 /// A list that brings something else of the pod overtakes the answers by id. The next ones count instead: the death was in the cache,
 /// and its event came a full relist later.
 #[tokio::test(start_paused = true)]
-async fn a_death_is_told_at_once_though_a_list_changes_its_pod_meanwhile() {
+async fn a_death_is_reported_at_once_though_a_list_changes_its_pod_meanwhile() {
     let fake = node();
     let mut rig = rested(&fake, config(), Duration::from_mins(1)).await;
     fake.world().list_snapshot_early = true;
@@ -789,7 +789,7 @@ async fn a_death_is_told_at_once_though_a_list_changes_its_pod_meanwhile() {
     assert_eq!((metric(&rig, MISSED), rig.drain().len()), (0.0, 0));
 }
 
-/// A relist of several pods is several lists: what was told by id since they were sent holds against each of them.
+/// A relist of several pods is several lists: an answer by id that is newer than all of them wins against each of them.
 #[tokio::test(start_paused = true)]
 async fn old_lists_of_several_pods_undo_nothing_that_an_event_brought() {
     let fake = node();
@@ -829,7 +829,7 @@ async fn unhealthy_brings_the_period_back() {
     assert_eq!(report.mode.full_relist_period_seconds, 1.0);
 }
 
-/// CRI-O tells of a start before its status does; containerd of a sandbox's end while a plugin holds that up. No other event comes.
+/// CRI-O reports a start before its status does; containerd of a sandbox's end while a plugin holds that up. No other event comes.
 #[tokio::test(start_paused = true)]
 async fn an_event_ahead_of_the_runtimes_own_answers_is_checked_again() {
     let fake = node();
@@ -897,7 +897,7 @@ async fn an_unknown_container_that_is_said_to_be_deleted_is_relisted() {
 
 /// Unknown is no last state: a container that the runtime had lost sight of ends.
 #[tokio::test(start_paused = true)]
-async fn the_end_of_a_container_in_an_unknown_state_is_told_at_once() {
+async fn the_end_of_a_container_in_an_unknown_state_is_reported_at_once() {
     let fake = node();
     fake.world().containers.get_mut("c").unwrap().state = ContainerState::Unknown;
     let mut rig = rested(&fake, config(), Duration::from_mins(1)).await;
@@ -909,7 +909,7 @@ async fn the_end_of_a_container_in_an_unknown_state_is_told_at_once() {
 
 /// A list that takes back what it had brought of a pod ends the inspection on that account, and not the one that an event asked for.
 #[tokio::test(start_paused = true)]
-async fn a_death_is_told_at_once_though_a_list_takes_other_news_of_its_pod_back() {
+async fn a_death_is_reported_at_once_though_a_list_contradicts_other_changes_of_its_pod() {
     let fake = node();
     let mut rig = rested(&fake, config(), Duration::from_mins(1)).await;
     fake.world().list_snapshot_early = true;

@@ -1,6 +1,6 @@
-//! Random histories of a runtime that tells of its changes, well or badly: events are dropped, doubled, late, out of order, half
+//! Random histories of a runtime that reports its changes, well or badly: events are dropped, doubled, late, out of order, half
 //! filled, from another time or invented, streams are cut and refused, answers take their time and are of one moment or another.
-//! What must hold always holds; and where the runtime tells the truth in time, nothing waits for a full relist. A stream that drops and
+//! What must hold always holds; and where the runtime reports changes in time, nothing waits for a full relist. A stream that drops and
 //! delays is found out: no change waits longer than the stream is trusted, and health says when misses repeat.
 
 #![allow(clippy::unwrap_used, reason = "the steps of a test")]
@@ -40,7 +40,7 @@ enum Fate {
 #[derive(Debug, Clone)]
 enum Step {
     Change(Change, Fate),
-    /// An event about nothing that happened: of an object that was made in a step, of a pod, either or neither told.
+    /// An event about nothing that happened: of an object that was made in a step, of a pod, either or neither named.
     Invented(Option<(bool, usize)>, Option<usize>, Option<Reached>),
     Cut,
     Refuse(bool),
@@ -52,7 +52,7 @@ enum Step {
     RequestAll,
     /// Waits for news; having asked for it or not.
     Wait(usize, bool),
-    /// The oldest of those who wait gives up.
+    /// The oldest waiting caller gives up.
     GiveUp,
     /// What calls take from now on, one after the other, in milliseconds.
     Latencies(Vec<u64>),
@@ -263,7 +263,7 @@ async fn history(steps: Vec<Step>, faults: Faults, rested: bool) -> Result<(), T
 
     let noted = chronicle.note(&fake);
     if faults == Faults::None && rested {
-        // Everything was told: it is known long before the next full relist. At worst by a few lists and statuses of 400 ms each, one
+        // Everything was reported: it is known long before the next full relist. At worst by a few lists and statuses of 400 ms each, one
         // after the other, and the pauses between lists.
         sleep(Duration::from_secs(8)).await;
         read.take(&mut rig, noted)?;
@@ -305,12 +305,12 @@ async fn history(steps: Vec<Step>, faults: Faults, rested: bool) -> Result<(), T
         .count();
     prop_assert_eq!(replayed(&rig).await?, (of_pods as u64, 0));
 
-    // A stream that told everything is not said to have missed anything.
+    // A stream that reported everything has not missed anything.
     if faults != Faults::All {
         prop_assert_eq!(report.mode.missed_changes, 0);
     }
 
-    // Nobody waits any more, and nobody was told something older than he asked for.
+    // No caller waits any more, and no caller got something older than it asked for.
     for mut waiter in waiters {
         match timeout(Duration::from_secs(5), &mut waiter.task).await {
             Ok(Ok(Ok(entry))) => waiter.check(&entry, &chronicle)?,
@@ -488,7 +488,7 @@ proptest! {
     }
 
     #[test]
-    fn badly_told_histories(steps in proptest::collection::vec(step(Faults::All), 1..80), rested in any::<bool>()) {
+    fn histories_with_faulty_events(steps in proptest::collection::vec(step(Faults::All), 1..80), rested in any::<bool>()) {
         run(history(steps, Faults::All, rested))?;
     }
 }

@@ -135,7 +135,7 @@ async fn a_storm_of_10_000_events_leaves_everything_right() {
     node.agrees().await;
     let stats = node.sim.world().event_stats();
     assert_eq!(stats.dropped, 0, "{stats:?}");
-    // Every death and every start that was told was told once.
+    // Every death and every start was reported at most once.
     let mut told: BTreeMap<(EventType, String), usize> = BTreeMap::new();
     while let Some(item) = node.feed.try_next() {
         let Item::Event(event) = item else { continue };

@@ -198,7 +198,7 @@ struct Cost {
     share: f64,
 }
 
-/// A pod comes and another one goes, ten times a second for a minute, each told by its events.
+/// A pod comes and another one goes, ten times a second for a minute, each reported by its events.
 async fn churn(mode: Mode, latency: Duration) -> Cost {
     let fake = node(0);
     let rig = if mode == Mode::Generic {
@@ -328,7 +328,7 @@ async fn requests_without_end_leave_the_runtime_half_of_the_time() {
     }
 }
 
-/// `crictl rmp` on CRI-O: the stops are told, the removal is not.
+/// `crictl rmp` on CRI-O: the stops are reported, the removal is not.
 #[tokio::test(start_paused = true)]
 async fn a_stopped_pod_that_goes_without_an_event_is_seen_to_go() {
     // (how long it stays after it has stopped, how late its removal is seen at most)

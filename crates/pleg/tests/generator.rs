@@ -110,7 +110,7 @@ async fn a_failed_list_changes_nothing_and_nothing_is_lost() {
 
 /// kubernetes/kubernetes#94829, #98044: one container that does not answer made the whole node wait.
 #[tokio::test(start_paused = true)]
-async fn a_hung_pod_keeps_nobody_waiting() {
+async fn a_hung_pod_delays_no_other_pod() {
     let fake = Fake::default();
     for n in 0..110 {
         let (pod, a, b) = (format!("p{n}"), format!("a{n}"), format!("b{n}"));
@@ -284,7 +284,7 @@ async fn newer_than_of_an_unknown_pod_is_empty_after_the_next_complete_relist() 
 
 /// kubernetes/kubernetes#124704, #124953: one pod held up the tokens of all.
 #[tokio::test(start_paused = true)]
-async fn a_quarantined_pod_holds_up_nobody_elses_token() {
+async fn a_quarantined_pod_delays_no_other_pods_token() {
     let fake = Fake::default();
     fake.world().add_pod("bad", &["a"]);
     fake.world().add_pod("good", &["b"]);
@@ -332,7 +332,7 @@ async fn asking_does_not_wait_for_the_period() {
     let entry = rig.pleg.refresh(&uid("p"), Duration::MAX).await.unwrap();
     assert_eq!(entry.status.containers[0].exit_code, Some(9));
     assert_eq!(fake.world().filtered_lists, 1);
-    // A pod nobody has seen takes a full relist.
+    // A pod that was never seen takes a full relist.
     fake.world().add_pod("q", &["b"]);
     let entry = rig.pleg.refresh(&uid("q"), Duration::MAX).await.unwrap();
     assert_eq!(entry.status.containers.len(), 1);
@@ -492,7 +492,7 @@ async fn a_subscriber_that_sleeps_learns_of_every_pod() {
     };
     assert_eq!(event.seq, total - 19);
 
-    // Far more pods than the feed remembers: told so, and every pod that exists is named.
+    // Far more pods than the feed remembers: the reader gets a gap, and a PodSync for every pod that exists.
     for n in 100..200 {
         fake.world().add_pod(&format!("p{n}"), &[]);
     }
@@ -559,9 +559,9 @@ async fn a_pod_that_is_made_anew_while_it_is_inspected_is_not_gone() {
     assert_eq!(ids, ["s-new"], "{lines:?}");
 }
 
-/// The runtime is told of an exit and of its reason apart, in either order.
+/// The runtime learns of an exit and of its reason separately, in either order.
 #[tokio::test(start_paused = true)]
-async fn who_was_killed_a_moment_ago_may_turn_out_to_have_run_out_of_memory() {
+async fn the_reason_of_a_recent_exit_is_asked_for_again() {
     let fake = Fake::default();
     fake.world().add_pod("p", &["now", "long-ago", "runs"]);
     let now = jiff::Timestamp::now();
@@ -725,7 +725,7 @@ async fn asking_during_an_inspection_does_not_wait_for_the_period() {
     assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
 }
 
-/// Only a full relist can tell that there is no trace of a pod; who asked for a pod that went away does not wait a period for it.
+/// Only a full relist can show that there is no trace of a pod; a caller that asked for a removed pod does not wait a period for it.
 #[tokio::test(start_paused = true)]
 async fn asking_for_a_pod_that_went_away_does_not_wait_for_the_period() {
     let fake = Fake::default();
@@ -776,7 +776,7 @@ async fn a_subscription_ends_with_the_generator() {
     assert_eq!(read, 2);
 }
 
-/// A runtime that was replaced may speak another version of CRI, and tells so only once it has started.
+/// A runtime that was replaced may speak another version of CRI, and says so only once it has started.
 #[tokio::test(start_paused = true)]
 async fn a_runtime_that_comes_back_is_asked_until_it_says_what_it_is() {
     let fake = Fake::default();
@@ -901,7 +901,7 @@ async fn a_container_that_fails_stays_in_quarantine_until_it_answers() {
 
 /// The usual alert is on this histogram, and the kubelet fills it also when a list hangs until its deadline.
 #[tokio::test(start_paused = true)]
-async fn the_time_of_a_failed_relist_is_told_too() {
+async fn the_time_of_a_failed_relist_is_reported_too() {
     let fake = Fake::default();
     let rig = Rig::start(&fake, Config::default());
     rig.seen().await;
@@ -963,9 +963,9 @@ async fn asking_outlives_a_change_that_was_none() {
     assert!(!fake.world().status_calls.is_empty());
 }
 
-/// Who waits for a relist learns that there will be none.
+/// A caller that waits for a relist learns that there will be none.
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_for_a_generator_that_has_ended() {
+async fn no_caller_waits_for_a_generator_that_has_ended() {
     let fake = Fake::default();
     let rig = Rig::start(&fake, Config::default());
     rig.seen().await;

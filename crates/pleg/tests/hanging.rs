@@ -35,7 +35,7 @@ async fn death_of(rig: &mut Rig, id: &str) -> Duration {
 
 /// containerd#9770, #12680, #10583: a container's lock hangs every list for 10 minutes.
 #[tokio::test(start_paused = true)]
-async fn a_locked_container_hangs_every_list_and_nobody_else() {
+async fn a_locked_container_hangs_every_list_and_no_other_container() {
     let fake = node(20);
     let mut rig = Rig::start(&fake, Config::default());
     rig.seen().await;
@@ -59,7 +59,7 @@ async fn a_locked_container_hangs_every_list_and_nobody_else() {
         .iter()
         .all(|cause| cause.who.pod.is_none())
     {
-        assert!(started.elapsed() < Duration::from_secs(5), "nobody is named");
+        assert!(started.elapsed() < Duration::from_secs(5), "no container is named");
         sleep(Duration::from_millis(100)).await;
     }
     let report = rig.pleg.health().report();
@@ -76,12 +76,12 @@ async fn a_locked_container_hangs_every_list_and_nobody_else() {
         report.message
     );
 
-    // What was seen by id is no complete relist: a container that nobody has listed yet may be missing.
+    // What was seen by id is no complete relist: a container that was not listed yet may be missing.
     let uid = PodUid::from("p3");
     let fresh = rig.pleg.cache().newer_than(&uid, complete, Duration::MAX);
     assert!(tokio::time::timeout(Duration::from_secs(1), fresh).await.is_err());
 
-    // Later deaths too, beyond the list's own deadline; and after 3 minutes the node is told, with the name.
+    // Later deaths too, beyond the list's own deadline; and after 3 minutes the node is not healthy, with the name.
     sleep(Duration::from_mins(4)).await;
     let report = rig.pleg.health().report();
     assert_eq!(report.level, Level::Unhealthy);
@@ -111,7 +111,7 @@ async fn a_locked_container_hangs_every_list_and_nobody_else() {
         .count();
     assert!(asked <= 1, "{asked}");
 
-    // Freed: within one relist all is well, and nothing is told twice.
+    // Freed: within one relist all is well, and nothing is reported twice.
     fake.world().locked = None;
     rig.seen().await;
     assert_eq!(rig.pleg.health().report().level, Level::Healthy);
@@ -130,7 +130,7 @@ async fn a_locked_container_hangs_every_list_and_nobody_else() {
 
 /// The list was sent before the death that was seen by id, and answers after it with what was true before.
 #[tokio::test(start_paused = true)]
-async fn a_list_that_is_older_than_what_was_seen_by_id_raises_nobody() {
+async fn a_list_older_than_an_answer_by_id_revives_no_container() {
     let fake = node(3);
     fake.world()
         .add_container("p1", "s-p1", "x", pleg::ContainerState::Created);
@@ -151,7 +151,7 @@ async fn a_list_that_is_older_than_what_was_seen_by_id_raises_nobody() {
     assert!(lines.iter().all(|line| !line.contains(" x")), "{lines:?}");
 }
 
-/// A runtime that answers nobody is not asked by everybody, and nobody is accused.
+/// A runtime that answers no call gets few calls, and no container is named.
 #[tokio::test(start_paused = true)]
 async fn a_stuck_runtime_has_no_suspects() {
     let fake = node(50);
@@ -175,7 +175,7 @@ async fn a_stuck_runtime_has_no_suspects() {
     assert!(fake.world().most_in_flight <= 16, "{}", fake.world().most_in_flight);
 }
 
-/// A list hangs because of one container; later the whole runtime does not answer, and goes on. Nobody is accused who does not hang.
+/// A list hangs because of one container; later the whole runtime does not answer, and recovers. No container is named that does not hang.
 #[tokio::test(start_paused = true)]
 async fn a_runtime_that_sticks_later_has_no_more_suspects() {
     let fake = node(50);
@@ -284,7 +284,7 @@ async fn a_silent_hung_shim_is_found_and_named() {
     assert!(pause >= Duration::from_millis(250), "{pause:?}");
 }
 
-/// Whoever there is a reason to suspect does not wait for his turn in the round.
+/// A container that is under suspicion is probed before its turn in the round.
 #[tokio::test(start_paused = true)]
 async fn suspects_are_probed_first() {
     let fake = node(1000);
@@ -333,7 +333,7 @@ async fn a_slow_runtime_is_no_hung_shim() {
     );
 }
 
-/// Nobody answered, and now everybody does: what was asked before waited for the runtime, not for its shim.
+/// No call was answered, and now all are: earlier calls waited for the runtime, not for a shim.
 #[tokio::test(start_paused = true)]
 async fn a_runtime_that_thaws_is_no_hung_shim() {
     let fake = node(10);

@@ -236,7 +236,7 @@ async fn history(steps: Vec<Step>, faults: bool, capacity: usize) -> Result<(), 
         exact(&fake, &events)?;
     }
 
-    // Nobody waits any more, and nobody was told something older than he asked for.
+    // No caller waits any more, and no caller got something older than it asked for.
     for mut waiter in waiters {
         match timeout(Duration::from_secs(5), &mut waiter.task).await {
             Ok(Ok(Ok(entry))) => waiter.check(&entry, &chronicle)?,
@@ -246,7 +246,7 @@ async fn history(steps: Vec<Step>, faults: bool, capacity: usize) -> Result<(), 
     }
     prop_assert!(rig.pleg.cache().waits().is_empty());
 
-    // The sleeper learns of every pod that ever changed, or is told that it cannot and gets every pod there is.
+    // The sleeper learns of every pod that ever changed, or gets a gap and then every pod there is.
     let (mut learned, mut told) = (BTreeSet::new(), false);
     while let Some(item) = sleeper.try_next() {
         match item {
@@ -292,7 +292,7 @@ impl Watch {
         Ok(())
     }
 
-    /// While both lists answer, three seconds are enough to tell of every container that answers, whatever others do.
+    /// While both lists answer, three seconds are enough to report every container that answers, whatever others do.
     fn hides_nothing(&self, rig: &Rig) -> Result<(), TestCaseError> {
         let world = rig.fake.world();
         if world.list_error.is_some() || world.locked.is_some() || world.sandbox_list_hangs {

@@ -31,7 +31,7 @@ const CONTAINERS: usize = 2;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// What a busy machine may add to a measurement by itself.
 const NOISE: Duration = Duration::from_millis(400);
-/// Nobody's event is later, whoever hangs.
+/// No event of another pod is later, whatever hangs.
 const LATEST: Duration = Duration::from_secs(1);
 
 /// One test at a time: each measures, and the machine is small.
@@ -148,7 +148,7 @@ impl Node {
         }
     }
 
-    /// Everything but the pods in `but` dies at once; how long it took until each death was told.
+    /// Everything but the pods in `but` dies at once; how long it took until each death was reported.
     async fn storm(&mut self, but: &BTreeSet<String>) -> Duration {
         let deaths = (PODS - but.len()) * CONTAINERS;
         self.sim.world().storm(Ending::Exit(1));
@@ -202,7 +202,7 @@ async fn hung(count: usize) {
         let worst = node.storm(&hung).await;
         assert!(
             worst <= 2 * usual.max(NOISE) && worst < LATEST,
-            "{count} hang, storm {round}: the last death was told after {worst:?}, and after {usual:?} when none hung"
+            "{count} hang, storm {round}: the last death was reported after {worst:?}, and after {usual:?} when none hung"
         );
         node.restart(&hung).await;
     }
@@ -350,7 +350,7 @@ async fn outage(length: Duration, own_thread: bool) {
     timeout(PATIENCE, healthy).await.unwrap();
     node.end().await;
 
-    // What the event stream does is told by lines of its own.
+    // What the event stream does is reported by lines of its own.
     let (stream, lines): (Vec<_>, Vec<_>) = log.lines().into_iter().partition(|line| line.contains("event"));
     assert!(
         stream.iter().filter(|line| line.contains("is down")).count() <= 1,

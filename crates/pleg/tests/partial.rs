@@ -230,7 +230,7 @@ async fn the_sandbox_of_a_locked_container_is_its_own() {
     assert_eq!(report.causes[0].who.sandbox.as_deref(), Some("s-p3"));
 }
 
-/// Lists that are slow, and always were, are no lock: nobody is asked by id, nobody is named, and the level does not flap.
+/// Lists that are slow, and always were, are no lock: no object is asked for by id, none is named, and the level does not flap.
 #[tokio::test(start_paused = true)]
 async fn slow_lists_are_not_locked_ones() {
     let fake = node(75);
@@ -286,7 +286,7 @@ async fn only_an_outlier_is_a_suspect() {
 
 /// An answer by id that was on its way for long does not undo a death that is known since.
 #[tokio::test(start_paused = true)]
-async fn a_late_answer_by_id_raises_nobody() {
+async fn a_late_answer_by_id_revives_no_container() {
     let fake = node(10);
     let mut rig = Rig::start(&fake, generic());
     rig.seen().await;

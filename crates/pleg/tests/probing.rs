@@ -160,7 +160,7 @@ async fn a_container_that_is_as_slow_as_the_others_is_not_named() {
     }
 }
 
-/// No container answers, but sandboxes do: that is told, and no container is blamed for it.
+/// No container answers, but sandboxes do: that is reported, and no container is named.
 #[tokio::test(start_paused = true)]
 async fn where_no_container_answers_none_is_named() {
     let fake = node(20);
@@ -228,15 +228,15 @@ async fn our_own_load_is_not_taken_for_the_runtimes_latency() {
                 fake.world().exit(&id, 1);
             }
         }
-        // A runtime that is slow for everybody is told: 2100 calls of 30 ms.
+        // A runtime that is slow for all containers is reported: 2100 calls of 30 ms.
         fake.world().latency = Duration::from_millis(30);
         until(&rig, Duration::from_mins(10), warned).await;
     }
 }
 
-/// Probes that overlap because each takes long are made one at a time now and then, so that a slow runtime is told.
+/// Probes that overlap because each takes long are made one at a time now and then, so that a slow runtime is reported.
 #[tokio::test(start_paused = true)]
-async fn a_slow_runtime_is_told_on_a_large_node() {
+async fn a_slow_runtime_is_reported_on_a_large_node() {
     let fake = node(500);
     {
         let mut world = fake.world();

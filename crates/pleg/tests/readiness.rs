@@ -42,9 +42,9 @@ fn ready(pleg: &Pleg) -> NodeCondition {
     pleg.readiness().ready()
 }
 
-/// While events let full relists be rare, a frozen runtime is told long before the next one is due.
+/// While events let full relists be rare, a frozen runtime is reported long before the next one is due.
 #[tokio::test(start_paused = true)]
-async fn a_runtime_that_freezes_at_rest_is_told_within_seconds() {
+async fn a_runtime_that_freezes_at_rest_is_reported_within_seconds() {
     let fake = Fake::default();
     {
         let mut world = fake.world();
@@ -200,9 +200,9 @@ async fn pods_in_quarantine_leave_the_node_ready() {
     assert!(ready(&pleg).status);
 }
 
-/// Three minutes of "healthy" after the last relist would be three minutes of nobody knowing.
+/// Three minutes of "healthy" after the last relist would be three minutes without a warning.
 #[tokio::test(start_paused = true)]
-async fn a_generator_that_has_ended_is_told_at_once() {
+async fn the_end_of_the_generator_is_reported_at_once() {
     for panics in [true, false] {
         let fake = Fake::default();
         fake.world().status = well();

@@ -96,7 +96,7 @@ async fn what_goes_while_it_is_inspected_is_replayed_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn troubles_are_told_with_how_long_they_lasted() {
+async fn troubles_are_reported_with_their_duration() {
     let fake = Fake::default();
     fake.world().add_pod("a", &["a1"]);
     fake.world().add_pod("b", &["b1"]);

@@ -93,7 +93,7 @@ async fn dropping_the_task_stops_it() {
 }
 
 #[tokio::test]
-async fn a_supervised_task_ends_when_it_is_told_to() {
+async fn a_supervised_task_ends_when_it_is_cancelled() {
     let (_dir, listen) = socket();
     let sim = sim(1, listen).await;
     let (pleg, task) = Pleg::spawn(sim.endpoint().clone(), Config::default()).await.unwrap();

@@ -1,4 +1,4 @@
-//! What goes wrong is told in the feed, beside what happens to pods. Paused time.
+//! Troubles are reported in the feed, beside what happens to pods. Paused time.
 
 mod common;
 
@@ -46,7 +46,7 @@ fn lines(events: &[Event]) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn quarantine_is_told_when_it_starts_and_when_it_ends() {
+async fn quarantine_is_reported_when_it_starts_and_when_it_ends() {
     let fake = node(3);
     let mut rig = Rig::start(&fake, Config::default());
     rig.seen().await;
@@ -80,7 +80,7 @@ async fn quarantine_is_told_when_it_starts_and_when_it_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_hangs_is_told_with_who_holds_it_up() {
+async fn a_hung_list_is_reported_with_the_container_behind_it() {
     let fake = node(20);
     let mut rig = Rig::start(&fake, Config::default());
     rig.seen().await;
@@ -100,7 +100,7 @@ async fn a_list_that_hangs_is_told_with_who_holds_it_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_runtime_that_goes_is_told_before_the_threshold_passes_and_once_after() {
+async fn a_runtime_that_is_down_is_reported_before_the_threshold_and_once_after() {
     let fake = node(1);
     let mut rig = Rig::start(&fake, Config::default());
     rig.seen().await;

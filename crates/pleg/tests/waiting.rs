@@ -24,7 +24,7 @@ fn limit(entry: &PodEntry, id: &str) -> Option<i64> {
 
 /// `UpdateContainerResources`, a new IP: no list shows it. Relists say so by leaving `inspected` where it was; a refresh finds it.
 #[tokio::test(start_paused = true)]
-async fn what_no_list_shows_is_found_by_a_refresh_and_claimed_by_nobody_else() {
+async fn a_refresh_finds_what_no_list_shows() {
     let fake = Fake::default();
     fake.world().add_pod("p", &["a", "b"]);
     fake.world().add_container("p", "s-p", "old", ContainerState::Exited);
@@ -43,7 +43,7 @@ async fn what_no_list_shows_is_found_by_a_refresh_and_claimed_by_nobody_else() {
         .await
         .unwrap();
     assert!(listed.observed >= token);
-    assert_eq!(listed.inspected, before.inspected, "nobody has asked for the details");
+    assert_eq!(listed.inspected, before.inspected, "the details were not asked for");
     assert_eq!(limit(&listed, "a"), None);
 
     fake.world().status_calls.clear();

@@ -94,7 +94,7 @@ async fn a_death_is_reported_as_soon_as_the_runtime_admits_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_exit_of_a_process_is_told_before_the_death_of_its_container() {
+async fn the_exit_of_a_process_is_reported_before_the_death_of_its_container() {
     let (fake, kernel, rig) = node(3).await;
     let mut exits = rig.pleg.subscribe(Start::Now, Overflow::Gap);
     kernel.exit("c1", 9);

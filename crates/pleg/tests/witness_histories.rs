@@ -75,7 +75,7 @@ fn step(honest: bool) -> BoxedStrategy<Step> {
     .boxed()
 }
 
-/// What a kernel announces of what a runtime tells.
+/// What a kernel announces of the changes of a runtime.
 fn announce(kernel: &FakeKernel, event: &RuntimeEvent, pod: bool) {
     let Some(id) = event.id.as_deref() else { return };
     match event.reached {

@@ -16,6 +16,8 @@ TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 NODE = "n"
 # hostPath volumes of the manifests are below it.
 HOST_PATHS = Path("/tmp/pleg-oracle")
+# Where a kubelet puts links to logs. No setting moves it.
+LOG_LINKS = Path("/var/log/containers")
 
 
 class Failure(Exception):
@@ -170,6 +172,10 @@ class Kubelet(Process):
         command += ["--cert-dir", home / "pki", "--hostname-override", NODE, "--node-ip", node_ip(), "--v", "2"]
         super().__init__("kubelet", command, log, cwd=home)
 
+    def end(self, patience=30):
+        super().end(patience)
+        remove_links(LOG_LINKS, self.logs)
+
     def pods(self):
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/pods", timeout=10) as answer:
             return json.load(answer)["items"] or []
@@ -204,6 +210,15 @@ class PlegNode(Process):
         if b" 200 " not in head.splitlines()[0]:
             raise OSError(head.decode(errors="replace"))
         return json.loads(body)["items"] or []
+
+
+def remove_links(directory, logs):
+    """Removes the links of a directory that lead below `logs`, and no others."""
+    for link in directory.glob("*.log"):
+        # Others of this directory may remove theirs at the same time.
+        with contextlib.suppress(OSError):
+            if logs in Path(os.readlink(link)).parents:
+                link.unlink()
 
 
 def clear_host_paths():

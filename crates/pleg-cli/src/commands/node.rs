@@ -310,12 +310,18 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> an
     let sources = sources.with_known(&store.manifests(&node.name));
     let versions = client.version().await?;
     let runtime_version = format!("{}://{}", versions.runtime_name, versions.runtime_version);
-    let cluster = args
+    let mut cluster = args
         .cluster
-        .open(&node, args.node_ip.is_some(), &eviction, runtime_version)
+        .open(
+            &node,
+            args.node_ip.is_some(),
+            &eviction,
+            runtime_version,
+            args.server.port(),
+        )
         .await;
-    let node_server = match &cluster {
-        Some(cluster) => Some(args.server.bind(&node, cluster.api()).await?),
+    let node_server = match &mut cluster {
+        Some(cluster) => Some(args.server.bind(&node, cluster).await?),
         None => None,
     };
     let mut origins = sources.origins();
@@ -343,11 +349,7 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> an
     let setup = Setup::new(client.clone(), settings);
     let router = routes::router(generator.handle(), setup, Some(node_loop.reports()), shutdown.clone());
     let mut whose: Vec<String> = sources.origins().iter().map(ToString::to_string).collect();
-    whose.extend(
-        cluster
-            .iter()
-            .map(|cluster| format!("the API server at {}", cluster.api().server())),
-    );
+    whose.extend(cluster.iter().map(Cluster::describe));
     tracing::info!("running the pods of {} on {}", whose.join(" and "), client.endpoint());
 
     let (sender, snapshots) = mpsc::channel(QUEUED);

@@ -133,6 +133,7 @@ pub(crate) fn describe(pod: &Pod, now: Timestamp) -> String {
     for (kind, containers) in [
         ("Init Container", view.init_containers()),
         ("Container", view.containers()),
+        ("Ephemeral", view.ephemeral_containers()),
     ] {
         for container in containers {
             lines.field(0, kind, &container.name);
@@ -192,4 +193,44 @@ fn describe_container(lines: &mut Lines, container: &core::ContainerStatus, when
     }
     lines.field(2, "Ready", if container.ready { "True" } else { "False" });
     lines.field(2, "Restart Count", &container.restart_count.to_string());
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// In the order in which kubectl shows them.
+    #[test]
+    fn all_kinds_of_containers_are_described() {
+        let status = |name: &str| {
+            json!([{"name": name, "ready": true, "restartCount": 0, "image": "i", "imageID": "",
+            "state": {"running": {}}}])
+        };
+        let raw = json!({
+            "metadata": {"name": "p", "namespace": "default"},
+            "spec": {"containers": []},
+            "status": {
+                "initContainerStatuses": status("first"),
+                "containerStatuses": status("main"),
+                "ephemeralContainerStatuses": status("debug"),
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+        });
+        let text = describe(&Pod::read(raw).unwrap(), Timestamp::UNIX_EPOCH);
+        let plain = text.replace(BOLD, "").replace(PLAIN, "");
+        let heads: Vec<&str> = plain.lines().filter(|line| !line.starts_with(' ')).collect();
+        assert_eq!(
+            heads[2..],
+            [
+                "Init Container:    first",
+                "Container:         main",
+                "Ephemeral:         debug",
+                "Condition:         Ready=True",
+            ],
+            "{plain}"
+        );
+        assert_eq!(plain.matches("State:           Running").count(), 3, "{plain}");
+    }
 }

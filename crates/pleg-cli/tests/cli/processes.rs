@@ -102,7 +102,7 @@ fn the_daemon_follows_processes() {
         daemon.json("/api/v1/health")["mode"]["witness"]["complete"] == true
     });
     kill(pid(&node, 0, "app"));
-    wait_for("its death is told, by the kernel's word", || {
+    wait_for("its death, found through the kernel", || {
         let events = events(&daemon);
         let died = events.iter().find(|event| event["type"] == "ContainerDied");
         died.is_some_and(|event| event["pod"]["name"] == "web-0" && event["source"] == "kernel")

@@ -94,7 +94,9 @@ enum CertificateError {
 
 impl ClientCertificate {
     /// Nothing is read or requested yet.
-    pub fn new(config: ClientCertificateConfig, api: Api) -> Self {
+    pub fn new(mut config: ClientCertificateConfig, api: Api) -> Self {
+        // The kubeconfig refers to it, and may be in another directory than this process.
+        config.cert_dir = std::path::absolute(&config.cert_dir).unwrap_or(config.cert_dir);
         Self {
             config,
             api,
@@ -158,8 +160,13 @@ impl ClientCertificate {
     }
 
     async fn next(&self) -> Next {
-        let path = self.config.kubeconfig.clone();
-        let state = tokio::task::spawn_blocking(move || examine(&path)).await;
+        let (path, own) = (self.config.kubeconfig.clone(), self.file());
+        let state = tokio::task::spawn_blocking(move || {
+            // Makes it private, if it is not. What cannot be read is examined below.
+            let _ = store::read(&own);
+            examine(&path)
+        });
+        let state = state.await;
         // Only while the runtime shuts down.
         let Ok(state) = state else { return Next::Nothing };
         decide(&self.config, &self.file(), &state, now(), self.chance)

@@ -61,7 +61,7 @@ pub(super) fn examine(path: &Path) -> KubeconfigState {
 }
 
 /// The files whose change changes what a kubeconfig means: itself, and the certificates and keys that it refers to.
-pub fn referenced_files(path: &Path) -> Vec<PathBuf> {
+pub(crate) fn referenced_files(path: &Path) -> Vec<PathBuf> {
     let mut files = vec![path.to_owned()];
     let Ok(kubeconfig) = Kubeconfig::read_from(path) else {
         return files;

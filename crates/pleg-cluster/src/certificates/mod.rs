@@ -25,5 +25,6 @@ mod signing;
 mod store;
 
 pub use self::client::{ClientCertificate, ClientCertificateConfig};
-pub use self::kubeconfig::referenced_files;
-pub use self::serving::{ServingCertificate, ServingNames};
+pub(crate) use self::kubeconfig::referenced_files;
+pub use self::serving::SignedServingCertificate;
+pub use rustls::server::ResolvesServerCert;

@@ -26,20 +26,21 @@ use super::rotation::{RetryDelays, rotate_at};
 use super::signing::{self, SigningError};
 use super::store::{self, FileError, PendingKeyError};
 use crate::api::{Api, with_causes};
+use crate::node::NodeObject;
 
 /// How often the state is looked at. The wall clock may be set meanwhile, so nothing sleeps until a date.
 const PERIOD: Duration = Duration::from_secs(30);
 
 /// Names and addresses of the node's server, each once, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ServingNames {
+struct ServingNames {
     names: Vec<String>,
     ips: Vec<IpAddr>,
 }
 
 impl ServingNames {
     /// Of the addresses of a Node object.
-    pub fn of(addresses: &[NodeAddress]) -> Self {
+    fn of(addresses: &[NodeAddress]) -> Self {
         let (mut names, mut ips) = (Vec::new(), Vec::new());
         for NodeAddress { type_, address } in addresses {
             match (type_.as_str(), address.parse()) {
@@ -58,7 +59,7 @@ impl ServingNames {
 
 /// A certificate, for a TLS server. Clones share it.
 #[derive(Clone)]
-pub struct ServingCertificate(Arc<Inner>);
+pub struct SignedServingCertificate(Arc<Inner>);
 
 struct Inner {
     signed: ArcSwapOption<CertifiedKey>,
@@ -68,23 +69,23 @@ struct Inner {
     cert_dir: PathBuf,
 }
 
-impl fmt::Debug for ServingCertificate {
+impl fmt::Debug for SignedServingCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_signed = self.0.signed.load().is_some();
-        f.debug_struct("ServingCertificate")
+        f.debug_struct("SignedServingCertificate")
             .field("is_signed", &is_signed)
             .finish_non_exhaustive()
     }
 }
 
-impl ResolvesServerCert for ServingCertificate {
+impl ResolvesServerCert for SignedServingCertificate {
     fn resolve(&self, client: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let signed = self.0.signed.load_full();
         signed.or_else(|| self.0.fallback.resolve(client))
     }
 }
 
-impl ServingCertificate {
+impl SignedServingCertificate {
     /// For the server of this node. Until there is a signed certificate, it has that of `fallback`.
     pub fn new(node: &str, cert_dir: PathBuf, fallback: Arc<dyn ResolvesServerCert>) -> Self {
         Self(Arc::new(Inner {
@@ -95,8 +96,19 @@ impl ServingCertificate {
         }))
     }
 
-    /// Requests and replaces certificates until shutdown.
-    pub async fn run(self, api: Api, names: watch::Receiver<ServingNames>, shutdown: CancellationToken) {
+    /// Requests and replaces certificates until shutdown, with the addresses of the Node object.
+    pub async fn run(self, api: Api, node: NodeObject, shutdown: CancellationToken) {
+        let (sender, names) = watch::channel(names_of(&node));
+        let following = follow_names(node, sender);
+        let requesting = self.run_with(api, names, shutdown);
+        tokio::select! {
+            () = requesting => {}
+            // It never ends.
+            () = following => {}
+        }
+    }
+
+    async fn run_with(self, api: Api, names: watch::Receiver<ServingNames>, shutdown: CancellationToken) {
         let mut task = ServingTask {
             certificate: self,
             api,
@@ -110,8 +122,32 @@ impl ServingCertificate {
     }
 }
 
+/// The names of the node's server; none while there is no Node object.
+fn names_of(node: &NodeObject) -> ServingNames {
+    let node = node.get();
+    let status = node.as_ref().and_then(|node| node.status.as_ref());
+    let addresses = status.and_then(|status| status.addresses.as_deref());
+    ServingNames::of(addresses.unwrap_or_default())
+}
+
+/// Passes on the names of the node's server when they change, which most changes of the Node object are not.
+async fn follow_names(mut node: NodeObject, names: watch::Sender<ServingNames>) {
+    loop {
+        node.changed().await;
+        let now = names_of(&node);
+        // Without an object, the last names are as good as any.
+        names.send_if_modified(|names| {
+            let is_news = *names != now && now != ServingNames::default();
+            if is_news {
+                names.clone_from(&now);
+            }
+            is_news
+        });
+    }
+}
+
 struct ServingTask {
-    certificate: ServingCertificate,
+    certificate: SignedServingCertificate,
     api: Api,
     names: watch::Receiver<ServingNames>,
     chance: f64,
@@ -375,12 +411,12 @@ mod tests {
         std::fs::write(&file, "half a certifi").unwrap();
         let names = |ip: &str| ServingNames::of(&[address("InternalIP", ip), address("Hostname", "n1")]);
         let start = |fake: &FakeApi, names| {
-            let certificate = ServingCertificate::new("n1", cert_dir.clone(), Arc::new(Nothing));
+            let certificate = SignedServingCertificate::new("n1", cert_dir.clone(), Arc::new(Nothing));
             let shutdown = CancellationToken::new();
-            tokio::spawn(certificate.clone().run(fake.api(), names, shutdown.clone()));
+            tokio::spawn(certificate.clone().run_with(fake.api(), names, shutdown.clone()));
             (certificate, shutdown)
         };
-        let signed = async |certificate: &ServingCertificate, not: Option<Arc<CertifiedKey>>| {
+        let signed = async |certificate: &SignedServingCertificate, not: Option<Arc<CertifiedKey>>| {
             loop {
                 let found = certificate.0.signed.load_full();
                 if let Some(found) = found
@@ -434,9 +470,9 @@ mod tests {
             .unwrap();
             let waits = FakeApi::start(|request| Answer::Json(200, request.body.clone()));
             let (_sender, names) = watch::channel(ServingNames::of(&[address("InternalIP", "192.0.2.1")]));
-            let certificate = ServingCertificate::new("n1", directory.path().to_owned(), Arc::new(Nothing));
+            let certificate = SignedServingCertificate::new("n1", directory.path().to_owned(), Arc::new(Nothing));
             let shutdown = CancellationToken::new();
-            let task = tokio::spawn(certificate.clone().run(waits.api(), names, shutdown.clone()));
+            let task = tokio::spawn(certificate.clone().run_with(waits.api(), names, shutdown.clone()));
             waits.wait_for(|requests| !requests.is_empty()).await;
             assert_eq!(certificate.0.signed.load().is_some(), is_used);
             shutdown.cancel();

@@ -8,13 +8,16 @@
 //! |---|---|
 //! | `recorder` | the handle, and the task that writes |
 //! | `correlator` | which events are written: counts, combined events, limits per object: pure |
+//! | `node` | events of the node itself, from its object: pure, and one task |
 //! | `object` | events as objects of the API: pure |
 //! | `token_bucket`, `lru` | a rate limit and a bounded map: pure |
 
 mod correlator;
 mod lru;
+mod node;
 mod object;
 mod recorder;
 mod token_bucket;
 
+pub(crate) use self::node::follow_node;
 pub use self::recorder::EventRecorder;

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::NodeCondition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use pleg_node::PressureCondition;
+use pleg_node::events::{Event, EventType};
 
 /// The type of the condition that decides whether pods are scheduled.
 pub const READY: &str = "Ready";
@@ -57,6 +58,31 @@ impl Condition {
                 && posted.reason.as_deref() == Some(&self.reason)
                 && posted.message.as_deref() == Some(&self.message)
         })
+    }
+
+    /// Whether the API server has it with this status.
+    pub fn has_status(&self, posted: &[NodeCondition]) -> bool {
+        let is = |posted: &NodeCondition| posted.type_ == self.kind && posted.status == self.status_text();
+        posted.iter().any(is)
+    }
+
+    /// The event about a change to this, as a kubelet has it; of a node that is not ready with the cause.
+    pub fn event(&self, node: &str) -> Event {
+        let reason = match (self.kind.as_str(), self.status) {
+            (READY, true) => "NodeReady",
+            (READY, false) => "NodeNotReady",
+            ("MemoryPressure", true) => "NodeHasInsufficientMemory",
+            ("MemoryPressure", false) => "NodeHasSufficientMemory",
+            ("DiskPressure", true) => "NodeHasDiskPressure",
+            ("DiskPressure", false) => "NodeHasNoDiskPressure",
+            (_, true) => "NodeHasInsufficientPID",
+            (_, false) => "NodeHasSufficientPID",
+        };
+        let mut message = format!("Node {node} status is now: {reason}");
+        if reason == "NodeNotReady" {
+            message = format!("{message}: {}", self.message);
+        }
+        Event::node(EventType::Normal, reason, &message)
     }
 
     /// With times, following on what the API server has: the transition moves only with the status.

@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ContainerImage, Node};
 use kube::api::{GetParams, Patch, PatchParams, PostParams};
+use pleg_node::events::{Event, EventSink, EventType};
 use pleg_node::manifest::NodeName;
 use pleg_node::{PressureCondition, host};
 use tokio::sync::watch;
@@ -64,6 +65,7 @@ pub struct NodeManager {
     images: watch::Receiver<Vec<ContainerImage>>,
     object: watch::Sender<Option<Arc<Node>>>,
     ips: Vec<IpAddr>,
+    events: Option<Arc<dyn EventSink>>,
     /// What was last patched, and when.
     posted: Option<(DesiredNode, Instant)>,
     log: TroubleLog,
@@ -103,8 +105,21 @@ impl NodeManager {
             images,
             object,
             ips: Vec::new(),
+            events: None,
             posted: None,
             log: TroubleLog::default(),
+        }
+    }
+
+    /// With events about the node.
+    pub(crate) fn with_events(mut self, events: Arc<dyn EventSink>) -> Self {
+        self.events = Some(events);
+        self
+    }
+
+    fn record(&self, event: Event) {
+        if let Some(events) = &self.events {
+            events.record(event);
         }
     }
 
@@ -115,6 +130,7 @@ impl NodeManager {
     }
 
     async fn work(&mut self) {
+        self.record(Event::node(EventType::Normal, "Starting", "Starting pleg node."));
         self.wait_for_first_relist().await;
         let mut register = self.settings.register;
         loop {
@@ -199,6 +215,9 @@ impl NodeManager {
             {
                 Ok(node) => {
                     info!("registered node {name} with the API server at {}", self.api.server());
+                    for event in desired.events(&[]) {
+                        self.record(event);
+                    }
                     self.posted = Some((desired, Instant::now()));
                     return Ok(Some(node));
                 }
@@ -231,8 +250,10 @@ impl NodeManager {
         }
         let desired = self.desired(true);
         let node = self.patch(&known, &desired).await?;
-        if rebooted(&known, &self.settings.machine.boot_id) {
-            info!("the machine has booted since node {name} was last seen");
+        let boot_id = &self.settings.machine.boot_id;
+        if rebooted(&known, boot_id) {
+            let message = format!("Node {name} has been rebooted, boot id: {boot_id}");
+            self.record(Event::node(EventType::Warning, "Rebooted", &message));
         }
         info!(
             "node {name} exists at the API server at {}, and is ours",
@@ -362,6 +383,10 @@ impl NodeManager {
         let (params, body) = (PatchParams::default(), Patch::Strategic(patch.body));
         let patching = nodes.patch_status(name, &params, &body);
         let node = call(format!("patch the status of node {name}"), patching).await?;
+        let before = known.status.as_ref().and_then(|status| status.conditions.as_deref());
+        for event in desired.events(before.unwrap_or_default()) {
+            self.record(event);
+        }
         self.posted = Some((desired.clone(), Instant::now()));
         Ok(node)
     }

@@ -8,9 +8,11 @@ use std::net::IpAddr;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
-    ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeDaemonEndpoints, NodeSpec, NodeStatus, NodeSystemInfo,
+    ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeSpec, NodeStatus,
+    NodeSystemInfo,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use pleg_node::events::Event;
 use serde_json::{Map, Value, json};
 
 use super::conditions::Condition;
@@ -167,9 +169,10 @@ impl DesiredNode {
         without_images(self) != without_images(other)
     }
 
-    /// The Ready condition.
-    pub fn ready(&self) -> Option<&Condition> {
-        self.conditions.last()
+    /// The events about the conditions that change with this object.
+    pub fn events(&self, posted: &[NodeCondition]) -> Vec<Event> {
+        let changed = self.conditions.iter().filter(|condition| !condition.has_status(posted));
+        changed.map(|condition| condition.event(&self.name)).collect()
     }
 
     /// With what operators have added to the capacity.
@@ -229,7 +232,7 @@ fn addresses(name: &str, ips: &[IpAddr]) -> Vec<NodeAddress> {
     all
 }
 
-/// The events about a node that follow from its last object and its next: a boot, and transitions of conditions.
+/// Whether the machine has booted since it wrote this object.
 pub fn rebooted(known: &Node, boot_id: &str) -> bool {
     let info = known.status.as_ref().and_then(|status| status.node_info.as_ref());
     info.is_some_and(|info| !info.boot_id.is_empty() && !boot_id.is_empty() && info.boot_id != boot_id)

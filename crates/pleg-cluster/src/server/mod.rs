@@ -13,6 +13,7 @@ mod logs;
 mod pods;
 mod query;
 mod serving_certificate;
+mod sessions;
 mod stats;
 mod streaming;
 mod ttl_cache;
@@ -38,7 +39,6 @@ use pleg_node::executor::requests::NodeConfig;
 use pleg_node::{PodReports, Report};
 use rustls::server::ResolvesServerCert;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -46,6 +46,7 @@ use tokio_util::task::TaskTracker;
 use self::answer::refuse;
 use self::authentication::{AuthenticationError, Authenticator, PeerCertificates};
 use self::authorization::{Access, AuthorizationError, Authorizer};
+use self::sessions::Sessions;
 use self::stats::StatsCollector;
 use self::streaming::{attach, attach_uid, exec, exec_uid, port_forward, port_forward_uid};
 use crate::api::Api;
@@ -54,8 +55,6 @@ use crate::api::Api;
 pub const PORT: u16 = 10250;
 /// The port of a kubelet's `/healthz` without authentication.
 pub const HEALTHZ_PORT: u16 = 10248;
-/// Most logs and sessions at once.
-const SESSIONS: usize = 256;
 /// How long the API server may take to say who a user is and what the user may do.
 const REVIEW_DEADLINE: Duration = Duration::from_secs(20);
 
@@ -104,11 +103,7 @@ struct NodeState {
     reports: PodReports,
     pleg: Pleg,
     runtime: Client,
-    /// Room for logs and sessions.
-    sessions: Arc<Semaphore>,
-    /// Sessions outlive the requests that began them.
-    session_tasks: TaskTracker,
-    shutdown: CancellationToken,
+    sessions: Sessions,
 }
 
 impl NodeState {
@@ -179,9 +174,7 @@ fn router(node: ServedNode, session_tasks: TaskTracker, shutdown: CancellationTo
         reports: node.reports,
         pleg: node.pleg,
         runtime: node.runtime,
-        sessions: Arc::new(Semaphore::new(SESSIONS)),
-        session_tasks,
-        shutdown,
+        sessions: Sessions::new(session_tasks, shutdown),
     });
     let stats = Router::new()
         .route("/stats/summary", get(stats::summary))

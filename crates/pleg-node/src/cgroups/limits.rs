@@ -48,19 +48,27 @@ pub(crate) fn of(pod: &Pod) -> CgroupLimits {
     let memory_limit = |container: &Container| container.resources.memory_limit;
     CgroupLimits {
         cpu_shares: shares(cpu_request(spec)),
-        cpu_quota: declared(cpu_limit).then(|| quota(total(spec, |container| milli(cpu_limit(container))))),
-        memory: declared(memory_limit).then(|| total(spec, |container| units(memory_limit(container)))),
+        cpu_quota: declared(cpu_limit).then(|| {
+            let containers = total(spec, |container| milli(cpu_limit(container)));
+            quota(containers.saturating_add(milli(spec.overhead.cpu)))
+        }),
+        memory: declared(memory_limit).then(|| {
+            let containers = total(spec, |container| units(memory_limit(container)));
+            containers.saturating_add(units(spec.overhead.memory))
+        }),
     }
 }
 
-/// The CPU that a pod requests, in thousandths of a core.
+/// The CPU that a pod requests with its overhead, in thousandths of a core.
 pub(crate) fn cpu_request(spec: &Spec) -> i64 {
-    total(spec, |container| milli(container.resources.cpu_request))
+    let containers = total(spec, |container| milli(container.resources.cpu_request));
+    containers.saturating_add(milli(spec.overhead.cpu))
 }
 
-/// The memory that a pod requests, in bytes.
+/// The memory that a pod requests with its overhead, in bytes.
 pub(crate) fn memory_request(spec: &Spec) -> i64 {
-    total(spec, |container| units(container.resources.memory_request))
+    let containers = total(spec, |container| units(container.resources.memory_request));
+    containers.saturating_add(units(spec.overhead.memory))
 }
 
 /// The local storage that a pod requests, in bytes.
@@ -183,6 +191,33 @@ mod tests {
             };
             assert_eq!(limits(&containers), expected, "{containers:?}");
         }
+    }
+
+    /// What a runtime class needs beside its containers is added, and limits nothing by itself.
+    #[test]
+    fn overhead_is_added() {
+        let with_overhead = |resources: &str| {
+            let mut pod = pod(&format!(
+                "containers: [{{name: app, image: i, resources: {{{resources}}}}}]"
+            ));
+            let spec = &mut std::sync::Arc::make_mut(&mut pod).spec;
+            spec.overhead.cpu = Quantity::parse("250m").ok();
+            spec.overhead.memory = Quantity::parse("16Mi").ok();
+            pod
+        };
+        let limited = with_overhead("limits: {cpu: 500m, memory: 64Mi}");
+        let expected = CgroupLimits {
+            cpu_shares: 768,
+            cpu_quota: Some(75_000),
+            memory: Some(80 * MIB),
+        };
+        assert_eq!(of(&limited), expected);
+        assert_eq!(memory_request(&limited.spec), 80 * MIB);
+        let requests = of(&with_overhead("requests: {cpu: 500m}"));
+        assert_eq!(
+            (requests.cpu_shares, requests.cpu_quota, requests.memory),
+            (768, None, None)
+        );
     }
 
     #[test]

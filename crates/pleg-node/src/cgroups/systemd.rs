@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_systemd_is_told_apart_from_a_refusal() {
+    async fn a_missing_systemd_is_distinguished_from_a_refusal() {
         let dir = tempfile::tempdir().unwrap();
         let error = |program: PathBuf| async move { set(&program, PathBuf::new(), &pod()).await.unwrap_err() };
         assert!(error(dir.path().join("none")).await.is_no_access());

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_start() {
+    fn pods_that_are_admitted_under_pressure() {
         let best_effort = pod("containers: [{name: a, image: i}]");
         let burstable = pod("containers: [{name: a, image: i, resources: {requests: {memory: 1Mi}}}]");
         let critical = pod("priorityClassName: system-node-critical, containers: [{name: a, image: i}]");

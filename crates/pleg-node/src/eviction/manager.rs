@@ -1,11 +1,12 @@
 //! The task: observes, publishes conditions, reclaims, and evicts one pod at a time.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use pleg::{ContainerState, PodUid};
-use pleg_cri::Client;
+use pleg_cri::{Client, Subject, v1};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -13,9 +14,10 @@ use tracing::{debug, info, warn};
 
 use super::EvictionConfig;
 use super::message::{EVICTED, message};
-use super::ranking::{PodUsage, rank};
+use super::ranking::{self, CRITICAL, PodUsage, rank};
 use super::signals::{Observation, Observations, Resource, Signal};
 use super::state::PressureState;
+use super::storage_limits::{self, Exceeded};
 use super::thresholds::Threshold;
 use super::usage;
 use crate::error::with_causes;
@@ -37,6 +39,12 @@ const POD_CLEANUP: Duration = Duration::from_secs(30);
 const IMMEDIATE: Duration = Duration::from_secs(1);
 /// How long the reclaim of images may take before pods are evicted.
 const RECLAIM: Duration = Duration::from_mins(5);
+/// Limits of local storage are checked again after this many times what the last check took, so that it takes a twentieth of the time at
+/// most: it walks directories.
+const STORAGE_SCAN_SHARE: u32 = 20;
+const LONGEST_STORAGE_PAUSE: Duration = Duration::from_mins(2);
+/// How long the runtime may take to say how large the writable layers of a pod are.
+const STATS: Duration = Duration::from_secs(2);
 /// Most dead containers that are removed in one reclaim.
 const MAX_REMOVALS: usize = 256;
 
@@ -59,6 +67,10 @@ pub(crate) struct EvictionManager {
     max_pod_grace: Duration,
     /// Where the runtime keeps its images, once it has said so.
     image_path: Option<PathBuf>,
+    /// Whether images have a filesystem of their own, when that was last seen.
+    has_image_fs: bool,
+    /// When limits of local storage are checked again.
+    next_storage_scan: Instant,
     images: mpsc::Sender<DeleteUnused>,
     evictions: mpsc::Sender<Eviction>,
 }
@@ -87,15 +99,14 @@ impl EvictionManager {
             state: PressureState::new(config.thresholds, config.pressure_transition_period),
             max_pod_grace: config.max_pod_grace_period,
             image_path: None,
+            has_image_fs: false,
+            next_storage_scan: Instant::now(),
             images,
             evictions,
         }
     }
 
     pub(crate) async fn run(mut self, shutdown: CancellationToken) {
-        if self.state.is_idle() {
-            return;
-        }
         let working = async {
             loop {
                 match self.synchronize().await {
@@ -111,6 +122,12 @@ impl EvictionManager {
 
     /// One round. Returns the pod that was evicted.
     async fn synchronize(&mut self) -> Option<PodUid> {
+        if let Some(evicted) = self.enforce_storage_limits().await {
+            return Some(evicted);
+        }
+        if self.state.is_idle() {
+            return None;
+        }
         let figures = self.observe().await;
         let verdict = self.state.step(&figures.observations, Instant::now());
         let changed = self
@@ -154,7 +171,9 @@ impl EvictionManager {
         let image_path = self.image_path.clone();
         let (host, pods) = (Arc::clone(&self.host), self.context.executor.node().pods.clone());
         let read = move || read_figures(&*host, &pods, image_path.as_deref());
-        tokio::task::spawn_blocking(read).await.unwrap_or_default()
+        let figures: Figures = tokio::task::spawn_blocking(read).await.unwrap_or_default();
+        self.has_image_fs = figures.has_image_fs;
+        figures
     }
 
     /// Removes dead containers and unused images, where that helps. Returns whether no threshold is met any more.
@@ -242,18 +261,25 @@ impl EvictionManager {
             warn!("unable to evict any pods from the node: all are critical");
             return None;
         };
-        let eviction = Eviction {
-            uid: pod.id.uid.clone(),
-            grace: self.grace(threshold, pod),
-            why: PodFailure {
-                reason: EVICTED.to_owned(),
-                message: message(threshold, observations, usage),
-            },
+        let message = message(threshold, observations, usage);
+        self.evict(pod, self.grace(threshold, pod), threshold.signal.name(), message)
+            .await
+    }
+
+    async fn evict(&self, pod: &Pod, grace: Duration, signal: &str, message: String) -> Option<PodUid> {
+        warn!(pod = %pod.id, reason = EVICTED, "{message}");
+        self.context.events.pod_warning(pod, EVICTED, &message);
+        self.context.metrics.evicted(signal);
+        let why = PodFailure {
+            reason: EVICTED.to_owned(),
+            message,
         };
-        warn!(pod = %pod.id, reason = EVICTED, "{}", eviction.why.message);
-        self.context.events.pod_warning(pod, EVICTED, &eviction.why.message);
-        self.context.metrics.evicted(threshold.signal.name());
-        let uid = eviction.uid.clone();
+        let uid = pod.id.uid.clone();
+        let eviction = Eviction {
+            uid: uid.clone(),
+            why,
+            grace,
+        };
         self.evictions.send(eviction).await.ok()?;
         Some(uid)
     }
@@ -287,6 +313,66 @@ impl EvictionManager {
             pods.into_iter().map(of).collect()
         };
         tokio::task::spawn_blocking(read).await.unwrap_or_default()
+    }
+
+    /// Evicts a pod that exceeds one of its own limits of local storage, whatever the node has left.
+    async fn enforce_storage_limits(&mut self) -> Option<PodUid> {
+        let began = Instant::now();
+        if began < self.next_storage_scan {
+            return None;
+        }
+        let mut pods = self.active_pods();
+        pods.retain(|report| storage_limits::has_limits(&report.pod) && ranking::priority(&report.pod) < CRITICAL);
+        for report in pods {
+            let Some(entry) = self.context.pleg.cache().get(&report.pod.id.uid) else {
+                continue;
+            };
+            let layers = self.writable_layers(&report.pod, &entry.status).await;
+            let (node, pod) = (Arc::clone(self.context.executor.node()), Arc::clone(&report.pod));
+            let has_image_fs = self.has_image_fs;
+            let read = move || {
+                let usage = storage_limits::read(&node, &pod, &entry.status, &layers, has_image_fs);
+                storage_limits::exceeded(&pod, &usage)
+            };
+            let found = tokio::task::spawn_blocking(read).await.unwrap_or_default();
+            if let Some(Exceeded { signal, message }) = found {
+                return self.evict(&report.pod, IMMEDIATE, signal, message).await;
+            }
+        }
+        let pause = (began.elapsed() * STORAGE_SCAN_SHARE).clamp(PERIOD, LONGEST_STORAGE_PAUSE);
+        self.next_storage_scan = Instant::now() + pause;
+        None
+    }
+
+    /// The writable layers of the pod's running containers, as far as the runtime knows them, and only where a limit depends on them.
+    async fn writable_layers(&self, pod: &Pod, status: &pleg::PodStatus) -> BTreeMap<String, u64> {
+        let mut layers = BTreeMap::new();
+        if !storage_limits::has_container_limits(pod) {
+            return layers;
+        }
+        let running = status.containers.iter();
+        let running = running.filter(|container| container.state == ContainerState::Running);
+        let asked = async {
+            for container in running {
+                let about = Subject::container(pod.id.full_name(), Arc::clone(&container.name), container.id.shared());
+                let request = v1::ContainerStatsRequest {
+                    container_id: container.id.as_str().to_owned(),
+                };
+                match self.client.call_for(&about, request).await {
+                    Ok(answer) => {
+                        let layer = answer.stats.and_then(|stats| stats.writable_layer);
+                        let used = layer.and_then(|layer| layer.used_bytes).map_or(0, |used| used.value);
+                        layers.insert(container.name.to_string(), used);
+                    }
+                    Err(error) => debug!(%error, "the size of a writable layer is not known"),
+                }
+            }
+        };
+        // One hung shim must not keep others from being examined.
+        if timeout(STATS, asked).await.is_err() {
+            debug!(pod = %pod.id, "the sizes of writable layers are not known: no answer in time");
+        }
+        layers
     }
 
     /// Waits until nothing of an evicted pod runs, but not for long, and removes its volumes: it is not started again.

@@ -11,6 +11,7 @@
 //! | [`state`] | which thresholds are met, for how long, and what follows: pure |
 //! | [`ranking`] | which pod goes first: pure |
 //! | [`message`] | what it says then: pure |
+//! | [`storage_limits`] | which pod exceeds a limit of its own: pure, but for reading files |
 //! | [`usage`] | what pods use, from the files of their cgroups and their directories: blocking |
 //! | [`admission`] | which pods may start under pressure, and the published conditions |
 //! | [`manager`] | the task |
@@ -21,6 +22,7 @@ pub(crate) mod message;
 pub(crate) mod ranking;
 pub(crate) mod signals;
 pub(crate) mod state;
+pub(crate) mod storage_limits;
 pub(crate) mod thresholds;
 pub(crate) mod usage;
 

@@ -150,7 +150,7 @@ mod tests {
                 vec![pod("guaranteed", 0, 1000, Some(900)), pod("besteffort", 0, 0, Some(10))],
                 vec!["besteffort", "guaranteed"],
             ),
-            // Within the request: whoever has used most of it.
+            // Within the request: the pod that uses most of it.
             (
                 Resource::Memory,
                 vec![pod("idle", 0, 100, Some(10)), pod("busy", 0, 100, Some(90))],

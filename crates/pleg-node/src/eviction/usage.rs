@@ -49,9 +49,8 @@ pub(crate) fn of(node: &NodeConfig, pod: Arc<Pod>, status: &PodStatus, with_disk
             continue;
         };
         let disk = with_disk.then(|| {
-            let mut sum = DiskUsage::default();
-            sum.add(&logs.join(log_path(&container.name, container.attempt)), 0);
-            sum.bytes
+            let log = logs.join(log_path(&container.name, container.attempt));
+            DiskUsage::of(&log).bytes
         });
         usage.containers.push(ContainerUsage {
             name: container.name.to_string(),
@@ -136,12 +135,19 @@ fn container_memory(node: &NodeConfig, pod: &Path, id: &str) -> Option<u64> {
 
 /// A sum over files. A link counts as itself.
 #[derive(Debug, Default)]
-struct DiskUsage {
-    bytes: u64,
+pub(super) struct DiskUsage {
+    pub(super) bytes: u64,
     inodes: u64,
 }
 
 impl DiskUsage {
+    /// That of a file, or of a directory and what is in it.
+    pub(super) fn of(path: &Path) -> Self {
+        let mut sum = Self::default();
+        sum.add(path, MAX_DEPTH);
+        sum
+    }
+
     fn add(&mut self, path: &Path, depth: usize) {
         let Ok(metadata) = fs::symlink_metadata(path) else {
             return;

@@ -50,7 +50,7 @@ impl Mounts for HostMounts {
 
     fn unmount(&self, target: &Path) -> io::Result<()> {
         match rustix::mount::unmount(target, UnmountFlags::NOFOLLOW) {
-            // A process of the host is in it, or a mount was propagated to it: it goes as soon as nobody uses it.
+            // A process of the host is in it, or a mount was propagated to it: it goes as soon as it is no longer used.
             Err(Errno::BUSY) => Ok(rustix::mount::unmount(
                 target,
                 UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,

@@ -1,4 +1,4 @@
-//! Images that nobody uses are removed when their filesystem becomes full, as a kubelet does.
+//! Unused images are removed when their filesystem becomes full, as a kubelet does.
 //!
 //! In: the images and containers of the runtime, the image filesystem, every five minutes or when the eviction manager asks. Out: removed
 //! images, least recently used first. [`ImageCollector`] is one task and owns the records: when each image was first seen and last used. An

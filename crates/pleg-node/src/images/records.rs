@@ -73,7 +73,7 @@ impl ImageRecords {
         self.0.remove(id);
     }
 
-    /// Images that nobody uses and that are old enough: the least recently used first, then the one that was seen first.
+    /// Unused images that are old enough: the least recently used first, then the one that was seen first.
     pub(crate) fn candidates(&self, now: Instant, minimum_age: Duration) -> Vec<Candidate> {
         let may_go = |(_, record): &(&String, &ImageRecord)| {
             let is_old = now.saturating_duration_since(record.first_seen) >= minimum_age;
@@ -120,7 +120,7 @@ mod tests {
         let by = ["a", "docker.io/library/b:latest", "docker.io/library/c@sha256:c"];
         records.observe(&all, &used(&by), at(0));
         assert_eq!(ids(&records, at(0)), [""; 0]);
-        // What nobody uses goes once it is two minutes old.
+        // An unused image is removed once it is two minutes old.
         assert_eq!(ids(&records, at(1)), [""; 0]);
         assert_eq!(ids(&records, at(2)), ["d", "e"]);
         records.observe(&all, &used(&["b"]), at(5));

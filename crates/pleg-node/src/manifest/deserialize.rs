@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_fields_are_told_with_their_path() {
+    fn unknown_fields_are_reported_with_their_path() {
         let (spec, problems) = read::<PodSpec>(
             "{hostname: x, hostnam: y, zzz: 1, NODENAME: 2, containers: [{name: a, imagee: b, ports: [{containerPort: 1, x: 2}]}]}",
         );
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_types_are_told_with_their_path() {
+    fn wrong_types_are_reported_with_their_path() {
         let (spec, problems) = read::<PodSpec>(
             "{hostname: 1, hostNetwork: x, containers: {}, priority: 5000000000, nodeSelector: {x.y/z: 1}, imagePullSecrets: [[]],
               subdomain: \"x\\0y\", activeDeadlineSeconds: 1.5, volumes: [null], overhead: {cpu: 1.5, memory: 2, x: [1]}}",

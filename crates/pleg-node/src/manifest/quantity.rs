@@ -39,6 +39,13 @@ impl Quantity {
         self.milli / 1000 + i64::from(self.milli % 1000 > 0)
     }
 
+    /// Both together.
+    pub fn saturating_add(self, other: Self) -> Self {
+        Self {
+            milli: self.milli.saturating_add(other.milli),
+        }
+    }
+
     /// Parses a quantity. Negative ones are refused.
     pub fn parse(text: &str) -> Result<Self, QuantityError> {
         let bad = || QuantityError::Syntax(text.to_owned());

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_back_makes_nobody_wait_for_it() {
+    fn a_clock_that_is_set_back_delays_no_restart() {
         let back_off = BackOff {
             delay: INITIAL_BACK_OFF,
             since: at(0),

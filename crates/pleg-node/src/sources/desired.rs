@@ -242,7 +242,7 @@ mod tests {
 
     /// Two files with one pod make a kubelet flap: the good pod was down for 34 of 40 s, without an error.
     #[test]
-    fn who_has_a_name_keeps_it() {
+    fn the_first_pod_of_a_name_keeps_it() {
         let mut desired = DesiredState::default();
         desired.apply(snapshot("dir", &[("b", "web", "1")]), |_| false);
         let both = [("a", "web", "2"), ("b", "web", "1")];

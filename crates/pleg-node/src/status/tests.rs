@@ -273,7 +273,7 @@ fn a_crash_loop_says_until_when() {
 }
 
 #[test]
-fn what_is_in_the_way_of_a_start_is_told() {
+fn the_obstacle_to_a_start_is_reported() {
     let rows: &[(&[&str], &str)] = &[
         (&["ErrImagePull"], "Pending; app=Waiting:ErrImagePull"),
         (&["ErrImagePull", "ErrImagePull"], "Pending; app=Waiting:ErrImagePull"),

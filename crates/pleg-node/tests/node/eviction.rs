@@ -191,6 +191,47 @@ async fn disk_pressure_removes_images_first() {
     machine.check();
 }
 
+/// A pod that exceeds the limit of one of its volumes goes, though the node has enough; a critical one stays.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_exceeds_its_storage_limit_is_evicted() {
+    let machine = Machine::start().await;
+    // Also without any threshold of the node.
+    let config = EvictionConfig {
+        thresholds: Vec::new(),
+        ..EvictionConfig::default()
+    };
+    let node = machine.node_set_up(|node| node.with_eviction(config)).await;
+    let limited =
+        "volumes: [{name: x, emptyDir: {sizeLimit: 1Mi}}], containers: [{name: app, image: img, command: [serve]}]";
+    let critical = format!("priorityClassName: system-node-critical, {limited}");
+    let uids = node
+        .want(&[spec("a", limited), spec("b", limited), spec("c", &critical)])
+        .await;
+    for uid in &uids {
+        node.until_ready(uid).await;
+    }
+    let write = |uid: &PodUid, kib: usize| {
+        let volume = machine
+            .dir
+            .path()
+            .join(format!("pods/{uid}/volumes/kubernetes.io~empty-dir/x"));
+        fs::write(volume.join("file"), vec![1; kib << 10]).unwrap();
+    };
+    write(&uids[0], 900);
+    write(&uids[1], 1100);
+    write(&uids[2], 1100);
+    node.until_phase(&uids[1], Phase::Failed).await;
+    let status = node.reports.get(&uids[1]).unwrap().status.clone();
+    assert_eq!(status.reason.as_deref(), Some("Evicted"));
+    let message = "Usage of EmptyDir volume \"x\" exceeds the limit \"1Mi\". ";
+    assert_eq!(status.message.as_deref(), Some(message));
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    assert!(!machine.runs(&uids[1]));
+    assert!(machine.runs(&uids[0]) && machine.runs(&uids[2]));
+    node.stop().await;
+    machine.check();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_soft_threshold_waits() {
     let machine = Machine::start().await;

@@ -9,7 +9,7 @@ use pleg_node::status::Phase;
 use crate::machine::{Machine, is_ready, pod, spec};
 
 #[tokio::test(start_paused = true)]
-async fn an_image_that_is_missing_is_told_and_tried_again() {
+async fn a_missing_image_is_reported_and_retried() {
     let machine = Machine::start().await;
     let node = machine.node().await;
     let never = "containers: [{name: app, image: img, imagePullPolicy: Never}]";
@@ -63,7 +63,7 @@ async fn calls_that_fail_are_made_again() {
 
 /// More pods hang than may start at once, and others start all the same.
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_for_a_pod_that_hangs() {
+async fn a_pod_that_hangs_delays_no_other_pod() {
     let machine = Machine::start().await;
     let node = machine.node().await;
     let first: Vec<String> = (0..6).map(|n| pod(&format!("bad-{n}"), "serve")).collect();
@@ -101,7 +101,7 @@ async fn nobody_waits_for_a_pod_that_hangs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_runtime_that_goes_and_comes_loses_nobody() {
+async fn a_runtime_that_restarts_loses_no_pod() {
     let machine = Machine::start().await;
     let node = machine.node().await;
     let uids = node.want(&[pod("a", "serve"), pod("b", "sleep-exit, 30s, '3'")]).await;
@@ -131,7 +131,7 @@ async fn a_runtime_that_goes_and_comes_loses_nobody() {
 
 /// The same if the sandbox hangs, for example in its network plugin.
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_for_a_sandbox_that_hangs() {
+async fn a_hung_sandbox_delays_no_other_pod() {
     let machine = Machine::start().await;
     let node = machine.node().await;
     let bad: Vec<String> = (0..6).map(|n| pod(&format!("bad-{n}"), "serve")).collect();
@@ -157,7 +157,7 @@ async fn nobody_waits_for_a_sandbox_that_hangs() {
 
 /// A registry that does not answer delays only pods with its images, and no pod that is no longer desired waits for it.
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_for_an_image_that_hangs() {
+async fn a_hung_image_pull_delays_no_other_pod() {
     let machine = Machine::start().await;
     let node = machine.node().await;
     let with = |name: &str, image: &str| spec(name, &format!("containers: [{{name: app, image: {image}}}]"));

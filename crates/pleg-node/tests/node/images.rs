@@ -1,4 +1,4 @@
-//! Images that nobody uses go when their disk is full.
+//! Unused images are removed when their disk is full.
 
 use std::time::Duration;
 

@@ -38,7 +38,7 @@ async fn main_containers_start_one_after_the_other() {
     let after = |one: &str, other: &str| (all[other].created_at - all[one].started_at + SECOND / 2) / SECOND;
     assert!((20..=22).contains(&after("a", "b")), "{}", after("a", "b"));
     assert!((10..=12).contains(&after("b", "c")), "{}", after("b", "c"));
-    // One that cannot start holds up nobody.
+    // One that cannot start delays no other container.
     let manifest = spec("q", "containers: [{name: a, image: missing}, {name: b, image: i}]");
     let uid = node.want(&[manifest]).await.remove(0);
     node.until("the second one", |_| node.state(&uid, "b") == "Running")

@@ -43,7 +43,7 @@ async fn server(well: Arc<AtomicBool>, asked: Arc<AtomicUsize>) -> u16 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_not_alive_is_restarted() {
+async fn a_container_that_fails_its_liveness_probe_is_restarted() {
     let machine = Machine::start().await;
     let node = machine.node().await;
     let probe =
@@ -60,7 +60,7 @@ async fn who_is_not_alive_is_restarted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_does_not_come_up_is_restarted_and_the_others_wait_for_it() {
+async fn a_container_that_fails_its_startup_probe_is_restarted_and_other_probes_wait() {
     let machine = Machine::start().await;
     let node = machine.node().await;
     let asked = Arc::new(AtomicUsize::new(0));
@@ -83,7 +83,7 @@ async fn who_does_not_come_up_is_restarted_and_the_others_wait_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_not_ready_is_left_alone() {
+async fn a_container_that_is_not_ready_is_not_restarted() {
     let machine = Machine::start().await;
     let node = machine.node().await;
     let well = Arc::new(AtomicBool::new(false));

@@ -108,7 +108,7 @@ impl Processes {
         let started = spawn(&self.input, self.group.as_raw_nonzero().get());
         let pid = started.inspect_err(|_| self.tree.remove(&owner.pod, Some(&owner.id)))?;
         if let Err(error) = self.tree.enter(&owner.pod, &owner.id, pid) {
-            // The reaper finds nobody's process, and only collects it.
+            // The reaper finds a process without an owner, and only collects it.
             let _ = kill_process(pid, Signal::KILL);
             return Err(error);
         }
@@ -119,7 +119,7 @@ impl Processes {
 
     /// Kills the process, if it lives.
     pub(crate) fn kill(&self, pid: u32) {
-        // Nobody but the reaper collects processes, and it takes them out of the table first: the number cannot be another's by now.
+        // Only the reaper collects processes, and it takes them out of the table first: the number cannot be reused by now.
         if self.owners.contains_key(&pid)
             && let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw)
         {

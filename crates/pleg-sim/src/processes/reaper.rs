@@ -1,5 +1,5 @@
 //! Waits for processes: a thread, because to wait for a process group is a blocking call, and the only one that leaves other children
-//! of this process to those who started them.
+//! of this process alone.
 
 use std::sync::Weak;
 use std::time::Duration;
@@ -42,7 +42,7 @@ impl Reaper {
 
 fn reap(group: Pid, tree: Tree, shared: &Weak<Simulation>) {
     loop {
-        // Not collected here: as long as it is not, its number is nobody else's.
+        // Not collected here: as long as it is not, its number is not reused.
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         match waitid(WaitId::Pgid(Some(group)), options) {
             Ok(_) => {}

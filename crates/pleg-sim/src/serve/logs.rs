@@ -9,7 +9,7 @@ use std::path::Path;
 
 use crate::world::LogText;
 
-/// Writes the texts to their files. A log directory that does not exist is one that nobody reads.
+/// Writes the texts to their files. A log directory that does not exist is not created: no client reads it.
 pub(crate) fn write(texts: Vec<LogText>) {
     for LogText { path, at, text } in texts {
         let written = open(&path).and_then(|mut file| file.write_all(&encode(at, &text)));

@@ -7,7 +7,7 @@ use super::{Ending, World};
 
 /// Highest churn rate that makes sense.
 const MOST_PER_SECOND: f64 = 1e6;
-/// Most changes at once: changes that a pause of the process has missed are not made up for.
+/// Most changes at once. Changes that this process is too slow for, or that it missed while it was paused, are not made up for.
 const MOST_AT_ONCE: usize = 10_000;
 
 /// The rate, and when the next change is due.
@@ -36,8 +36,8 @@ impl World {
         self.schedule.changed = true;
     }
 
-    /// Makes the changes that are due.
-    pub(super) fn run_churn(&mut self, now: i64) {
+    /// Makes the changes that are due `now`, until the clock shows `until`.
+    pub(super) fn run_churn(&mut self, now: i64, until: i64) {
         if self.churn.interval == 0 {
             return;
         }
@@ -47,6 +47,9 @@ impl World {
             }
             self.churn.next = self.churn.next.saturating_add(self.churn.interval);
             self.change();
+            if self.clock.now() > until {
+                break;
+            }
         }
         self.churn.next = now.saturating_add(self.churn.interval);
     }
@@ -66,7 +69,7 @@ impl World {
             container.metadata.name.clone(),
         );
         if self.pods.get(&pod).is_none_or(|pod| pod.own.is_none()) {
-            return; // Somebody else's pod: theirs to change.
+            return; // A pod of a client: only the client changes it.
         }
         if self.rng.u8(..20) == 0 {
             self.remove_pod(&pod);

@@ -64,7 +64,7 @@ pub use script::{Ending, Output, Script};
 pub use truth::{ContainerTruth, SandboxTruth, Truth};
 pub(crate) use usage::IMAGE_ROOT;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, nanos};
 use crate::config::SimConfig;
 use crate::processes::Processes;
 use events::Events;
@@ -81,6 +81,9 @@ const MOST_CONTAINERS: usize = 200_000;
 const MOST_TEXT: usize = 512 * 1024;
 /// All encoded objects together, in bytes.
 const MOST_BYTES: usize = 1 << 30;
+/// How long one [`World::tick`] may take: every call waits meanwhile. A process takes milliseconds to start, so that a tick which does all
+/// that is due falls behind, and the next one has more to do.
+const LONGEST_TICK: Duration = Duration::from_millis(20);
 
 /// Why the world refuses.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -265,9 +268,11 @@ impl World {
         [self.schedule.next(), self.churn.next()].into_iter().flatten().min()
     }
 
-    /// Applies everything that is due.
+    /// Applies what is due: all of it, unless that takes longer than [`LONGEST_TICK`] on a running clock. What is left is due at once
+    /// ([`World::next_due`]).
     pub fn tick(&mut self) {
         let now = self.clock.now();
+        let until = now.saturating_add(nanos(LONGEST_TICK));
         while let Some(due) = self.schedule.pop(now) {
             match due {
                 Due::End { id, ending } => {
@@ -280,8 +285,11 @@ impl World {
                 Due::Write { id } => self.write_log(&id),
                 Due::Restart { pod, container } => self.restart_due(&pod, &container),
             }
+            if self.clock.now() > until {
+                return;
+            }
         }
-        self.run_churn(now);
+        self.run_churn(now, until);
     }
 
     /// True once after the time of [`World::next_due`] may have changed.

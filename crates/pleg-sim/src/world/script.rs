@@ -6,7 +6,7 @@ use crate::duration::Span;
 
 /// Most words of a command that are parsed; scripts are short.
 const LONGEST_COMMAND: usize = 256;
-/// Nobody needs a log that grows faster.
+/// No test needs a log that grows faster.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 
 /// How a container ends.

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_hints_is_bounded_and_blames_nobody() {
+    fn a_flood_of_hints_is_bounded_and_names_no_container() {
         let now = Instant::now();
         let mut misses = Misses::default();
         for n in 0..2 * MOST {

@@ -179,7 +179,7 @@ impl Announced {
         match (&self.more, left_out.first()) {
             (None, Some(first)) => {
                 let text = format!(
-                    "{} more containers or sandboxes are in trouble; they are told one by one when there are fewer than {MOST}",
+                    "{} more containers or sandboxes are in trouble; each is reported when there are fewer than {MOST}",
                     left_out.len()
                 );
                 events.push(started(first.trouble, None, &text));

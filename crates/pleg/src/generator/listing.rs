@@ -112,7 +112,7 @@ impl Lists {
     }
 }
 
-/// A relist: who it serves and what it can vouch for.
+/// A relist: which requests it serves and what it can vouch for.
 #[derive(Debug)]
 pub(super) struct Relist {
     pub(super) token: Token,

@@ -36,7 +36,7 @@ struct RequestSets {
 pub(crate) struct PendingRequests {
     /// Everything.
     pub(crate) all: Option<Source>,
-    /// These pods, and who asked first.
+    /// These pods, and the source of the first request.
     pub(crate) pods: HashMap<PodUid, Source>,
 }
 
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_or_does_not_fit_is_everything() {
+    fn events_without_an_object_or_beyond_the_limit_ask_for_everything() {
         let requests = RelistRequests::new(Cache::default());
         requests.add_event(event(None, Some("a"), false));
         assert!(!requests.take_event_hints().all);

@@ -184,13 +184,13 @@ impl Cause {
         format!("{}. {} {}", self.text, self.means, self.next)
     }
 
-    /// It is about a list, not about one object; who holds up the list may be named.
+    /// It is about a list, not about one object; the object that blocks the list may be named.
     pub(crate) fn is_of_list(&self) -> bool {
         let of_object = [Rpc::ContainerStatus.name(), Rpc::PodSandboxStatus.name()];
         self.stage == Stage::List && !of_object.contains(&&*self.rpc)
     }
 
-    /// Names somebody who has to do with it, and says so.
+    /// Names an object that is involved, with these words.
     pub(super) fn name(&mut self, who: &Who, words: &str, endpoint: Option<&str>) {
         self.text.push_str(words);
         self.who = who.clone();

@@ -155,7 +155,7 @@ impl Causes<'_> {
             || state.stuck.has(id.as_ref())
     }
 
-    /// Whoever does not answer by id while a list hangs: the first is named by the list's own cause, the others by theirs.
+    /// Objects that do not answer by id while a list hangs: the first is named by the list's own cause, the others by theirs.
     fn suspects(&mut self) {
         for (n, (who, since)) in self.state.suspects.iter().enumerate() {
             let mut shims = self.state.hung_shims.values();

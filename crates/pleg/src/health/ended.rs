@@ -1,4 +1,4 @@
-//! The end of the generator, as health tells it: nothing is relisted any more, however fresh the last relist is.
+//! The end of the generator, as health reports it: nothing is relisted any more, however fresh the last relist is.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ impl Ended {
         format!("PLEG is not healthy: the generator has {how}")
     }
 
-    /// The one cause there is. Calls that were in flight and pods in quarantine are nobody's concern any more.
+    /// The one cause there is. Calls that were in flight and pods in quarantine do not matter any more.
     pub(super) fn cause(self, state: &HealthState, now: Instant, endpoint: Option<&str>) -> Cause {
         let age = |since: Instant| now.saturating_duration_since(since);
         let seen = Seen {

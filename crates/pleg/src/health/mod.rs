@@ -1,7 +1,7 @@
 //! Is the generator healthy, and if not, what is it waiting for?
 //!
 //! The rule is the kubelet's: a complete relist within the threshold. Only [`Level::Unhealthy`] makes a node NotReady; a pod in
-//! quarantine makes the generator [`Level::Degraded`], which hurts nobody but that pod. Every level below healthy has a cause with names.
+//! quarantine makes the generator [`Level::Degraded`], which affects no other pod. Every level below healthy has a cause with names.
 
 mod cause;
 mod causes;
@@ -129,7 +129,7 @@ impl Health {
         self.shared.lock().load = load;
     }
 
-    /// Who does not answer by id while a list hangs, and whether others do.
+    /// The objects that do not answer by id while a list hangs, and whether others do.
     pub(crate) fn suspects(&self, suspects: Vec<(Who, Instant)>, others_answer: bool) {
         let mut state = self.shared.lock();
         let ids = |suspects: &[(Who, Instant)]| suspects.iter().map(|(who, _)| who.id.clone()).collect::<Vec<_>>();

@@ -34,7 +34,7 @@ pub(super) struct HealthState {
     pub(super) list_patience: Duration,
     /// Objects that do not answer by id while a list hangs, and since when.
     pub(super) suspects: Vec<(Who, Instant)>,
-    /// While a list hangs: somebody answers by id.
+    /// While a list hangs: some objects answer by id.
     pub(super) others_answer: bool,
     pub(super) hung_shims: BTreeMap<PodUid, HungShim>,
     /// Containers that do not change, and whose status hangs.

@@ -62,8 +62,8 @@ impl StuckContainers {
         id.is_some_and(|id| self.named.values().any(|stuck| stuck.container.id.as_str() == &**id))
     }
 
-    /// The causes. `told`: this container is named by a cause already.
-    pub(super) fn causes(&self, now: Instant, endpoint: Option<&str>, told: impl Fn(&str) -> bool) -> Vec<Cause> {
+    /// The causes. `is_named`: this container is named by a cause already.
+    pub(super) fn causes(&self, now: Instant, endpoint: Option<&str>, is_named: impl Fn(&str) -> bool) -> Vec<Cause> {
         let seen = |trouble, who, since: Instant| Seen {
             stage: Stage::Probe,
             trouble,
@@ -76,7 +76,10 @@ impl StuckContainers {
             let text = format!("{text} (for {})", seen.for_long());
             seen.say(text, endpoint)
         });
-        let named = self.named.values().filter(|stuck| !told(stuck.container.id.as_str()));
+        let named = self
+            .named
+            .values()
+            .filter(|stuck| !is_named(stuck.container.id.as_str()));
         let named = named.map(|stuck| {
             let seen = seen(Trouble::StuckInspection, stuck.who(), stuck.since);
             let text = format!("{} (for {})", stuck.text(), seen.for_long());

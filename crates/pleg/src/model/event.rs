@@ -26,7 +26,7 @@ pub enum EventType {
     ContainerDied,
     /// The runtime no longer knows a container.
     ContainerRemoved,
-    /// A container is in a state the runtime itself cannot tell.
+    /// A container is in a state that the runtime itself does not know.
     ContainerChanged,
     /// A sandbox came, went, or changed its state.
     PodSandboxChanged,
@@ -130,7 +130,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// Somebody said where to look.
+    /// A caller said where to look.
     pub(crate) fn is_hint(self) -> bool {
         matches!(self, Self::Evented | Self::Kernel)
     }
@@ -194,7 +194,7 @@ pub struct Event {
     /// The process that has exited; only of `ProcessExited`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// The exit code of a death, where the runtime told; of `ProcessExited`, where the kernel showed it.
+    /// The exit code of a death, where the runtime reported it; of `ProcessExited`, where the kernel showed it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
     /// The runtime's word for a death (`Completed`, `Error`, `OOMKilled`, …), why the generator is not healthy, or what is seen of a
@@ -247,7 +247,7 @@ impl Event {
 /// Events that a reader does not get.
 ///
 /// It is no place to continue from: what it announces has not been read yet. A reader that stops after a gap continues from the last
-/// event before it, and is told of the gap again.
+/// event before it, and gets the gap again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type")]
 pub struct Gap {

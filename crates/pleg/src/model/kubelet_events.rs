@@ -1,7 +1,7 @@
 //! Our events as the kubelet would have sent them, so that the two can be compared on the same history.
 //!
 //! The kubelet has five types and treats sandboxes as containers: a ready one is running, any other one has exited. A container that
-//! is only created is to it in the same state as one the runtime cannot tell: *unknown*.
+//! is only created is to it in the same state as one whose state the runtime does not know: *unknown*.
 
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};

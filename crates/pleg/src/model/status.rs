@@ -144,7 +144,7 @@ pub struct ContainerStatus {
     /// Where its output goes.
     #[serde(default, skip_serializing_if = "str::is_empty")]
     pub log_path: Box<str>,
-    /// Its limits, where the runtime tells.
+    /// Its limits, where the runtime reports them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resources: Option<Box<Resources>>,
 }

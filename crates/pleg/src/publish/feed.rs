@@ -25,7 +25,7 @@
 //! a `Gap` of [`GapReason::Overflow`].
 //!
 //! A reader that stops while it reads the state has to get it again, in full. So a `Gap` is no cursor, and the `PodSync`s of the state have
-//! the number before the gap: a reader that continues from one of them is told of the gap once more.
+//! the number before the gap: a reader that continues from one of them gets the gap once more.
 //!
 //! To continue after a restart of its own, a reader stores the cursor of the last event that it has dealt with, as text: [`Cursor`] has
 //! `Display`, `FromStr` and serde.
@@ -97,7 +97,7 @@ pub enum Start {
 pub enum Overflow {
     /// A `PodSync` for each pod of which it missed an event, and the last events about the node if it missed those.
     PodSync,
-    /// To be told which numbers it missed.
+    /// To get the numbers that it missed.
     Gap,
 }
 
@@ -165,7 +165,7 @@ pub struct Subscriber {
     newest: watch::Receiver<u64>,
     /// The number of the event to read next.
     next: u64,
-    /// The cursor of another instance that it came with, until it was told.
+    /// The cursor of another instance that it came with, until it got the gap.
     restarted: Option<Cursor>,
     /// It came with a cursor.
     continues: bool,

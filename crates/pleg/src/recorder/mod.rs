@@ -63,7 +63,7 @@ pub(crate) struct Recorder {
     entries: VecDeque<Entry>,
     bytes: usize,
     dropped: u64,
-    /// The limit of inspections that was last told.
+    /// The limit of inspections that was last recorded.
     limit: usize,
     started: (Instant, Timestamp),
 }

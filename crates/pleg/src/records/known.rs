@@ -116,7 +116,7 @@ impl Known {
     }
 }
 
-/// The id and state of an item, where they can be told at a glance.
+/// The id and state of an item, where a glance shows them.
 pub(crate) type Glance<'a> = Option<(&'a [u8], i32)>;
 
 /// What a list recognised an item as.

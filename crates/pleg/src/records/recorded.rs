@@ -54,7 +54,7 @@ fn news<S: table::State + Into<State>>(
 }
 
 impl Records {
-    /// Objects of the pod whose listed state is not the one that was told here before.
+    /// Objects of the pod whose listed state is not the one that was returned here before.
     pub(crate) fn news(&mut self, key: PodKey) -> Vec<ObjectSeen> {
         let mut objects = Vec::new();
         if let Some(record) = self.pods.get(key.0 as usize).and_then(Option::as_ref) {
@@ -87,7 +87,7 @@ impl Records {
             .collect()
     }
 
-    /// The pod as it stands. What [`Records::news`] has not told yet is not in it.
+    /// The pod as it stands. What [`Records::news`] has not returned yet is not in it.
     pub(crate) fn state(&self, key: PodKey) -> Option<PodState> {
         let record = self.pods.get(key.0 as usize)?.as_ref()?;
         let sandboxes = record.sandboxes.iter().filter_map(|&slot| self.sandboxes.get(slot));

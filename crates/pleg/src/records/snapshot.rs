@@ -147,7 +147,7 @@ pub struct ContainerList {
     odd: Oddities,
 }
 
-/// Counts what can be told from one item alone; false if it cannot be kept.
+/// Counts what one item alone shows; false if the item cannot be tracked.
 fn check(odd: &mut Oddities, id: &[u8], created_at: i64, known_state: bool) -> bool {
     odd.bad_time += u32::from(created_at < 0);
     odd.unknown_state += u32::from(!known_state);
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_kept_is_counted() {
+    fn objects_that_cannot_be_tracked_are_counted() {
         let mut list = ContainerList::default();
         let long = [b'x'; TEXT_LIMIT + 1];
         list.push(&ContainerItem::default());

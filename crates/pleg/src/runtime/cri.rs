@@ -232,7 +232,7 @@ mod tests {
 
     /// kubernetes#114351, #128654: the kubelet panicked on these.
     #[test]
-    fn what_is_missing_or_odd_is_not_told() {
+    fn missing_and_malformed_fields_of_events_are_ignored() {
         let mut event = whole();
         event.pod_sandbox_status.as_mut().unwrap().metadata = None;
         assert_eq!(read(&event).pod, None);

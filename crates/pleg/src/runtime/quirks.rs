@@ -78,7 +78,7 @@ mod tests {
 
     /// kubernetes#124297, #126414, #127195, #127814.
     #[test]
-    fn seconds_and_nanoseconds_are_told_apart() {
+    fn seconds_and_nanoseconds_are_distinguished() {
         let time = |text: &str| Some(text.parse::<Timestamp>().unwrap());
         for (created_at, made) in [
             (0, None),
@@ -87,7 +87,7 @@ mod tests {
             (1_700_000_000, time("2023-11-14T22:13:20Z")),
             (1_700_000_000_000_000_000, time("2023-11-14T22:13:20Z")),
             (1_700_000_000_123_456_789, time("2023-11-14T22:13:20.123456789Z")),
-            // Milliseconds are nobody's; they are not taken for a time that is plausible.
+            // No runtime sends milliseconds; they are not taken for a time that is plausible.
             (i64::MAX, time("2262-04-11T23:47:16.854775807Z")),
         ] {
             assert_eq!(made_at(created_at), made, "{created_at}");

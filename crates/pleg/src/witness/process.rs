@@ -19,9 +19,9 @@ pub(crate) struct Stat {
     pub(crate) state: char,
     /// Its parent's process.
     pub(crate) parent: u32,
-    /// When it was started, in ticks since boot: tells it from a later process with the same number.
+    /// When it was started, in ticks since boot: distinguishes it from a later process with the same number.
     pub(crate) started: u64,
-    /// Whether the kernel shows us its private fields; none if that cannot be told, as with a zombie.
+    /// Whether the kernel shows us its private fields; none if that is not known, as with a zombie.
     pub(crate) permitted: Option<bool>,
     /// The exit code of a zombie. It is 0 as well where the kernel does not show it to us.
     pub(crate) exit_code: Option<i32>,

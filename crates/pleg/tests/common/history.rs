@@ -250,7 +250,7 @@ impl Chronicle {
 /// What a pod has to be like.
 type Rule = Box<dyn Fn(Option<&PodView>) -> bool>;
 
-/// An event of this kind tells of this state. What goes without having ended is told to have died as well.
+/// An event of this kind reports this state. What is removed without having ended is reported as died, too.
 fn told(kind: EventType, state: Option<ContainerState>) -> bool {
     match kind {
         EventType::ContainerCreated => state == Some(ContainerState::Created),

@@ -1,8 +1,8 @@
-//! The seams between the stream, the generator and those who wait: what is reported is relisted, what is asked for is answered, and
-//! nobody sleeps while there is something to do, in whatever order the threads run.
+//! The seams between the stream, the generator and waiting callers: what is reported is relisted, what is asked for is answered, and
+//! no task sleeps while there is something to do, in whatever order the threads run.
 //!
 //! The very files of the crate are compiled here, with the primitives of [`sync`] instead of those of `src/sync.rs`. That needs neither a
-//! feature, which whoever uses the crate would see, nor a `--cfg`, for which everything would have to be built once more.
+//! feature, which users of the crate would see, nor a `--cfg`, for which everything would have to be built once more.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -151,7 +151,7 @@ impl Node {
         }
     }
 
-    /// Tells of changes in every way, without ever asking: whatever is told is committed. Then the stream is lost, and asked for again
+    /// Reports changes in every way, without ever asking: whatever is reported is committed. Then the stream is lost, and asked for again
     /// when the generator says so.
     fn stream(&self) {
         let runtime = "sim".into();
@@ -337,7 +337,7 @@ fn node(failures: usize) {
     assert_eq!(node.records.lock().committed, *node.runtime.lock());
 }
 
-/// Who waits while the generator ends is told.
+/// A caller that waits while the generator ends gets an error.
 fn end() {
     let writer = CacheWriter::default();
     let (cache, token) = (writer.reader(), writer.reader().token());
@@ -370,7 +370,7 @@ fn nothing_is_lost_when_relists_fail() {
 }
 
 #[test]
-fn nobody_waits_for_a_generator_that_has_ended() {
+fn no_caller_waits_for_a_generator_that_has_ended() {
     run(RandomScheduler::new(1000), end);
     run(PctScheduler::new(3, 1000), end);
 }

@@ -18,6 +18,17 @@ pub(super) struct ClusterArgs {
     /// Become a node of the cluster of this kubeconfig
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
+    /// Request a client certificate with the token of this kubeconfig, if --kubeconfig does not exist or its certificate has expired
+    #[arg(long, value_name = "FILE", requires = "kubeconfig")]
+    bootstrap_kubeconfig: Option<PathBuf>,
+    /// Directory of requested certificates and their keys
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "/var/lib/pleg/pki",
+        requires = "kubeconfig"
+    )]
+    cert_dir: PathBuf,
     /// Create the Node object: whenever there is none (true), not again after it was deleted (once), or leave it to others (false)
     #[arg(long, value_name = "WHEN", default_value = "true", requires = "kubeconfig")]
     register_node: RegisterArg,
@@ -62,10 +73,13 @@ impl ClusterArgs {
         node_ip: bool,
         eviction: &EvictionConfig,
         runtime_version: String,
+        port: Option<u16>,
     ) -> Option<Cluster> {
         let kubeconfig = self.kubeconfig.clone()?;
         let config = ClusterConfig {
             kubeconfig,
+            bootstrap_kubeconfig: self.bootstrap_kubeconfig.clone(),
+            cert_dir: self.cert_dir.clone(),
             name: node.name.clone(),
             node: NodeSettings {
                 register: match self.register_node {
@@ -78,7 +92,7 @@ impl ClusterArgs {
                 ips: if node_ip { node.ips.clone() } else { Vec::new() },
                 capacity: self.capacity(node),
                 reserved: self.reserved_of(&self.capacity(node), eviction),
-                port: None,
+                port,
                 machine: Machine::read(),
                 runtime_version,
             },

@@ -8,7 +8,8 @@ use anyhow::Context as _;
 use axum::Router;
 use clap::Args;
 use pleg_cluster::api::Api;
-use pleg_cluster::cluster::NodeHandles;
+use pleg_cluster::certificates::ResolvesServerCert;
+use pleg_cluster::cluster::{Cluster, NodeHandles};
 use pleg_cluster::server::{ClientCa, HEALTHZ_PORT, PORT, ServedNode, Server, ServingCertificate};
 use pleg_node::executor::requests::NodeConfig;
 use tokio_util::sync::CancellationToken;
@@ -36,6 +37,9 @@ pub(super) struct ServerArgs {
     /// Key of --tls-cert-file
     #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
     tls_private_key_file: Option<PathBuf>,
+    /// Let the cluster sign the certificate of the node's HTTPS server, and renew it
+    #[arg(long, requires = "kubeconfig", conflicts_with = "tls_cert_file")]
+    rotate_server_certificates: bool,
     /// Address of /healthz, which needs no authentication
     #[arg(long, value_name = "IP", default_value_t = Ipv4Addr::LOCALHOST.into(), requires = "kubeconfig")]
     healthz_bind_address: IpAddr,
@@ -44,26 +48,38 @@ pub(super) struct ServerArgs {
     healthz_port: u16,
 }
 
-/// The sockets of the node's server. They are open before the node is registered: its object names the port.
+/// The node's server. It listens before the node is registered: its object names the port.
 #[derive(Debug)]
 pub(super) struct NodeServer {
     https: Option<Server>,
     healthz: Option<Server>,
     certificate: ServingCertificate,
+    /// That certificate, or the one that the cluster has signed.
+    resolver: Arc<dyn ResolvesServerCert>,
     config: NodeConfig,
     api: Api,
     client_ca: ClientCa,
 }
 
 impl ServerArgs {
+    /// The port of the HTTPS server, for the Node object; none if there is no server.
+    pub(super) fn port(&self) -> Option<u16> {
+        (self.port != 0).then_some(self.port)
+    }
+
     /// Listens.
-    pub(super) async fn bind(&self, node: &NodeConfig, api: &Api) -> anyhow::Result<NodeServer> {
+    pub(super) async fn bind(&self, node: &NodeConfig, cluster: &mut Cluster) -> anyhow::Result<NodeServer> {
         let certificate = match (&self.tls_cert_file, &self.tls_private_key_file) {
             (Some(certificate), Some(key)) => {
                 ServingCertificate::of_files(certificate, key).context("--tls-cert-file, --tls-private-key-file")?
             }
             _ => ServingCertificate::self_signed(node.name.as_str(), &node.ips)?,
         };
+        let mut resolver: Arc<dyn ResolvesServerCert> = Arc::new(certificate.clone());
+        if self.rotate_server_certificates {
+            resolver = cluster.sign_serving_certificate(resolver);
+        }
+        let api = cluster.api();
         let bind = async |ip, port| match port {
             0 => Ok(None),
             port => Server::bind(SocketAddr::new(ip, port)).await.map(Some),
@@ -72,6 +88,7 @@ impl ServerArgs {
             https: bind(self.address, self.port).await?,
             healthz: bind(self.healthz_bind_address, self.healthz_port).await?,
             certificate,
+            resolver,
             config: node.clone(),
             api: api.clone(),
             client_ca: self.client_ca(api).await?,
@@ -88,11 +105,6 @@ impl ServerArgs {
 }
 
 impl NodeServer {
-    /// The port of the HTTPS server, for the Node object.
-    pub(super) fn port(&self) -> Option<u16> {
-        self.https.as_ref().map(|server| server.address().port())
-    }
-
     /// Serves until shutdown.
     pub(super) async fn run(
         self,
@@ -110,12 +122,12 @@ impl NodeServer {
             runtime: handles.runtime,
             introspection,
         };
-        let certificate = self.certificate.clone();
+        let certificate = self.certificate;
         let https = async {
             match self.https {
                 Some(server) => {
                     tracing::info!("serving logs and sessions on https://{}", server.address());
-                    server.run(node, Arc::new(self.certificate), shutdown).await
+                    server.run(node, self.resolver, shutdown).await
                 }
                 None => Ok(()),
             }

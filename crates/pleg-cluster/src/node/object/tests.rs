@@ -1,4 +1,4 @@
-use k8s_openapi::api::core::v1::{NodeCondition, Taint};
+use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::super::conditions::{pressure, ready};
@@ -176,4 +176,29 @@ fn the_version_is_semantic() {
     let (core, ours) = KUBELET_VERSION.strip_prefix('v').unwrap().split_once('+').unwrap();
     assert!(core.split('.').all(|number| number.parse::<u32>().is_ok()) && ours.starts_with("pleg-"));
     assert!(ours.chars().all(|c| c.is_ascii_alphanumeric() || "-.".contains(c)));
+}
+
+#[test]
+fn transitions_are_events() {
+    let good = desired(&[], &[]);
+    let told = |events: Vec<Event>| -> Vec<String> {
+        let one = |event: &Event| format!("{} {}", event.reason, event.message);
+        events.iter().map(one).collect()
+    };
+    assert_eq!(
+        told(good.events(&[])),
+        [
+            "NodeHasSufficientMemory Node a status is now: NodeHasSufficientMemory",
+            "NodeHasNoDiskPressure Node a status is now: NodeHasNoDiskPressure",
+            "NodeHasSufficientPID Node a status is now: NodeHasSufficientPID",
+            "NodeReady Node a status is now: NodeReady",
+        ]
+    );
+    let posted = good.initial(&settings(), at(0)).status.unwrap().conditions.unwrap();
+    assert_eq!(told(good.events(&posted)), Vec::<String>::new());
+    let bad = desired(&["container runtime is down".to_owned()], &[]);
+    assert_eq!(
+        told(bad.events(&posted)),
+        ["NodeNotReady Node a status is now: NodeNotReady: container runtime is down"]
+    );
 }

@@ -23,6 +23,7 @@ use super::options::{LogOptions, LogOptionsError};
 use super::read::{LogReader, Piece, ReadOptions};
 use crate::server::NodeState;
 use crate::server::answer::refuse;
+use crate::server::sessions::FULL;
 
 /// How often a followed log is looked at: the first pause after a line, and the longest.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
@@ -56,11 +57,8 @@ pub(crate) async fn container_logs(
         let message = format!("container {container:?} in pod {pod:?} has no log: the runtime has removed it ({id})");
         return refuse(StatusCode::BAD_REQUEST, &message);
     };
-    let Ok(session) = Arc::clone(&state.sessions).try_acquire_owned() else {
-        return refuse(
-            StatusCode::SERVICE_UNAVAILABLE,
-            &"too many logs and sessions are open on this node",
-        );
+    let Some(session) = state.sessions.begin() else {
+        return refuse(StatusCode::SERVICE_UNAVAILABLE, FULL);
     };
     match open(path.clone(), options.read).await {
         Ok(Some(reader)) => {
@@ -140,7 +138,7 @@ impl FollowedLog {
                     return Some((Err(error), self));
                 }
             }
-            if self.state.shutdown.is_cancelled() {
+            if self.state.sessions.shutdown.is_cancelled() {
                 return None;
             }
         }
@@ -158,7 +156,7 @@ impl FollowedLog {
             LAST_WORDS
         };
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
-        self.state.shutdown.run_until_cancelled(sleep(pause)).await
+        self.state.sessions.shutdown.run_until_cancelled(sleep(pause)).await
     }
 
     fn is_running(&self) -> bool {

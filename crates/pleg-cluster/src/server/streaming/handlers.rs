@@ -120,7 +120,7 @@ async fn run_exec(state: &Arc<NodeState>, named: Named, request: Request) -> Res
         stderr: streams.stderr,
     };
     let url = ask(state, &subject, request_url).await?.url;
-    Ok(proxy::join(state, &url, request).await)
+    Ok(proxy::join(&state.sessions, &url, request).await)
 }
 
 async fn run_attach(state: &Arc<NodeState>, named: Named, request: Request) -> Result<Response, Refused> {
@@ -137,7 +137,7 @@ async fn run_attach(state: &Arc<NodeState>, named: Named, request: Request) -> R
         stderr: streams.stderr && !tty,
     };
     let url = ask(state, &subject, request_url).await?.url;
-    Ok(proxy::join(state, &url, request).await)
+    Ok(proxy::join(&state.sessions, &url, request).await)
 }
 
 async fn run_port_forward(
@@ -165,7 +165,7 @@ async fn run_port_forward(
     let request_url = v1::PortForwardRequest { pod_sandbox_id, port };
     let subject = Subject::id(request_url.pod_sandbox_id.as_str());
     let url = ask(state, &subject, request_url).await?.url;
-    Ok(proxy::join(state, &url, request).await)
+    Ok(proxy::join(&state.sessions, &url, request).await)
 }
 
 fn answer((status, message): Refused) -> Response {

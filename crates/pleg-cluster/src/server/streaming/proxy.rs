@@ -1,7 +1,6 @@
 //! Joins a client to the runtime's streaming server: the request is sent there as it is, and after both have switched protocols, bytes are
 //! copied both ways. Setting up has a deadline; a session has none, but ends at shutdown.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -19,8 +18,8 @@ use tokio::io::copy_bidirectional_with_sizes;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::server::NodeState;
 use crate::server::answer::refuse;
+use crate::server::sessions::{FULL, Sessions};
 
 /// How long it may take until both sides have switched protocols.
 const SET_UP: Duration = Duration::from_secs(30);
@@ -41,18 +40,15 @@ enum ProxyError {
 }
 
 /// Sends the request to `url`, and joins the two connections.
-pub(super) async fn join(state: &Arc<NodeState>, url: &str, mut request: Request) -> Response {
+pub(super) async fn join(sessions: &Sessions, url: &str, mut request: Request) -> Response {
     if !is_upgrade(request.headers()) {
         return refuse(StatusCode::BAD_REQUEST, "Upgrade request required");
     }
-    let Ok(session) = Arc::clone(&state.sessions).try_acquire_owned() else {
-        return refuse(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "too many logs and sessions are open on this node",
-        );
+    let Some(session) = sessions.begin() else {
+        return refuse(StatusCode::SERVICE_UNAVAILABLE, FULL);
     };
     let client = hyper::upgrade::on(&mut request);
-    let answer = match timeout(SET_UP, send(state, url, &request.into_parts().0)).await {
+    let answer = match timeout(SET_UP, send(sessions, url, &request.into_parts().0)).await {
         Err(_) => {
             return refuse(
                 StatusCode::GATEWAY_TIMEOUT,
@@ -68,8 +64,8 @@ pub(super) async fn join(state: &Arc<NodeState>, url: &str, mut request: Request
     let mut switched = Response::new(Body::empty());
     *switched.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     switched.headers_mut().clone_from(answer.headers());
-    let shutdown = state.shutdown.clone();
-    state.session_tasks.spawn(async move {
+    let shutdown = sessions.shutdown.clone();
+    sessions.tasks.spawn(async move {
         let both = timeout(SET_UP, async { tokio::try_join!(client, hyper::upgrade::on(answer)) });
         if let Some(Ok(Ok((client, runtime)))) = shutdown.run_until_cancelled(both).await {
             let (mut client, mut runtime) = (TokioIo::new(client), TokioIo::new(runtime));
@@ -96,7 +92,7 @@ fn is_upgrade(headers: &HeaderMap) -> bool {
 }
 
 /// Sends the request over a new connection, and waits for the head of the answer.
-async fn send(state: &NodeState, url: &str, request: &Parts) -> Result<http::Response<Incoming>, ProxyError> {
+async fn send(sessions: &Sessions, url: &str, request: &Parts) -> Result<http::Response<Incoming>, ProxyError> {
     let unusable = || ProxyError::Address(url.chars().take(200).collect());
     let target: Uri = url.parse().map_err(|_| unusable())?;
     let authority = target
@@ -119,8 +115,8 @@ async fn send(state: &NodeState, url: &str, request: &Parts) -> Result<http::Res
         .await
         .map_err(failed)?;
     // It ends with the session: with its upgrade, or with the answer.
-    state
-        .session_tasks
+    sessions
+        .tasks
         .spawn(async move { _ = connection.with_upgrades().await });
     let mut forwarded = http::Request::new(Empty::<Bytes>::new());
     *forwarded.method_mut() = request.method.clone();
@@ -158,4 +154,138 @@ async fn pass_on(answer: http::Response<Incoming>) -> Response {
         response.headers_mut().insert(http::header::CONTENT_TYPE, kind.clone());
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use axum::Router;
+    use axum::extract::State;
+    use axum::routing::any;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio_util::sync::CancellationToken;
+    use tokio_util::task::TaskTracker;
+
+    use super::*;
+    use crate::server::listener;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// A server that joins every request to `url`, and a connection to it.
+    async fn client(url: String, shutdown: &CancellationToken) -> TcpStream {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let sessions = Arc::new(Sessions::new(TaskTracker::new(), shutdown.clone()));
+        let handler =
+            async move |State(sessions): State<Arc<Sessions>>, request: Request| join(&sessions, &url, request).await;
+        let router = Router::new().fallback(any(handler)).with_state(sessions);
+        let ended = shutdown.clone();
+        tokio::spawn(async move { listener::serve(&listener, None, router, &ended).await });
+        TcpStream::connect(address).await.unwrap()
+    }
+
+    async fn read_until(stream: &mut TcpStream, end: &str) -> String {
+        let mut text = Vec::new();
+        while !text.ends_with(end.as_bytes()) {
+            let byte = timeout(PATIENCE, stream.read_u8()).await.expect("nothing comes");
+            text.push(byte.unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&text))));
+        }
+        String::from_utf8(text).unwrap()
+    }
+
+    const REQUEST: &str = "POST /exec/ns/pod/c?command=sh HTTP/1.1\r\nHost: node\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\
+        Authorization: Bearer secret\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\nContent-Length: 0\r\n\r\n";
+
+    #[tokio::test]
+    async fn bytes_are_copied_both_ways_until_shutdown() {
+        let runtime = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let shutdown = CancellationToken::new();
+        let url = format!("http://{}/exec/token?a=b", runtime.local_addr().unwrap());
+        let mut client = client(url, &shutdown).await;
+        client.write_all(REQUEST.as_bytes()).await.unwrap();
+        let (mut runtime, _) = runtime.accept().await.unwrap();
+        let head = read_until(&mut runtime, "\r\n\r\n").await.to_lowercase();
+        assert!(head.starts_with("post /exec/token?a=b http/1.1\r\n"), "{head}");
+        assert!(
+            head.contains("upgrade: spdy/3.1\r\n") && head.contains("x-stream-protocol-version: v4.channel.k8s.io\r\n"),
+            "{head}"
+        );
+        assert!(!head.contains("secret"), "{head}");
+        let switch =
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Chosen: v4\r\n\r\nhello";
+        runtime.write_all(switch.as_bytes()).await.unwrap();
+        let answer = read_until(&mut client, "hello").await.to_lowercase();
+        assert!(
+            answer.starts_with("http/1.1 101 ") && answer.contains("x-chosen: v4\r\n"),
+            "{answer}"
+        );
+        client.write_all(b"ping").await.unwrap();
+        assert_eq!(read_until(&mut runtime, "ping").await, "ping");
+        // One side may end before the other.
+        client.shutdown().await.unwrap();
+        assert_eq!(timeout(PATIENCE, runtime.read(&mut [0])).await.unwrap().unwrap(), 0);
+        runtime.write_all(b"last words").await.unwrap();
+        assert_eq!(read_until(&mut client, "last words").await, "last words");
+        shutdown.cancel();
+        assert_eq!(
+            timeout(PATIENCE, client.read(&mut [0]))
+                .await
+                .expect("the session goes on")
+                .unwrap_or(0),
+            0
+        );
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_passed_on() {
+        let runtime = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let shutdown = CancellationToken::new();
+        let mut client = client(format!("http://{}/", runtime.local_addr().unwrap()), &shutdown).await;
+        client.write_all(REQUEST.as_bytes()).await.unwrap();
+        let (mut runtime, _) = runtime.accept().await.unwrap();
+        read_until(&mut runtime, "\r\n\r\n").await;
+        let refusal = "HTTP/1.1 404 Not Found\r\nContent-Length: 15\r\n\r\nno such session";
+        runtime.write_all(refusal.as_bytes()).await.unwrap();
+        let answer = read_until(&mut client, "no such session").await;
+        assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
+        shutdown.cancel();
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_joined_is_explained() {
+        let shutdown = CancellationToken::new();
+        let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let free = taken.local_addr().unwrap();
+        drop(taken);
+        let plain = "GET / HTTP/1.1\r\nHost: node\r\n\r\n";
+        for (url, request, status, expected) in [
+            (
+                "http://127.0.0.1:1/".to_owned(),
+                plain,
+                "400",
+                "Upgrade request required\n",
+            ),
+            (format!("http://{free}/"), REQUEST, "502", "refused (os error 111)\n"),
+            (
+                format!("https://{free}/"),
+                REQUEST,
+                "502",
+                "expected http://HOST:PORT/PATH\n",
+            ),
+            (
+                "nonsense".to_owned(),
+                REQUEST,
+                "502",
+                "expected http://HOST:PORT/PATH\n",
+            ),
+        ] {
+            let mut client = client(url.clone(), &shutdown).await;
+            client.write_all(request.as_bytes()).await.unwrap();
+            let answer = read_until(&mut client, expected).await;
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{url}: {answer}");
+        }
+        shutdown.cancel();
+    }
 }

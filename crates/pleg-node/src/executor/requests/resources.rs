@@ -27,8 +27,19 @@ pub(super) fn of(pod: &Pod, container: &Container, memory: u64) -> v1::LinuxCont
         cpu_shares: (request.saturating_mul(1024) / 1000).clamp(*SHARES.start(), *SHARES.end()),
         memory_limit_in_bytes: units(resources.memory_limit),
         oom_score_adj: score(pod, units(resources.memory_request), memory),
+        hugepage_limits: hugepages(container),
         ..Default::default()
     }
+}
+
+/// The limits of huge pages, by the kernel's names of their sizes.
+fn hugepages(container: &Container) -> Vec<v1::HugepageLimit> {
+    let limit = |(size, limit): (&String, &Quantity)| v1::HugepageLimit {
+        // 2Mi is 2MB there.
+        page_size: size.trim_end_matches('i').to_owned() + "B",
+        limit: limit.units().unsigned_abs(),
+    };
+    container.resources.hugepages.iter().map(limit).collect()
 }
 
 /// The kubelet's policy: the larger the memory request of a container, the later it is killed.
@@ -73,6 +84,14 @@ mod tests {
             let found = [of.cpu_quota, of.cpu_shares, of.memory_limit_in_bytes, of.oom_score_adj];
             assert_eq!(found, [quota, shares, memory, score], "{resources}");
         }
+        let mut large = Pod::clone(&pod("containers: [{name: a, image: i}]"));
+        let hugepages = [("2Mi", "64Mi"), ("1Gi", "2Gi")];
+        large.spec.containers[0].resources.hugepages = hugepages
+            .map(|(size, limit)| (size.to_owned(), Quantity::parse(limit).unwrap()))
+            .into();
+        let limits = of(&large, &large.spec.containers[0], 1).hugepage_limits;
+        let limits: Vec<_> = limits.iter().map(|one| (one.page_size.as_str(), one.limit)).collect();
+        assert_eq!(limits, [("1GB", 2 << 30), ("2MB", 64 << 20)]);
         let critical = pod("priorityClassName: system-node-critical, containers: [{name: a, image: i}]");
         assert_eq!(of(&critical, &critical.spec.containers[0], 1).oom_score_adj, -997);
     }

@@ -3,7 +3,7 @@
 
 use crate::manifest::{Pod, Spec};
 
-/// Parameters that affect nobody but the pod, and cannot exceed its limits. The kubelet's set.
+/// Parameters that affect only the pod, and cannot exceed its limits. The kubelet's set.
 const SAFE: [&str; 12] = [
     "kernel.shm_rmid_forced",
     "net.ipv4.ip_local_port_range",

@@ -191,7 +191,7 @@ fn host_names_fit() {
 }
 
 #[test]
-fn who_must_not_be_root_is_not() {
+fn run_as_non_root_is_enforced() {
     let image = |uid: Option<i64>, username: &str| v1::Image {
         uid: uid.map(|value| v1::Int64Value { value }),
         username: username.to_owned(),
@@ -214,7 +214,7 @@ fn who_must_not_be_root_is_not() {
 
 /// Fields that are passed on as they are.
 #[test]
-fn what_a_runtime_is_told() {
+fn fields_that_are_passed_to_the_runtime() {
     let mut pod = Pod::clone(&pod("containers: [{name: a, image: i}]"));
     let spec = &mut pod.spec;
     spec.host_ipc = true;

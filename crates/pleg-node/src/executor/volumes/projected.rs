@@ -257,7 +257,7 @@ mod tests {
         assert_eq!(read(&wrong).await.unwrap_err(), "the pod has no container none");
     }
 
-    /// Only who runs in the pod may read a token, if that can be said.
+    /// Only the users of the pod may read a token, where they are known.
     #[tokio::test]
     async fn a_token_belongs_to_its_user() {
         let token = Projection::ServiceAccountToken {

@@ -29,144 +29,92 @@ pub(super) fn convert_ephemeral(
     at: &At<'_>,
 ) -> Vec<Container> {
     at.list("ephemeralContainers", containers, |container, at| {
-        let core::EphemeralContainer {
-            args,
-            command,
-            env,
-            env_from,
-            image,
-            image_pull_policy,
-            lifecycle,
-            liveness_probe,
-            name,
-            ports,
-            readiness_probe,
-            resize_policy,
-            resources,
-            restart_policy,
-            restart_policy_rules,
-            security_context,
-            startup_probe,
-            stdin,
-            stdin_once,
-            target_container_name,
-            termination_message_path,
-            termination_message_policy,
-            tty,
-            volume_devices,
-            volume_mounts,
-            working_dir,
-        } = container.clone();
-        let like = core::Container {
-            args,
-            command,
-            env,
-            env_from,
-            image,
-            image_pull_policy,
-            lifecycle,
-            liveness_probe,
-            name,
-            ports,
-            readiness_probe,
-            resize_policy,
-            resources,
-            restart_policy,
-            restart_policy_rules,
-            security_context,
-            startup_probe,
-            stdin,
-            stdin_once,
-            termination_message_path,
-            termination_message_policy,
-            tty,
-            volume_devices,
-            volume_mounts,
-            working_dir,
-        };
+        let (like, target) = without_target(container.clone());
         Container {
-            target: target_container_name.filter(|name| !name.is_empty()),
+            target: target.filter(|name| !name.is_empty()),
             ..convert(&like, volumes, Role::Ephemeral, at)
         }
     })
 }
 
+/// An ephemeral container has all fields of a container, and `targetContainerName`.
+fn without_target(container: core::EphemeralContainer) -> (core::Container, Option<String>) {
+    macro_rules! move_fields {
+        ($($field:ident)*) => {{
+            let core::EphemeralContainer { target_container_name, $($field),* } = container;
+            (core::Container { $($field),* }, target_container_name)
+        }};
+    }
+    move_fields! {
+        args command env env_from image image_pull_policy lifecycle liveness_probe name ports readiness_probe resize_policy resources
+        restart_policy restart_policy_rules security_context startup_probe stdin stdin_once termination_message_path
+        termination_message_policy tty volume_devices volume_mounts working_dir
+    }
+}
+
 fn convert(container: &core::Container, volumes: &BTreeMap<String, Volume>, role: Role, at: &At<'_>) -> Container {
-    let core::Container {
-        args,
-        command,
-        env: variables,
-        env_from,
-        image,
-        image_pull_policy,
-        lifecycle,
-        liveness_probe,
-        name,
-        ports,
-        readiness_probe,
-        resize_policy,
-        resources,
-        restart_policy,
-        restart_policy_rules,
-        security_context,
-        startup_probe,
-        stdin,
-        stdin_once,
-        termination_message_path,
-        termination_message_policy,
-        tty,
-        volume_devices,
-        volume_mounts,
-        working_dir,
-    } = container;
-    // An API server sets it for every container with resources; resources do not change here.
-    at.not_for_nodes("resizePolicy", resize_policy.is_some());
-    at.unsupported("restartPolicyRules", restart_policy_rules.is_some());
-    at.unsupported("volumeDevices", volume_devices.is_some());
-    at.key("name").require(name, names::label);
-    let image = image.clone().unwrap_or_default();
+    refuse_unsupported(container, at);
+    let name = container.name.clone();
+    at.key("name").require(&name, names::label);
+    let image = container.image.clone().unwrap_or_default();
     at.key("image").require(&image, names::image);
-    let role = convert_role(restart_policy.as_deref(), role, at);
-    let ports = convert_ports(ports.as_ref(), at);
+    let role = convert_role(container.restart_policy.as_deref(), role, at);
+    let ports = convert_ports(container.ports.as_ref(), at);
     let by_name = ports
         .iter()
         .filter_map(|port| Some((port.name.clone()?, port.container)))
         .collect();
     let probe = |key, probe: Option<&core::Probe>, kind| convert_probe(probe?, kind, role, &by_name, &at.key(key));
-    let (post_start, pre_stop, stop_signal) = convert_lifecycle(lifecycle.as_ref(), role, &by_name, at);
-    let security = security::convert_container(security_context.as_ref(), &at.key("securityContext"));
+    let (post_start, pre_stop, stop_signal) = convert_lifecycle(container.lifecycle.as_ref(), role, &by_name, at);
+    let security = security::convert_container(container.security_context.as_ref(), &at.key("securityContext"));
     Container {
-        name: name.clone(),
+        name,
         role,
-        pull_policy: pull_policy(image_pull_policy.as_deref(), &image, at),
+        pull_policy: pull_policy(container.image_pull_policy.as_deref(), &image, at),
         image,
-        command: command.clone().unwrap_or_default(),
-        args: args.clone().unwrap_or_default(),
-        working_dir: working_dir.clone().unwrap_or_default(),
-        env_from: at.list("envFrom", env_from.as_ref(), env::from),
-        env: at.list("env", variables.as_ref(), env::variable),
-        mounts: volume::convert_mounts(volume_mounts.as_ref(), volumes, security.privileged, at),
+        command: container.command.clone().unwrap_or_default(),
+        args: container.args.clone().unwrap_or_default(),
+        working_dir: container.working_dir.clone().unwrap_or_default(),
+        env_from: at.list("envFrom", container.env_from.as_ref(), env::from),
+        env: at.list("env", container.env.as_ref(), env::variable),
+        mounts: volume::convert_mounts(container.volume_mounts.as_ref(), volumes, security.privileged, at),
         ports,
-        resources: resources::convert(resources.as_ref(), &at.key("resources")),
+        resources: resources::convert(container.resources.as_ref(), &at.key("resources")),
         security,
-        startup: probe("startupProbe", startup_probe.as_ref(), ProbeKind::Startup),
-        liveness: probe("livenessProbe", liveness_probe.as_ref(), ProbeKind::Liveness),
-        readiness: probe("readinessProbe", readiness_probe.as_ref(), ProbeKind::Readiness),
+        startup: probe("startupProbe", container.startup_probe.as_ref(), ProbeKind::Startup),
+        liveness: probe("livenessProbe", container.liveness_probe.as_ref(), ProbeKind::Liveness),
+        readiness: probe(
+            "readinessProbe",
+            container.readiness_probe.as_ref(),
+            ProbeKind::Readiness,
+        ),
         post_start,
         pre_stop,
         stop_signal,
-        termination_message: termination_message(
-            termination_message_path.as_deref(),
-            termination_message_policy.as_deref(),
-            at,
-        ),
-        stdin: match (stdin.unwrap_or_default(), stdin_once.unwrap_or_default()) {
-            (false, _) => Stdin::Closed,
-            (true, false) => Stdin::Open,
-            (true, true) => Stdin::Once,
-        },
-        tty: tty.unwrap_or_default(),
+        termination_message: termination_message(container, at),
+        stdin: convert_stdin(container),
+        tty: container.tty.unwrap_or_default(),
         target: None,
+    }
+}
+
+/// Refuses what is not supported. [`without_target`] names every field of a container: a field of a new API version does not compile there
+/// until it is converted or refused here.
+fn refuse_unsupported(container: &core::Container, at: &At<'_>) {
+    // An API server sets it for every container with resources; resources do not change here.
+    at.not_for_nodes("resizePolicy", container.resize_policy.is_some());
+    at.unsupported("restartPolicyRules", container.restart_policy_rules.is_some());
+    at.unsupported("volumeDevices", container.volume_devices.is_some());
+}
+
+fn convert_stdin(container: &core::Container) -> Stdin {
+    match (
+        container.stdin.unwrap_or_default(),
+        container.stdin_once.unwrap_or_default(),
+    ) {
+        (false, _) => Stdin::Closed,
+        (true, false) => Stdin::Open,
+        (true, true) => Stdin::Once,
     }
 }
 
@@ -245,8 +193,10 @@ fn convert_lifecycle(lifecycle: Option<&core::Lifecycle>, role: Role, ports: &pr
     )
 }
 
-fn termination_message(path: Option<&str>, policy: Option<&str>, at: &At<'_>) -> TerminationMessage {
+fn termination_message(container: &core::Container, at: &At<'_>) -> TerminationMessage {
     let mut message = TerminationMessage::default();
+    let path = container.termination_message_path.as_deref();
+    let policy = container.termination_message_policy.as_deref();
     if let Some(path) = path.filter(|path| !path.is_empty()) {
         at.key("terminationMessagePath").check(path, names::mount_path);
         path.clone_into(&mut message.path);

@@ -60,14 +60,14 @@ fn convert_list<'a>(list: Option<&'a List>, at: &At<'_>) -> BTreeMap<&'a str, Qu
     let entry = |(name, value): (&'a String, &ApiQuantity)| {
         let at = at.key(name);
         match name.as_str() {
-            "cpu" | "memory" => {}
-            "ephemeral-storage" if at.policy() == Policy::Api => {}
+            "cpu" | "memory" | "ephemeral-storage" => {}
             name if name.starts_with("hugepages-") && at.policy() == Policy::Api => {}
-            // What a device plugin provides, and what is not measured here.
-            "ephemeral-storage" | "hugepages-2Mi" | "hugepages-1Gi" => {
+            "hugepages-2Mi" | "hugepages-1Gi" => {
                 at.refuse("field is not supported by pleg node; remove it");
             }
-            _ => at.refuse("unknown resource; pleg node has no device plugins: expected cpu or memory"),
+            // What a device plugin provides.
+            _ => at
+                .refuse("unknown resource; pleg node has no device plugins: expected cpu, memory or ephemeral-storage"),
         }
         Some((name.as_str(), quantity(value, &at)?))
     };

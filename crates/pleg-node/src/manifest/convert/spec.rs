@@ -74,87 +74,107 @@ pub(crate) fn convert(spec: &core::PodSpec, at: &At<'_>) -> Spec {
     result
 }
 
-/// Refuses what is not supported. All that this ignores, or that is converted below, is listed here.
+/// Refuses what is not supported.
 fn refuse_unsupported(spec: &core::PodSpec, at: &At<'_>) {
+    // Every field of a pod, so that a field of a new API version does not compile until it is converted, refused or ignored for a reason.
     let core::PodSpec {
+        // Refused for static pods, and ignored for those of an API server: for the scheduler and controllers.
+        affinity: _,
+        eviction_responders: _,
+        node_name: _,
+        node_selector: _,
+        preemption_policy: _,
+        scheduler_name: _,
+        scheduling_gates: _,
+        scheduling_group: _,
+        tolerations: _,
+        topology_spread_constraints: _,
+        // Refused for static pods, and converted for those of an API server.
+        automount_service_account_token: _,
+        enable_service_links: _,
+        ephemeral_containers: _,
+        image_pull_secrets: _,
+        overhead: _,
+        service_account: _,
+        service_account_name: _,
+        // Refused, or refused unless they say what is done anyway.
+        host_users: _,
+        os: _,
+        resource_claims: _,
+        resources: _,
+        // Converted.
         active_deadline_seconds: _,
-        affinity,
-        automount_service_account_token,
         containers: _,
         dns_config: _,
         dns_policy: _,
-        enable_service_links,
-        ephemeral_containers,
-        eviction_responders,
         host_aliases: _,
         host_ipc: _,
         host_network: _,
         host_pid: _,
-        host_users,
         hostname: _,
         hostname_override: _,
-        image_pull_secrets,
         init_containers: _,
-        node_name,
-        node_selector,
-        os,
-        overhead,
-        preemption_policy,
         priority: _,
         priority_class_name: _,
         readiness_gates: _,
-        resource_claims,
-        resources,
         restart_policy: _,
         runtime_class_name: _,
-        scheduler_name,
-        scheduling_gates,
-        scheduling_group,
         security_context: _,
-        service_account,
-        service_account_name,
         set_hostname_as_fqdn: _,
         share_process_namespace: _,
         subdomain: _,
         termination_grace_period_seconds: _,
-        tolerations,
-        topology_spread_constraints,
         volumes: _,
     } = spec;
+    refuse_scheduling(spec, at);
+    refuse_api_objects(spec, at);
+    refuse_for_every_source(spec, at);
+}
+
+/// What only the scheduler and controllers act on.
+fn refuse_scheduling(spec: &core::PodSpec, at: &At<'_>) {
     for (key, is_set) in [
-        ("affinity", affinity.is_some()),
-        ("evictionResponders", eviction_responders.is_some()),
-        ("nodeName", node_name.is_some()),
-        ("nodeSelector", node_selector.is_some()),
-        ("preemptionPolicy", preemption_policy.is_some()),
-        ("schedulerName", scheduler_name.is_some()),
-        ("schedulingGates", scheduling_gates.is_some()),
-        ("schedulingGroup", scheduling_group.is_some()),
-        ("tolerations", tolerations.is_some()),
-        ("topologySpreadConstraints", topology_spread_constraints.is_some()),
+        ("affinity", spec.affinity.is_some()),
+        ("evictionResponders", spec.eviction_responders.is_some()),
+        ("nodeName", spec.node_name.is_some()),
+        ("nodeSelector", spec.node_selector.is_some()),
+        ("preemptionPolicy", spec.preemption_policy.is_some()),
+        ("schedulerName", spec.scheduler_name.is_some()),
+        ("schedulingGates", spec.scheduling_gates.is_some()),
+        ("schedulingGroup", spec.scheduling_group.is_some()),
+        ("tolerations", spec.tolerations.is_some()),
+        ("topologySpreadConstraints", spec.topology_spread_constraints.is_some()),
     ] {
         at.not_for_nodes(key, is_set);
     }
-    at.unsupported("resourceClaims", resource_claims.is_some());
-    at.unsupported("resources", resources.is_some());
+}
+
+/// What refers to objects of an API server, or comes from one.
+fn refuse_api_objects(spec: &core::PodSpec, at: &At<'_>) {
     for (key, is_set) in [
-        ("ephemeralContainers", ephemeral_containers.is_some()),
-        ("imagePullSecrets", image_pull_secrets.is_some()),
-        ("overhead", overhead.is_some()),
-        ("serviceAccount", service_account.is_some()),
-        ("serviceAccountName", service_account_name.is_some()),
+        ("ephemeralContainers", spec.ephemeral_containers.is_some()),
+        ("imagePullSecrets", spec.image_pull_secrets.is_some()),
+        ("overhead", spec.overhead.is_some()),
+        ("serviceAccount", spec.service_account.is_some()),
+        ("serviceAccountName", spec.service_account_name.is_some()),
     ] {
         at.needs_api(key, is_set);
     }
     if at.policy() == Policy::Static {
         let why = "requires an API server; set it to false or remove it";
-        let automount = automount_service_account_token.as_ref();
+        let automount = spec.automount_service_account_token.as_ref();
         at.only("automountServiceAccountToken", automount, &false, why);
-        at.only("enableServiceLinks", enable_service_links.as_ref(), &false, why);
+        at.only("enableServiceLinks", spec.enable_service_links.as_ref(), &false, why);
     }
+}
+
+/// What is not supported whatever the source of the pod.
+fn refuse_for_every_source(spec: &core::PodSpec, at: &At<'_>) {
+    at.unsupported("resourceClaims", spec.resource_claims.is_some());
+    at.unsupported("resources", spec.resources.is_some());
     let why = "user namespaces are not supported by pleg node; set it to true or remove it";
-    at.only("hostUsers", host_users.as_ref(), &true, why);
-    let os = os.as_ref().map(|os| os.name.as_str());
+    at.only("hostUsers", spec.host_users.as_ref(), &true, why);
+    let os = spec.os.as_ref().map(|os| os.name.as_str());
     at.key("os").only("name", os.as_ref(), &"linux", "must be linux");
 }
 

@@ -1,4 +1,4 @@
-//! What a worker tells others: probes, the published status, metrics.
+//! What a worker reports: probes, the published status, metrics.
 
 use std::sync::Arc;
 use std::time::Duration;

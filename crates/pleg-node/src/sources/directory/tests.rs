@@ -106,7 +106,7 @@ async fn files_come_change_and_go() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bad_file_keeps_its_pods_and_stops_nobody() {
+async fn a_bad_file_keeps_its_pods_and_stops_no_other_pod() {
     let dir = tempfile::tempdir().unwrap();
     old(&dir.path().join("a.yaml"), &manifest("web", "1"));
     let mut source = Running::start(dir.path());
@@ -169,7 +169,7 @@ async fn a_file_that_was_broken_while_we_were_away_keeps_its_pods() {
 
 /// The store may be older than what runs, if we were killed in between: no pod is replaced before its file is read.
 #[tokio::test(start_paused = true)]
-async fn what_was_known_of_a_file_that_was_just_edited_replaces_nobody() {
+async fn the_stored_version_of_an_edited_file_replaces_no_pod() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("a.yaml");
     old(&file, &manifest("a", "1"));
@@ -210,7 +210,7 @@ async fn one_bad_document_keeps_the_pods_of_its_file() {
 
 /// A file that was never valid does not keep orphaned pods alive, if the names of its pods are known.
 #[tokio::test(start_paused = true)]
-async fn who_is_refused_by_name_leaves_no_doubt_about_others() {
+async fn a_refused_pod_with_a_known_name_keeps_no_orphans() {
     for (text, complete, refused) in [
         (
             "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: web}\n".to_owned(),
@@ -237,7 +237,7 @@ async fn who_is_refused_by_name_leaves_no_doubt_about_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_told_twice() {
+async fn nothing_is_reported_twice() {
     let dir = tempfile::tempdir().unwrap();
     old(&dir.path().join("a.yaml"), "kind: Deployment\napiVersion: apps/v1\n");
     symlink("nowhere", dir.path().join("gone.yaml")).unwrap();
@@ -306,7 +306,7 @@ async fn the_directory_may_be_a_link_that_turns() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_directory_that_is_gone_removes_nobody() {
+async fn a_missing_directory_removes_no_pod() {
     let dir = tempfile::tempdir().unwrap();
     let (here, away) = (dir.path().join("here"), dir.path().join("away"));
     let mut source = Running::start(&here);

@@ -270,7 +270,7 @@ fn the_uid_follows_the_content_and_nothing_else() {
 }
 
 #[test]
-fn all_problems_are_told_at_once() {
+fn all_problems_are_reported_at_once() {
     let found = read_text(
         "{apiVersion: v1, kind: Pod, metadata: {name: A}, spec: {containers: [{name: b, images: c}], tolerations: []}}",
     );

@@ -148,7 +148,7 @@ async fn what_was_there_before_us_stays_while_the_server_is_down() {
 
 /// A server that is not trusted does not decide what runs here.
 #[tokio::test]
-async fn https_is_for_those_who_are_trusted() {
+async fn only_trusted_https_servers_are_read() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let acceptor = crate::net::tls::testing::acceptor();

@@ -80,7 +80,7 @@ fn nothing_depends_on_them() {
 
 /// Why it is not started, as for other containers.
 #[test]
-fn what_is_in_the_way_of_a_start_is_told() {
+fn the_obstacle_to_a_start_is_reported() {
     let mut case = Case::new(APP).ephemeral("debug").sandbox(true, 0).running("app", 1);
     let debug = case.history.containers.entry("debug".to_owned()).or_default();
     debug.record_failure("ErrImagePull", "no", at(999));

@@ -139,7 +139,7 @@ impl EventStream {
         }
     }
 
-    /// Who announces changes, for the log.
+    /// What announces changes, for the log.
     fn announcer(&self) -> &'static str {
         if self.connected {
             "the event stream"

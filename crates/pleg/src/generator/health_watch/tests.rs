@@ -54,7 +54,7 @@ fn lines(events: &[Event]) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_trouble_is_told_when_it_starts_and_when_it_ends() {
+async fn a_trouble_is_reported_when_it_starts_and_when_it_ends() {
     let health = Health::new(THRESHOLD, InFlight::default(), None);
     let mut announced = Announced::default();
     health.relist_complete();
@@ -78,7 +78,7 @@ async fn a_trouble_is_told_when_it_starts_and_when_it_ends() {
         Some("PLEG is degraded: no answer within 10s (for 0ms, 1 attempt)")
     );
 
-    // It lasts: nothing more to tell, however often it is tried.
+    // It lasts: nothing more is reported, however often it is tried.
     tokio::time::advance(Duration::from_secs(7)).await;
     let changes = health.changes();
     quarantine(&health, 1);
@@ -96,7 +96,7 @@ async fn a_trouble_is_told_when_it_starts_and_when_it_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_storm_is_told_in_few_events_and_crowds_nothing_out() {
+async fn a_storm_is_reported_in_few_events_and_crowds_nothing_out() {
     let health = Health::new(THRESHOLD, InFlight::default(), None);
     let mut announced = Announced::default();
     health.relist_complete();
@@ -133,7 +133,7 @@ async fn a_storm_is_told_in_few_events_and_crowds_nothing_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_hangs_is_told_again_when_it_is_known_who_holds_it_up() {
+async fn a_hung_list_is_reported_again_when_the_container_behind_it_is_known() {
     let inflight = InFlight::default();
     let health = Health::new(THRESHOLD, inflight.clone(), None);
     let mut announced = Announced::default();

@@ -136,7 +136,7 @@ impl Confirmations {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// Takes what is due. `question` tells what there is to ask; none if the runtime agrees by now.
+    /// Takes what is due. `question` says what there is to ask; none if the runtime agrees by now.
     pub(super) fn due(
         &mut self,
         now: Instant,

@@ -54,7 +54,7 @@ impl Isolated {
 
     /// To be asked in every turn of the generator, once it has sent whatever it sends: so nothing is in flight without being seen here.
     /// Returns until when no other probe is to be started: while one is timed, or while those in flight end so that one can be. Both
-    /// only as long as a call usually takes at most; a hung one holds up nobody.
+    /// only as long as a call usually takes at most; a hung one delays no other call.
     pub(super) fn holds(&mut self, now: Instant, probes: usize, others: bool, config: ProbeConfig) -> Option<Instant> {
         let until = match &self.timing {
             Timing::Alone { alone, .. } if others => {

@@ -69,7 +69,7 @@ impl<R: Runtime> Generator<R> {
         }
     }
 
-    /// Nobody else is about to find out whether the pod's containers answer: no inspection is due, and no list takes so long that
+    /// Nothing else is about to find out whether the pod's containers answer: no inspection is due, and no list takes so long that
     /// everything may soon be asked for by id.
     fn may_ask(&self, key: PodKey) -> bool {
         let slow = self.config.probe.slow / 2;
@@ -107,7 +107,7 @@ impl<R: Runtime> Generator<R> {
             if self.may_ask(key) {
                 return Some(chosen);
             }
-            // Somebody else finds out.
+            // An inspection or a list finds out.
             let id = chosen.container.as_ref().map(|container| &container.id);
             if let Some(known) = id.and_then(|id| self.prober.stuck.containers.get_mut(id)) {
                 known.again = now + AGAIN[0];

@@ -1,4 +1,4 @@
-//! A list that hangs: the rounds in which known objects are asked for by id, and who stands out. Pure: the caller brings the time.
+//! A list that hangs: the rounds in which known objects are asked for by id, and which of them stands out. Pure: the caller brings the time.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

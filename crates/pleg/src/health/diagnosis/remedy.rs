@@ -366,7 +366,7 @@ mod tests {
 
     /// A signal that a process does not expect ends it.
     #[test]
-    fn stacks_are_asked_only_of_those_who_give_them() {
+    fn stacks_are_requested_only_from_runtimes_that_give_them() {
         let about = About {
             endpoint: Some("unix:///run/cri-dockerd.sock"),
             ..FULL

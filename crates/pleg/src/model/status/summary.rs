@@ -148,7 +148,7 @@ mod tests {
                 1,
                 2,
             ),
-            // A state that only the lists have told.
+            // A state that only the lists have shown.
             (ready, vec![container("a", 0, Exited, None)], "Exited", 0, 0),
         ] {
             let pod = PodRef {

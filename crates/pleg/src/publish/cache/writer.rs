@@ -54,7 +54,7 @@ impl CacheWriter {
         self.cache.clone()
     }
 
-    /// Resolves after somebody began to wait for a newer status. Cancel-safe.
+    /// Resolves after a caller began to wait for a newer status. Cancel-safe.
     pub(crate) async fn wanted(&self) {
         self.cache.shared.wanted.notified().await;
     }

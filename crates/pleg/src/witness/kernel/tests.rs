@@ -123,7 +123,7 @@ fn number(pid: u32) -> Pid {
 }
 
 #[tokio::test]
-async fn a_zombie_that_nobody_reaps_is_announced_with_its_exit_code() {
+async fn an_unreaped_zombie_is_announced_with_its_exit_code() {
     let mut machine = Machine::new();
     for (number, code) in [(1, 0), (2, 7), (3, 255)] {
         let mut shell = Shell::run(&format!("echo executed; read x; exit {code}"));
@@ -320,7 +320,7 @@ async fn only_the_first_process_of_a_container_counts() {
 /// A container with `hostPID` shares the namespace of all other processes, and containers may share one with each other: whose a process
 /// is, its cgroup says.
 #[tokio::test]
-async fn containers_in_one_pid_namespace_are_told_apart() {
+async fn containers_in_one_pid_namespace_are_distinguished() {
     let mut machine = Machine::new();
     // All of them see each other, and one has started the others, as a container with hostPID may.
     let mut shell = Shell::run("sleep 1000 & echo $!; sleep 1000 & echo $!; read x; exit 5");

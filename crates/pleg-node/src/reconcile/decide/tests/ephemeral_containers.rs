@@ -1,4 +1,4 @@
-//! Ephemeral containers: started once, and in nobody's way.
+//! Ephemeral containers: started once, and without effect on the other containers.
 
 use super::*;
 

@@ -244,7 +244,7 @@ fn main_containers_start_in_order() {
     let hooked = case.clone().running("a", 1);
     assert_eq!(words(&hooked.clone().starting("a").decide()), [""; 0], "its hook runs");
     assert_eq!(words(&hooked.decide()), ["start b#0 in s0"]);
-    // One that is killed, or that waits for its next start, holds up nobody.
+    // One that is killed, or that waits for its next start, delays no other container.
     assert_eq!(words(&hooked.in_flight("a").decide()), ["start b#0 in s0"]);
     let mut failed = case.clone();
     let a = failed.history.containers.entry("a".to_owned()).or_default();

@@ -27,8 +27,8 @@ const ROWS: &[(&str, &str, &str)] = &[
     ),
     (
         "cpu: 250m",
-        "cpu: 250m, ephemeral-storage: 1Gi",
-        "spec.containers[0].resources.requests.ephemeral-storage: field is not supported by pleg node; remove it",
+        "cpu: 250m, hugepages-2Mi: 1Gi",
+        "spec.containers[0].resources.requests.hugepages-2Mi: field is not supported by pleg node; remove it",
     ),
     (
         "seccompProfile: {type: Unconfined}",
@@ -182,7 +182,7 @@ const ROWS: &[(&str, &str, &str)] = &[
     (
         "cpu: 250m",
         "cpu: 250m, example.com/gpu: 1",
-        "spec.containers[0].resources.requests['example.com/gpu']: unknown resource; pleg node has no device plugins: expected cpu or memory",
+        "spec.containers[0].resources.requests['example.com/gpu']: unknown resource; pleg node has no device plugins: expected cpu, memory or ephemeral-storage",
     ),
     (
         "emptyDir: {}",
