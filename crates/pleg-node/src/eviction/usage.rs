@@ -75,6 +75,11 @@ fn cgroup(node: &NodeConfig, pod: &Pod) -> PathBuf {
     }
 }
 
+/// The memory that a container of a pod uses, if that can be read.
+pub(crate) fn container_memory_of(node: &NodeConfig, pod: &Pod, id: &str) -> Option<u64> {
+    container_memory(node, &cgroup(node, pod), id)
+}
+
 /// The memory of a container. Runtimes name its cgroup differently.
 fn container_memory(node: &NodeConfig, pod: &Path, id: &str) -> Option<u64> {
     let candidates = [
