@@ -22,6 +22,7 @@ mod conditions;
 mod containers;
 mod model;
 mod phase;
+mod resources;
 #[cfg(test)]
 mod tests;
 
