@@ -3,6 +3,7 @@
 use pleg::ContainerId;
 use pleg_cri::{Subject, v1};
 
+use super::cleanup::CleanupError;
 use super::error::call_failed;
 use super::{ActionError, RuntimeExecutor, ignore_not_found};
 use crate::eviction::usage;
@@ -39,7 +40,7 @@ impl RuntimeExecutor {
     /// As in the kubelet: a memory limit below what a container uses is not set, because the kernel would kill it.
     async fn check_usage(&self, pod: &Pod, container: &Container, id: &ContainerId) -> Result<(), ActionError> {
         let id = id.clone();
-        let read = move |node: &_, pod: &Pod| Ok::<_, ActionError>(usage::container_memory_of(node, pod, id.as_str()));
+        let read = move |node: &_, pod: &Pod| Ok::<_, CleanupError>(usage::container_memory_of(node, pod, id.as_str()));
         let used = self.blocking(pod, read).await?;
         let limit = container.resources.memory_limit.map(Quantity::units);
         match (used, limit.map(i64::unsigned_abs)) {
