@@ -63,7 +63,10 @@ mod tests {
         let message = |before, after| changes(&node(before), &node(after)).map(|event| event.message.to_string());
         assert_eq!(message(true, true), None);
         assert_eq!(message(false, false), None);
-        assert_eq!(message(false, true).unwrap(), "Node n1 status is now: NodeNotSchedulable");
+        assert_eq!(
+            message(false, true).unwrap(),
+            "Node n1 status is now: NodeNotSchedulable"
+        );
         assert_eq!(message(true, false).unwrap(), "Node n1 status is now: NodeSchedulable");
     }
 }
