@@ -2,7 +2,7 @@
 //!
 //! All it leaves behind is in the runtime's home, so that the home's clean-up finds it, whatever happened.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::net::UnixStream;
@@ -273,13 +273,17 @@ impl Node {
         self.until(name, "the end", Value::is_null).await.map(drop)
     }
 
+    /// Its log.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.dir.join("node.log")).unwrap_or_default()
+    }
+
     /// The last lines of its log.
     pub fn log_tail(&self) -> String {
-        let mut text = String::new();
-        let read = File::open(self.dir.join("node.log")).and_then(|mut file| file.read_to_string(&mut text));
+        let text = self.log();
         let lines: Vec<&str> = text.lines().collect();
         let tail = lines[lines.len().saturating_sub(LOG_TAIL)..].join("\n");
-        format!("the last lines of pleg node's log ({read:?}):\n{tail}")
+        format!("the last lines of pleg node's log:\n{tail}")
     }
 }
 

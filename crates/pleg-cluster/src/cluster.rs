@@ -114,11 +114,6 @@ impl Cluster {
         vec![Origin::from(API_SOURCE)]
     }
 
-    /// The port of the node's own server, for its status.
-    pub fn set_port(&mut self, port: Option<u16>) {
-        self.config.node.port = port;
-    }
-
     /// What pods refer to, for the node loop.
     pub fn objects(&self) -> Arc<dyn ApiObjects> {
         Arc::clone(&self.objects) as _

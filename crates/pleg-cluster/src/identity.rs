@@ -44,6 +44,7 @@ impl Identity {
 
     /// What is wrong with its validity, and what to do.
     pub fn invalid(&self, now: Timestamp) -> Option<String> {
+        let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
         if now > self.not_after {
             return Some(format!(
                 "the client certificate of {} expired at {}, and it is {now} now; get a new one, or correct the clock",

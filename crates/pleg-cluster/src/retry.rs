@@ -32,7 +32,7 @@ impl Backoff {
     }
 
     /// A call failed: how long to wait. With up to 10 % of jitter, so that the nodes of a cluster do not return in step.
-    pub fn next(&mut self) -> Duration {
+    pub fn delay(&mut self) -> Duration {
         let delay = self.first.saturating_mul(1 << self.failures.min(16)).min(self.max);
         self.failures = self.failures.saturating_add(1);
         delay.mul_f64(1.0 + fastrand::f64() / 10.0)
@@ -41,7 +41,7 @@ impl Backoff {
     /// A call failed: waits, but no longer than until the API server can be reached again.
     pub async fn pause(&mut self, api: &Api, error: &ApiError) {
         let delay = self
-            .next()
+            .delay()
             .max(error.retry_after().unwrap_or_default().min(MAX_RETRY_AFTER));
         if error.code().is_some() {
             return sleep(delay).await;
@@ -56,7 +56,8 @@ impl Backoff {
 /// The API server may ask us to wait, but not for longer than this.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
 
-/// Logs a trouble once, and its end. That the API server cannot be reached is logged by [`crate::reach`], for all parts together.
+/// Logs a trouble once, and its end. That the API server cannot be reached, or does not accept our credentials, is logged by
+/// [`crate::reach`], for all parts together.
 #[derive(Debug, Default)]
 pub struct TroubleLog {
     logged: Option<String>,
@@ -65,7 +66,7 @@ pub struct TroubleLog {
 impl TroubleLog {
     /// The call failed. `next`: what to do about it, or what happens next.
     pub fn failed(&mut self, error: &ApiError, next: impl fmt::Display) {
-        if error.code().is_some() {
+        if error.code().is_some() && !error.is_unauthorized() {
             self.say(format!("{error}. {next}"));
         }
     }
@@ -94,14 +95,14 @@ mod tests {
     fn delays_double_up_to_a_maximum() {
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
         for expected in [100, 200, 400, 800, 1600, 3200, 6400, 7000, 7000] {
-            let delay = backoff.next().as_millis();
+            let delay = backoff.delay().as_millis();
             assert!(
                 (expected..=expected * 11 / 10).contains(&delay),
                 "{delay} for {expected}"
             );
         }
         backoff.reset();
-        assert!(backoff.next() < Duration::from_millis(111));
+        assert!(backoff.delay() < Duration::from_millis(111));
     }
 
     #[test]

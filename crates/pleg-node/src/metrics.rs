@@ -86,6 +86,7 @@ fn kill_label(reason: KillReason) -> &'static str {
         KillReason::Duplicate => "double",
         KillReason::StateUnknown => "unknown",
         KillReason::ImageChanged => "image",
+        KillReason::ResourcesChanged => "resources",
         KillReason::PodFinished => "finished",
         KillReason::PodTerminating => "end",
     }

@@ -176,7 +176,9 @@ impl NodeLoop {
     /// Makes pods what snapshots say, until shutdown. Pods keep running then, unless the node [shuts down](GracefulShutdown) before.
     pub async fn run(mut self, mut snapshots: mpsc::Receiver<Snapshot>, shutdown: CancellationToken) {
         self.workers.stop_with(shutdown.child_token());
-        let (tasks, mut evictions) = self.spawn_tasks(&shutdown);
+        // They end with the loop, which may end before everything else is told to.
+        let stop_tasks = shutdown.child_token();
+        let (tasks, mut evictions) = self.spawn_tasks(&stop_tasks);
         let pleg = self.workers.context.pleg.clone();
         let mut feed = pleg.subscribe(Start::Now, Overflow::PodSync);
         // Which of two pods with one name runs is known only after a full relist, and which pods are ours only after a list by our label.
@@ -228,6 +230,7 @@ impl NodeLoop {
                 },
             }
         }
+        stop_tasks.cancel();
         self.stop(tasks).await;
     }
 

@@ -115,7 +115,7 @@ async fn what_is_new_in_a_pod_is_found_by_its_lists() {
     fake.world().tell_of("d", Some("a"));
     rig.settle().await;
     assert_eq!(rig.drain(), ["ContainerCreated a d"]);
-    // A pod that nobody has heard of.
+    // A pod that is not known.
     fake.world().add_pod("b", &["e"]);
     fake.world().tell_of("s-b", Some("b"));
     fake.world().tell_of("e", Some("b"));
@@ -401,7 +401,7 @@ async fn a_caller_of_newer_than_does_not_wait_for_the_long_pause() {
         assert!(asked.elapsed() <= Duration::from_millis(1001), "{:?}", asked.elapsed());
         sleep(Duration::from_secs(7)).await;
     }
-    // Nobody waits any more, nothing is relisted.
+    // No caller waits any more, nothing is relisted.
     let before = calls(&fake);
     sleep(Duration::from_secs(20)).await;
     assert_eq!(calls(&fake), before);
@@ -549,7 +549,7 @@ async fn a_death_while_the_runtime_is_down_is_found_by_the_first_relist() {
     assert_eq!(metric(&rig, MISSED), 0.0);
 }
 
-/// containerd#7318, #8892; cri-o#7210: whoever subscribes takes events away from the kubelet.
+/// containerd#7318, #8892; cri-o#7210: a second subscriber takes events away from the kubelet.
 #[tokio::test(start_paused = true)]
 async fn where_subscribers_split_the_events_auto_takes_none() {
     let fake = node();
@@ -605,7 +605,7 @@ async fn a_runtime_without_events_is_relisted_and_asked_again() {
         assert!(report.mode.reason.contains("cri-o 1.31.0"), "{}", report.mode.reason);
         assert!((9..=11).contains(&calls(&fake).0), "{:?}", calls(&fake));
         assert!(fake.world().subscriptions.len() <= 1);
-        // Switched on, with a restart that nobody noticed.
+        // Switched on, with a restart that was not noticed.
         fake.world().has_events = true;
         fake.world().events_end = false;
         sleep(Duration::from_secs(62)).await;
@@ -749,7 +749,7 @@ async fn a_sandbox_that_stops_is_found_by_its_id() {
     assert!(rig.pleg.cache().get(&uid("a")).unwrap().status.containers[0].exit_code == Some(137));
 }
 
-/// Whoever waits for a pod that does not answer was a reason for full relists without any pause between them.
+/// A caller that waited for a pod without an answer caused full relists without any pause between them.
 #[tokio::test(start_paused = true)]
 async fn waiting_for_a_hung_pod_causes_no_endless_lists() {
     let fake = node();
@@ -863,7 +863,7 @@ async fn an_event_ahead_of_the_runtimes_own_answers_is_checked_again() {
     fake.world().remove_pod("b");
     sleep(Duration::from_millis(1200)).await;
     assert!(rig.drain().iter().any(|line| line.starts_with("PodRemoved b")));
-    // Of what is so nobody asks again.
+    // What is confirmed is not asked for again.
     let calls = fake.world().status_calls.len();
     tell("new", "a", Reached::Running);
     sleep(Duration::from_secs(2)).await;

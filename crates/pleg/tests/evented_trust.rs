@@ -381,7 +381,7 @@ async fn a_stopped_pod_that_stays_costs_five_lists() {
     sleep(Duration::from_mins(5)).await;
     assert_eq!(fake.world().filtered_lists - before, 5);
     rig.drain();
-    // Found by a full relist in the end, and nobody's miss.
+    // Found by a full relist in the end, and not counted as a miss.
     fake.world().remove_pod("p0");
     sleep(Duration::from_secs(64)).await;
     assert_eq!(rig.drain().last().map(String::as_str), Some("PodRemoved p0"));

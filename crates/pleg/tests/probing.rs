@@ -146,7 +146,7 @@ async fn many_that_hang_do_not_end_the_round() {
     assert!((20..40).all(|n| asked(&format!("s-p{n}")) >= 2), "{:?}", world.probes);
 }
 
-/// All containers take 3 s, sandboxes do not: nobody is an outlier, and nothing hangs.
+/// All containers take 3 s, sandboxes do not: no container is an outlier, and nothing hangs.
 #[tokio::test(start_paused = true)]
 async fn a_container_that_is_as_slow_as_the_others_is_not_named() {
     let fake = node(20);

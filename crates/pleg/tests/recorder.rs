@@ -237,7 +237,7 @@ async fn it_can_be_switched_off() {
     assert_eq!(lines.len(), 2, "the header and the pod");
     rig.shutdown.cancel();
     rig.task.await.unwrap();
-    assert!(rig.pleg.recording().await.is_none(), "nobody answers any more");
+    assert!(rig.pleg.recording().await.is_none(), "the generator has ended");
 }
 
 /// A recording of a pod that comes, and of one container that dies.

@@ -1,5 +1,5 @@
 //! Random histories of a runtime beside a kernel that announces its changes, well or badly: late, early, twice, about other objects, or not
-//! at all. The kernel's word never causes a wrong or a missing event, only earlier or later ones; and where it is true and in time,
+//! at all. Announcements of the kernel never cause a wrong or a missing event, only earlier or later ones; and where it is true and in time,
 //! nothing waits for a full relist.
 
 #![allow(clippy::unwrap_used, reason = "the steps of a test")]
@@ -167,7 +167,7 @@ async fn history(steps: Vec<Step>, honest: bool) -> Result<(), TestCaseError> {
             let Item::Event(event) = item else {
                 return Err(TestCaseError::fail("a gap"));
             };
-            // The kernel's word is evidence, and nothing that is committed.
+            // What the kernel shows is evidence, and is not committed.
             if event.kind != EventType::ProcessExited {
                 prop_assert!(explained(rig, &event), "visible before its status: {:?}", event);
                 events.push(((*event).clone(), noted));

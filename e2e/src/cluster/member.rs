@@ -4,7 +4,7 @@
 
 use std::fs::{self, File};
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -72,22 +72,18 @@ impl Member {
                 &serving,
             )?)
         } else {
-            let flags = vec![
-                "--kubeconfig".to_owned(),
-                kubeconfig.display().to_string(),
-                "--node-labels".to_owned(),
-                format!("{LABEL}={name}"),
-                "--tls-cert-file".to_owned(),
-                serving.certificate.display().to_string(),
-                "--tls-private-key-file".to_owned(),
-                serving.key.display().to_string(),
-                "--client-ca-file".to_owned(),
-                cluster.ca().certificate().display().to_string(),
-                "--port".to_owned(),
-                free_port()?.to_string(),
-                "--healthz-port".to_owned(),
-                "0".to_owned(),
+            let file = |path: &Path| path.display().to_string();
+            let options = [
+                ("kubeconfig", file(&kubeconfig)),
+                ("node-labels", format!("{LABEL}={name}")),
+                ("port", free_port()?.to_string()),
+                ("tls-cert-file", file(&serving.certificate)),
+                ("tls-private-key-file", file(&serving.key)),
+                ("client-ca-file", file(cluster.ca().certificate())),
+                // There are several nodes on this machine.
+                ("healthz-port", "0".to_owned()),
             ];
+            let flags = options.map(|(flag, value)| format!("--{flag}={value}")).to_vec();
             let node = Node::at(&runtime, endpoint.clone())?.called(name, ip);
             Agent::Pleg { node, flags }
         };
@@ -223,7 +219,7 @@ impl Kubelet {
         endpoint: &Endpoint,
         name: &str,
         ip: IpAddr,
-        kubeconfig: &std::path::Path,
+        kubeconfig: &Path,
         serving: &super::Pair,
     ) -> Result<Self> {
         let dir = runtime.home().dir().join("kubelet");

@@ -1,6 +1,6 @@
 //! A real control plane on loopback: etcd, kube-apiserver, kube-controller-manager and kube-scheduler, as `cluster/build` built them.
 //!
-//! The API server authorizes as clusters do: Node and RBAC, with NodeRestriction. One CA signs everything. A node needs nothing but what
+//! The API server authorizes as clusters do: Node and RBAC, with `NodeRestriction`. One CA signs everything. A node needs nothing but what
 //! [`ControlPlane::node_kubeconfig`] or [`ControlPlane::bootstrap_kubeconfig`] gives it.
 //!
 //! | module | job |
@@ -44,7 +44,7 @@ pub use parts::{NODE_GRACE, Part};
 pub use pki::{Ca, Credentials, Pair, Subject};
 
 /// An API server of a loaded machine may need this long to start.
-const START: Duration = Duration::from_secs(60);
+const START: Duration = Duration::from_mins(1);
 /// An API server that is up answers within this long.
 const ANSWER: Duration = Duration::from_secs(10);
 /// How many lines of each log are worth showing, and how much of each.
@@ -98,10 +98,7 @@ impl ControlPlane {
             children: Mutex::new(Vec::new()),
             home,
         };
-        for part in Part::ALL {
-            cluster.spawn(part)?;
-        }
-        cluster.ready().await?;
+        cluster.up().await?;
         cluster.kubectl().within("kube-system").apply(&joining()).await?;
         cluster.admits_pods("default").await?;
         Ok(cluster)
@@ -110,6 +107,11 @@ impl ControlPlane {
     /// Where the API server is.
     pub fn server(&self) -> &str {
         &self.server
+    }
+
+    /// The directory of etcd's data, for copies while etcd is down.
+    pub fn data(&self) -> PathBuf {
+        self.files.data()
     }
 
     /// Who signs.
@@ -200,6 +202,23 @@ impl ControlPlane {
         Ok(())
     }
 
+    /// Starts all parts, which are down, and waits until the API server is ready. The others give up on one that takes longer than 10 s.
+    pub async fn up(&self) -> Result<()> {
+        self.spawn(Part::Etcd)?;
+        self.spawn(Part::ApiServer)?;
+        self.ready().await?;
+        self.spawn(Part::ControllerManager)?;
+        self.spawn(Part::Scheduler)
+    }
+
+    /// Ends all parts without a word.
+    pub async fn down(&self) -> Result<()> {
+        for part in Part::ALL.into_iter().rev() {
+            self.kill(part).await?;
+        }
+        Ok(())
+    }
+
     /// Starts a part that is down, and does not wait for it.
     pub fn spawn(&self, part: Part) -> Result<()> {
         let mut children = self.children.lock();
@@ -217,10 +236,7 @@ impl ControlPlane {
 
     /// Ends a part without a word.
     pub async fn kill(&self, part: Part) -> Result<()> {
-        let mut children = self.children.lock();
-        let at = children.iter().position(|(up, _)| *up == part);
-        let (_, mut child) = children.swap_remove(at.with_context(|| format!("{} is down", part.program()))?);
-        drop(children);
+        let mut child = self.take(part)?;
         process::signal(i32::try_from(child.id())?, Signal::KILL)?;
         tokio::task::spawn_blocking(move || child.wait()).await??;
         Ok(())
@@ -245,6 +261,13 @@ impl ControlPlane {
             format!("the last lines of {}'s log:\n{}", part.program(), tail.join("\n"))
         });
         tails.join("\n")
+    }
+
+    fn take(&self, part: Part) -> Result<Child> {
+        let mut children = self.children.lock();
+        let at = children.iter().position(|(up, _)| *up == part);
+        let at = at.with_context(|| format!("{} is down", part.program()))?;
+        Ok(children.swap_remove(at).1)
     }
 
     fn log(&self, part: Part) -> PathBuf {

@@ -24,7 +24,7 @@ use crate::version::Version;
 use crate::wait::until;
 
 /// No scenario takes as long; one that does hangs.
-const LIMIT: Duration = Duration::from_secs(300);
+const LIMIT: Duration = Duration::from_mins(5);
 /// More than cores: a scenario mostly waits.
 const AT_ONCE: usize = 8;
 /// What a loaded machine needs for anything that a pod does.

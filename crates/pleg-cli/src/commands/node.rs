@@ -150,7 +150,7 @@ pub(crate) struct NodeArgs {
     /// Domain of the cluster, for the full names of pods with a subdomain, and for their DNS
     #[arg(long, value_name = "DOMAIN", default_value = "cluster.local")]
     cluster_domain: String,
-    /// DNS servers of the cluster, for pods with dnsPolicy ClusterFirst [default: those pods have the host's DNS]
+    /// DNS servers of the cluster, for pods with `dnsPolicy: ClusterFirst` [default: those pods have the host's DNS]
     #[arg(long, value_name = "IPS", value_delimiter = ',')]
     cluster_dns: Vec<IpAddr>,
     /// Give each pod a cgroup with limits of its own; false leaves it to the runtime
@@ -320,12 +320,10 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> an
             args.server.port(),
         )
         .await;
-    let mut node_server = None;
-    if let Some(cluster) = &mut cluster {
-        let server = args.server.bind(&node, cluster).await?;
-        cluster.set_port(server.port());
-        node_server = Some(server);
-    }
+    let node_server = match &mut cluster {
+        Some(cluster) => Some(args.server.bind(&node, cluster).await?),
+        None => None,
+    };
     let mut origins = sources.origins();
     origins.extend(cluster.iter().flat_map(Cluster::origins));
     let generator = generator(&args, &client, metrics);
@@ -404,7 +402,8 @@ async fn run_tasks(
         // A source ends only on shutdown, or by a panic. Without it the node would ignore edits and still look healthy.
         let Some(ended) = sources.join_next().await else {
             // Only the API server has pods.
-            return Ok(shutdown.cancelled().await);
+            shutdown.cancelled().await;
+            return Ok(());
         };
         shutdown.cancel();
         ended

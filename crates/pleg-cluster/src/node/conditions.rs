@@ -177,7 +177,7 @@ mod tests {
         );
         // Another message is another text of the same state.
         let worse = ready(&["container runtime is down".to_owned(), "network".to_owned()]);
-        assert!(!worse.is_posted(&[turned.clone()]));
+        assert!(!worse.is_posted(std::slice::from_ref(&turned)));
         assert_eq!(worse.at(at(30), &[turned]).last_transition_time, Some(Time(at(20))));
         // What the controller writes about a node that was silent is a change too.
         let unknown = NodeCondition {

@@ -127,13 +127,10 @@ impl Follower {
     }
 
     async fn read(&mut self, mut version: String, mut events: Events) -> Option<News> {
-        let event = match timeout(WATCH_SILENCE, events.next()).await {
-            Ok(Some(Ok(event))) => event,
+        let Ok(Some(Ok(event))) = timeout(WATCH_SILENCE, events.next()).await else {
             // It has ended, or is dead.
-            Ok(Some(Err(_)) | None) | Err(_) => {
-                self.step = Step::Watch(version);
-                return None;
-            }
+            self.step = Step::Watch(version);
+            return None;
         };
         let news = match event {
             WatchEvent::Added(node) | WatchEvent::Modified(node) => {

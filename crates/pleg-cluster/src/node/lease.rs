@@ -59,6 +59,8 @@ impl LeaseKeeper {
 
     async fn keep(&mut self) {
         let mut backoff = Backoff::new(RETRY.0, RETRY.1);
+        // The last attempt was one: the next is made at once, but only once.
+        let mut conflict = false;
         loop {
             let node = self.node.registered().await;
             let started = Instant::now();
@@ -67,6 +69,7 @@ impl LeaseKeeper {
                     self.lease = Some(lease);
                     self.api.reach().heartbeat();
                     self.log.fine(format_args!("renewed the lease of node {}", self.name));
+                    conflict = false;
                     backoff.reset();
                     sleep_until(started + PERIOD.mul_f64(1.0 + fastrand::f64() * 0.04)).await;
                 }
@@ -79,7 +82,8 @@ impl LeaseKeeper {
                     self.log.failed(&error, next);
                     // Someone else has written it, or it is gone: the next attempt starts with what there is.
                     self.lease = None;
-                    if !error.is_conflict() {
+                    let again = std::mem::replace(&mut conflict, error.is_conflict());
+                    if again || !error.is_conflict() {
                         backoff.pause(&self.api, &error).await;
                     }
                 }
@@ -95,18 +99,14 @@ impl LeaseKeeper {
             None => call_within(DEADLINE, format!("get lease {NAMESPACE}/{name}"), leases.get_opt(name)).await?,
         };
         let params = PostParams::default();
-        match known {
-            Some(known) => {
-                let next = renewed(known, name, node, Timestamp::now());
-                let what = format!("renew lease {NAMESPACE}/{name}");
-                call_within(DEADLINE, what, leases.replace(name, &params, &next)).await
-            }
-            None => {
-                let new = renewed(Lease::default(), name, node, Timestamp::now());
-                let what = format!("create lease {NAMESPACE}/{name}");
-                call_within(DEADLINE, what, leases.create(&params, &new)).await
-            }
+        if let Some(known) = known {
+            let next = renewed(known, name, node, Timestamp::now());
+            let what = format!("renew lease {NAMESPACE}/{name}");
+            return call_within(DEADLINE, what, leases.replace(name, &params, &next)).await;
         }
+        let new = renewed(Lease::default(), name, node, Timestamp::now());
+        let what = format!("create lease {NAMESPACE}/{name}");
+        call_within(DEADLINE, what, leases.create(&params, &new)).await
     }
 }
 

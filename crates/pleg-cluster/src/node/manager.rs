@@ -126,7 +126,7 @@ impl NodeManager {
     /// Keeps the node registered and its status up to date until shutdown.
     pub(crate) async fn run(mut self, shutdown: CancellationToken) {
         let token = shutdown.clone();
-        token.run_until_cancelled(self.work()).await;
+        token.run_until_cancelled(Box::pin(self.work())).await;
     }
 
     async fn work(&mut self) {
@@ -314,7 +314,7 @@ impl NodeManager {
                 Err(error) => {
                     let next = self.advice(&error, Register::Always);
                     self.log.failed(&error, next);
-                    not_before = Instant::now() + backoff.next();
+                    not_before = Instant::now() + backoff.delay();
                 }
             }
         }

@@ -67,7 +67,7 @@ impl NodeObject {
     /// Waits for the next change. Never returns after shutdown. Cancel-safe.
     pub async fn changed(&mut self) {
         if self.0.changed().await.is_err() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }

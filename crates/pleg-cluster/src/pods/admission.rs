@@ -11,12 +11,6 @@ use pleg_node::reconcile::history::PodFailure;
 /// Checks a pod against its node.
 pub(crate) fn check(pod: &core::Pod, node: &core::Node) -> Result<(), PodFailure> {
     let Some(spec) = &pod.spec else { return Ok(()) };
-    if spec.os.as_ref().is_some_and(|os| os.name != "linux") {
-        return Err(rejected(
-            "PodOSNotSupported",
-            "Failed to admit pod as the OS field doesn't match node OS",
-        ));
-    }
     if !matches_selector(spec, node) {
         return Err(rejected(
             "NodeAffinity",
@@ -34,6 +28,18 @@ pub(crate) fn check(pod: &core::Pod, node: &core::Node) -> Result<(), PodFailure
         return Err(rejected(
             "TaintToleration",
             "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate",
+        ));
+    }
+    Ok(())
+}
+
+/// A pod for another operating system.
+pub(crate) fn check_os(pod: &core::Pod) -> Result<(), PodFailure> {
+    let os = pod.spec.as_ref().and_then(|spec| spec.os.as_ref());
+    if os.is_some_and(|os| os.name != "linux") {
+        return Err(rejected(
+            "PodOSNotSupported",
+            "Failed to admit pod as the OS field doesn't match node OS",
         ));
     }
     Ok(())
@@ -196,9 +202,5 @@ mod tests {
             let expected = (!fits).then(|| "TaintToleration".to_owned());
             assert_eq!(reason(&spec), expected, "{spec}");
         }
-        assert_eq!(
-            reason(&json!({"os": {"name": "windows"}})).as_deref(),
-            Some("PodOSNotSupported")
-        );
     }
 }

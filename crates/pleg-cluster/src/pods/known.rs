@@ -13,6 +13,7 @@ use pleg_node::sources::{DesiredPod, Origin, Snapshot};
 use tokio::time::Instant;
 use tracing::warn;
 
+use super::admission::check_os;
 use crate::status::is_foreign;
 
 /// Most pods of a node.
@@ -424,7 +425,11 @@ fn new(object: core::Pod) -> Option<Pod> {
     match Pod::from_object(object) {
         Ok(pod) => Some(pod),
         Err(unusable) => {
-            let pod = Pod::unusable(kept, &unusable);
+            let os = check_os(&kept);
+            let mut pod = Pod::unusable(kept, &unusable);
+            if let (Some(pod), Err(failure)) = (&mut pod, os) {
+                pod.rejected = Some(failure);
+            }
             if pod.is_none() {
                 warn!("ignoring a pod of the API server: {unusable}");
             }

@@ -79,20 +79,20 @@ impl MirrorPods {
         loop {
             changes.borrow_and_update();
             pace.begin();
-            if let Err(error) = self.reconcile().await {
+            let seen = self.static_pods();
+            if let Err(error) = self.reconcile(&seen).await {
                 debug!("{error}");
                 sleep_until(pace.failed(error.retry_after())).await;
                 continue;
             }
             let next = pace.went_well();
             sleep_until(next).await;
-            self.wait_for_change(&mut changes).await;
+            self.wait_for_change(&seen, &mut changes).await;
         }
     }
 
     /// Waits for a change of a static pod or of a mirror pod, or for the end of the period.
-    async fn wait_for_change(&self, changes: &mut watch::Receiver<u64>) {
-        let before = self.static_pods();
+    async fn wait_for_change(&self, seen: &[Arc<Pod>], changes: &mut watch::Receiver<u64>) {
         let end = Instant::now() + PERIOD;
         while Instant::now() < end {
             // There is a change of some report every moment on a busy node, and hardly ever one of these.
@@ -100,17 +100,17 @@ impl MirrorPods {
                 // It cannot be closed: the table has the sender.
                 return changed.unwrap_or_default();
             }
-            if self.static_pods() != before {
+            if self.static_pods() != seen {
                 return;
             }
         }
     }
 
     /// Makes mirror pods what static pods say.
-    async fn reconcile(&mut self) -> Result<(), ApiError> {
+    async fn reconcile(&mut self, static_pods: &[Arc<Pod>]) -> Result<(), ApiError> {
         let now = Instant::now();
         self.refused.retain(|_, until| *until > now);
-        let steps = steps(&self.static_pods(), &self.table.mirrors(), &self.node);
+        let steps = steps(static_pods, &self.table.mirrors(), &self.node);
         let steps = steps.into_iter().filter(|step| match step {
             Step::Create(pod) => !self.refused.contains_key(&pod.id.full_name()),
             Step::Delete(..) => true,

@@ -11,7 +11,7 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Empty};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
-use pleg::{CriRuntime, Endpoint, Generator, Metrics, Pleg, PodUid};
+use pleg::{CriRuntime, Endpoint, Generator, Metrics, PodUid};
 use pleg_cluster::api::Api;
 use pleg_cluster::server::{ClientCa, ServedNode, Server, ServingCertificate};
 use pleg_cri::Client;
@@ -43,7 +43,6 @@ pub(crate) struct ServedMachine {
     pub(crate) api: FakeApi,
     pub(crate) ca: Ca,
     pub(crate) sim: Sim,
-    pub(crate) pleg: Pleg,
     pub(crate) reports: PodReports,
     pub(crate) shutdown: CancellationToken,
     pub(crate) address: std::net::SocketAddr,
@@ -86,7 +85,7 @@ impl ServedMachine {
             api: kube_api.clone(),
             client_ca: ClientCa::of_kubeconfig(kube_api),
             reports: reports.clone(),
-            pleg: pleg.clone(),
+            pleg,
             runtime,
             config: node(dir.path()),
             introspection: Router::new().route("/metrics", get(async || "pleg_up 1\n")),
@@ -101,7 +100,6 @@ impl ServedMachine {
             api,
             ca,
             sim,
-            pleg,
             reports,
             shutdown,
             address,

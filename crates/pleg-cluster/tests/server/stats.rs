@@ -64,7 +64,8 @@ async fn a_runtime_that_fails_is_no_silence() {
     machine
         .sim
         .faults()
-        .fail(Rpc::ListPodSandboxStats, "INTERNAL".parse().unwrap(), 1.0);
+        .fail(Rpc::ListPodSandboxStats, "INTERNAL".parse().unwrap(), 1.0)
+        .unwrap();
     let (status, text) = machine.get(&client, "/metrics/resource").await;
     assert_eq!(status, StatusCode::OK);
     assert!(

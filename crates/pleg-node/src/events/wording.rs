@@ -21,6 +21,7 @@ pub(crate) fn killing(pod: &Pod, name: &str, reason: KillReason) -> String {
     match reason {
         KillReason::Probe(kind) => restarts(format!("Container {name} failed {} probe", kind.name())),
         KillReason::ImageChanged => restarts(format!("Container {name} definition changed")),
+        KillReason::ResourcesChanged => format!("Container {name} resize requires restart"),
         KillReason::PostStartHook => "FailedPostStartHook".to_owned(),
         KillReason::StateUnknown => "Container is in unknown state, try killing it before removal".to_owned(),
         KillReason::SandboxUnusable | KillReason::Duplicate | KillReason::PodFinished | KillReason::PodTerminating => {

@@ -75,6 +75,11 @@ fn cgroup(node: &NodeConfig, pod: &Pod) -> PathBuf {
     }
 }
 
+/// The memory that a container of a pod uses, if that can be read.
+pub(crate) fn container_memory_of(node: &NodeConfig, pod: &Pod, id: &str) -> Option<u64> {
+    container_memory(node, &cgroup(node, pod), id)
+}
+
 /// What the cgroup of a pod or container has used. What cannot be read is missing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CpuAndMemory {

@@ -86,6 +86,16 @@ pub(crate) enum ActionError {
     /// A pre-stop hook could not be run.
     #[error("pre-stop hook could not be run")]
     PreStopHook(#[source] HookError),
+    /// The memory limit that a running container is to have is below what it uses.
+    #[error("cannot set the memory limit of container {container} to {limit} bytes: it uses {used}")]
+    LimitBelowUsage {
+        /// The container.
+        container: String,
+        /// In bytes.
+        limit: u64,
+        /// In bytes.
+        used: u64,
+    },
     /// A thread for file operations panicked, or we shut down.
     #[error("file operations were interrupted")]
     Interrupted(#[from] tokio::task::JoinError),
@@ -106,6 +116,7 @@ impl ActionError {
             Self::ContainerFiles(error) => error.reason(),
             Self::Volume(error) => error.reason(),
             Self::PreStopHook(_) => "PreStopHookError",
+            Self::LimitBelowUsage { .. } => "ResizeError",
             Self::VolumeObjects(_) | Self::Interrupted(_) => "FailedMount",
             Self::Cleanup(_) => "FailedCleanup",
             Self::Cgroup(_) => "FailedCreatePodContainer",

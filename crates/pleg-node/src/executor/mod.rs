@@ -31,6 +31,7 @@ mod images;
 mod log_files;
 pub(crate) mod log_links;
 mod pull_credentials;
+mod resize;
 mod sandbox;
 mod termination_messages;
 
@@ -200,6 +201,10 @@ impl RuntimeExecutor {
                     };
                     self.start(&start, existing.as_ref(), &mut created).await
                 }
+                None => Ok(()),
+            },
+            Action::Resize { id, name, shrinks, .. } => match pod.spec.container(name) {
+                Some(container) => self.resize(pod, container, id, *shrinks).await,
                 None => Ok(()),
             },
             Action::PreStop { id, name, grace } => {

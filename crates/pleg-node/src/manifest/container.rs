@@ -60,6 +60,8 @@ pub struct Container {
     pub mounts: Vec<Mount>,
     /// Its requests and limits.
     pub resources: Resources,
+    /// Whether it is restarted when they change.
+    pub resize_policy: ResizePolicy,
     /// Its user and privileges.
     pub security: ContainerSecurity,
     /// Whether it has started.
@@ -74,7 +76,7 @@ pub struct Container {
     pub pre_stop: Option<Hook>,
     /// `lifecycle.stopSignal`: the signal that asks it to stop, such as `SIGUSR1`; that of its image if none.
     pub stop_signal: Option<String>,
-    /// How it tells why it exited.
+    /// Where its termination message comes from.
     pub termination_message: TerminationMessage,
     /// Its standard input.
     pub stdin: Stdin,
@@ -84,7 +86,7 @@ pub struct Container {
     pub target: Option<String>,
 }
 
-/// How a container tells why it exited: the message of its terminated state.
+/// Where the message of the terminated state of a container comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TerminationMessage {
     /// The file in the container to which it writes the message.
@@ -147,6 +149,15 @@ pub struct Port {
     pub host_ip: Option<IpAddr>,
     /// The protocol.
     pub protocol: Protocol,
+}
+
+/// `resizePolicy`: which changes of resources restart a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ResizePolicy {
+    /// Those of CPU do.
+    pub cpu_restarts: bool,
+    /// Those of memory do.
+    pub memory_restarts: bool,
 }
 
 /// Requests and limits of a container.

@@ -36,7 +36,7 @@ use pleg::PodRef;
 
 use crate::reconcile::history::PodFailure;
 
-pub use container::{Container, Port, Protocol, PullPolicy, Resources, Role, Stdin, TerminationMessage};
+pub use container::{Container, Port, Protocol, PullPolicy, ResizePolicy, Resources, Role, Stdin, TerminationMessage};
 pub use convert::Policy;
 pub use env::{ContainerResource, EnvFrom, EnvValue, EnvVar, KeyRef, ObjectKind, ObjectRef, PodField, ResourceField};
 pub use node_name::{InvalidNodeName, NodeName};

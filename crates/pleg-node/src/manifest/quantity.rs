@@ -40,6 +40,7 @@ impl Quantity {
     }
 
     /// Both together.
+    #[must_use]
     pub fn saturating_add(self, other: Self) -> Self {
         Self {
             milli: self.milli.saturating_add(other.milli),

@@ -21,7 +21,7 @@ mod orphans;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,6 +58,8 @@ pub(crate) struct PodWorkers {
     stored_pods: BTreeMap<PodUid, Arc<Pod>>,
     /// Our pods that existed before this run and have no worker, while they may still be desired.
     preexisting: Vec<PodRef>,
+    /// Desired pods that have terminated without being deleted.
+    ended_undeleted: BTreeSet<PodUid>,
     shutdown: CancellationToken,
 }
 
@@ -80,6 +82,7 @@ impl PodWorkers {
             histories: BTreeMap::new(),
             stored_pods: BTreeMap::new(),
             preexisting: Vec::new(),
+            ended_undeleted: BTreeSet::new(),
             shutdown: CancellationToken::new(),
         }
     }
@@ -153,7 +156,7 @@ impl PodWorkers {
         }
         let Some(worker) = self.workers.get(uid) else {
             // It terminated before its deletion was known: its last status has to be published again for that.
-            if desired.pod.deletion.is_some() {
+            if desired.pod.deletion.is_some() && self.ended_undeleted.remove(uid) {
                 self.start_pod(desired, true);
             }
             return;
@@ -194,6 +197,7 @@ impl PodWorkers {
     /// This pod is no longer desired.
     pub(crate) fn remove(&mut self, pod: &Pod) {
         self.waiting.remove(&pod.id.full_name());
+        self.ended_undeleted.remove(&pod.id.uid);
         self.terminate(&pod.id.uid);
         if let (Some(store), false) = (&self.context.store, self.workers.contains_key(&pod.id.uid)) {
             store.delete(&pod.id.uid);
@@ -304,6 +308,9 @@ impl PodWorkers {
             Err(panic) => return self.restart_panicked(worker, &panic),
             // Its directories are retried with the orphaned pods.
             Ok(WorkerExit::DirectoriesLeft) => _ = self.stored_pods.insert(uid, Arc::clone(&pod)),
+            Ok(WorkerExit::Terminated) if pod.deletion.is_none() && !pod.is_static() => {
+                self.ended_undeleted.insert(uid);
+            }
             Ok(WorkerExit::Terminated | WorkerExit::ShutDown) => {}
         }
         // If yet another pod of that name is still terminating, this one waits again.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use pleg::{ContainerId, SandboxId};
 
+use super::resize::SetResources;
 use crate::manifest::ProbeKind;
 
 /// Shortest time between SIGTERM and SIGKILL, also if there is no grace period or nothing is left of it.
@@ -47,6 +48,19 @@ pub enum Action {
         /// Set if it is already created and only has to be started.
         created: Option<ContainerId>,
     },
+    /// Change the limits of a running container.
+    Resize {
+        /// The container.
+        id: ContainerId,
+        /// Its name.
+        name: String,
+        /// Its number.
+        attempt: u32,
+        /// What it gets.
+        resources: SetResources,
+        /// Whether its memory limit becomes smaller.
+        shrinks: bool,
+    },
     /// Run the pre-stop hook of a sidecar that is killed later, when it is its turn.
     PreStop {
         /// The container.
@@ -75,7 +89,10 @@ impl Action {
     /// The container that no other action may touch meanwhile. None for actions on the sandbox, or on an exited container.
     pub fn container(&self) -> Option<&str> {
         match self {
-            Self::Start { name, .. } | Self::PreStop { name, .. } | Self::Kill { name, .. } => Some(name),
+            Self::Start { name, .. }
+            | Self::Resize { name, .. }
+            | Self::PreStop { name, .. }
+            | Self::Kill { name, .. } => Some(name),
             _ => None,
         }
     }
@@ -85,7 +102,7 @@ impl Action {
         match self {
             Self::PreStop { id, .. } | Self::Kill { id, .. } | Self::RemoveContainer { id, .. } => Some(id.as_str()),
             Self::StopSandbox(id) | Self::RemoveSandbox(id) | Self::RemoveOldSandbox(id) => Some(id.as_str()),
-            Self::RunSandbox { .. } | Self::Start { .. } => None,
+            Self::RunSandbox { .. } | Self::Start { .. } | Self::Resize { .. } => None,
         }
     }
 }
@@ -105,6 +122,8 @@ pub enum KillReason {
     StateUnknown,
     /// Its image in the pod is another one now.
     ImageChanged,
+    /// Its resources in the pod are others now, and its `resizePolicy` wants a restart.
+    ResourcesChanged,
     /// The pod has finished without it.
     PodFinished,
     /// The pod is terminating.
@@ -120,6 +139,7 @@ impl fmt::Display for KillReason {
             Self::Duplicate => f.write_str("a newer container has its name"),
             Self::StateUnknown => f.write_str("the runtime does not know whether it runs"),
             Self::ImageChanged => f.write_str("its image has changed"),
+            Self::ResourcesChanged => f.write_str("its resources have changed"),
             Self::PodFinished => f.write_str("the pod has finished"),
             Self::PodTerminating => f.write_str("the pod is terminating"),
         }
@@ -135,7 +155,8 @@ impl KillReason {
             | Self::SandboxUnusable
             | Self::StateUnknown
             | Self::Duplicate
-            | Self::ImageChanged => true,
+            | Self::ImageChanged
+            | Self::ResourcesChanged => true,
             Self::PodFinished | Self::PodTerminating => false,
         }
     }
@@ -150,6 +171,8 @@ pub struct InFlight {
     pub containers: BTreeSet<String>,
     /// Those that are being started: their post-start hooks may still run.
     pub starts: BTreeSet<String>,
+    /// Containers that are being resized.
+    pub resizes: BTreeSet<String>,
     /// Exited containers that are being removed.
     pub removals: BTreeSet<ContainerId>,
     /// Replaced sandboxes that are being removed.

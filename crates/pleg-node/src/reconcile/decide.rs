@@ -13,6 +13,7 @@
 //! | a container is not running | start it if the restart policy says so, after its back-off |
 //! | main containers are to be started | one after the other: each waits for the post-start hook of the one before |
 //! | a container failed its liveness or startup probe, or its post-start hook | kill it |
+//! | the resources of a running container changed in its pod | resize it, or kill it if its policy wants a restart |
 //! | two containers of one name, or one in an old sandbox | kill the older one |
 //! | exited attempts beyond the last two, sandboxes before the last two | remove them |
 //! | all containers exited and none is restarted, or past the deadline | kill sidecars, stop the sandbox: finished |

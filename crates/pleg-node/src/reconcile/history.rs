@@ -10,9 +10,12 @@ use pleg::{ContainerId, ContainerState, ContainerStatus, PodStatus, SandboxId};
 use serde::{Deserialize, Serialize};
 
 use super::backoff::{BackOff, StartFailure};
+use super::resize::SetResources;
 
 /// Exits that are kept of a container: that of the last attempt, and the one before.
 const KEPT_EXITS: usize = 2;
+/// The reason of a resize that failed.
+const RESIZE_FAILED: &str = "ResizeError";
 /// Characters that are kept of a text from the runtime.
 const MAX_TEXT: usize = 512;
 
@@ -33,6 +36,9 @@ pub struct PodHistory {
     /// Set if the pod was evicted: the grace period of its containers, instead of the manifest's.
     #[serde(default)]
     pub eviction_grace: Option<Duration>,
+    /// It failed because this node did not accept it: nothing of it was ever started.
+    #[serde(default)]
+    pub rejected: bool,
 }
 
 /// The history of a container.
@@ -65,7 +71,13 @@ pub struct ContainerHistory {
     /// The last attempt that was started, and its image in the pod.
     #[serde(default)]
     pub image: Option<(u32, Box<str>)>,
-    /// The last attempt that was killed because its image changed: it is replaced whatever the restart policy says.
+    /// The last attempt that was started or resized, and the CPU and memory that it has.
+    #[serde(default)]
+    pub resources: Option<(u32, SetResources)>,
+    /// Set if its last resize failed.
+    #[serde(default)]
+    pub resize_failure: Option<StartFailure>,
+    /// The last attempt that was killed because its image or its resources changed: it is replaced whatever the restart policy says.
     #[serde(default)]
     pub updated: Option<u32>,
 }
@@ -307,7 +319,25 @@ impl ContainerHistory {
         known.is_some_and(|(_, known)| **known != *image)
     }
 
-    /// Whether its newest attempt was killed because its image changed, and the next one is not there yet.
+    /// An attempt is about to be started with these resources, or has them now.
+    pub fn record_resources(&mut self, attempt: u32, resources: SetResources) {
+        self.resources = Some((attempt, resources));
+        self.resize_failure = None;
+    }
+
+    /// The resize of a running container failed.
+    pub fn record_resize_failure(&mut self, message: &str, now: Timestamp) {
+        let failure = StartFailure::after(self.resize_failure.as_ref(), RESIZE_FAILED, message, now);
+        self.resize_failure = Some(failure);
+    }
+
+    /// The CPU and memory that this attempt has, if that is known.
+    pub(crate) fn set_resources(&self, attempt: u32) -> Option<SetResources> {
+        let (_, resources) = self.resources.filter(|(known, _)| *known == attempt)?;
+        Some(resources)
+    }
+
+    /// Whether its newest attempt was killed because it changed in the pod, and the next one is not there yet.
     pub(crate) fn awaits_update(&self) -> bool {
         self.updated.is_some() && self.updated == self.attempt
     }

@@ -10,6 +10,7 @@
 //! | when is it restarted? (back-off) | [`backoff`] |
 //! | which init container or sidecar is next | `init_containers` |
 //! | which ephemeral container is started | `ephemeral_containers` |
+//! | when are the limits of a running container changed | [`resize`] |
 //! | in which order a pod terminates | `terminate` |
 //! | what state a container is in | `observed` |
 //! | what happened before, and survives a restart of `pleg node` | [`history`] |
@@ -21,6 +22,7 @@ pub mod backoff;
 pub mod decide;
 pub mod history;
 pub(crate) mod observed;
+pub mod resize;
 pub(crate) mod restart;
 pub(crate) mod start_time;
 

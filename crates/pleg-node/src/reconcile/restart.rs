@@ -1,4 +1,4 @@
-//! Who decides a restart: whether a container that is not running is started (restart policy), whether a running one is killed to be
+//! Decides about restarts: whether a container that is not running is started (restart policy), whether a running one is killed to be
 //! restarted (probes), and that a start waits for its back-off. The delays themselves are in [`backoff`](super::backoff).
 
 use pleg::{ContainerId, SandboxId};
@@ -38,6 +38,9 @@ impl Decider<'_> {
                 }
                 if history.is_some_and(|history| history.has_other_image(running.attempt, &container.image)) {
                     self.kill(&running.id, name, KillReason::ImageChanged);
+                    return false;
+                }
+                if !self.resize(container, running) {
                     return false;
                 }
                 for kind in [ProbeKind::Startup, ProbeKind::Liveness] {

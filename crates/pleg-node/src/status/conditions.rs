@@ -4,12 +4,12 @@ use k8s_openapi::api::core::v1 as core;
 use pleg::SandboxState;
 
 use super::model::{ApiContainerStatus, Condition, ConditionKind, ConditionStatus, Phase};
-use super::{STALE, Stale, StatusInput};
+use super::{STALE, Stale, StatusInput, resources};
 use crate::manifest::Role;
 use crate::reconcile::observed::{ObservedContainer, ObservedPod};
 
 /// The value of a condition: status, reason and message.
-type Value = (ConditionStatus, Option<&'static str>, Option<String>);
+pub(super) type Value = (ConditionStatus, Option<&'static str>, Option<String>);
 
 const HOLDS: Value = (ConditionStatus::True, None, None);
 
@@ -25,13 +25,14 @@ pub(super) fn conditions(
     if let Some(stale) = from.stale {
         ready = unknown(stale);
     }
-    let all = [
+    let mut all = vec![
         (ConditionKind::PodReadyToStartContainers, ready_to_start(observed)),
         (ConditionKind::Initialized, initialized(from, observed, phase, init)),
         (ConditionKind::Ready, gated(from, ready.clone())),
         (ConditionKind::ContainersReady, ready),
         (ConditionKind::PodScheduled, HOLDS),
     ];
+    all.extend(resources::resizing(from, observed).map(|resizing| (ConditionKind::PodResizeInProgress, resizing)));
     let with_time = |(kind, (status, reason, message)): (ConditionKind, Value)| {
         let mut all_before = from
             .before

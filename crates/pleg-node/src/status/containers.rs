@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use pleg_cri::duration::seconds;
 
-use super::StatusInput;
 use super::model::{ApiContainerState, ApiContainerStatus};
+use super::{StatusInput, resources};
 use crate::manifest::{Container, ProbeKind, RestartPolicy, Role};
 use crate::reconcile::backoff::{PULL_FAILED, StartFailure};
 use crate::reconcile::history::Exit;
@@ -63,6 +63,8 @@ fn status(from: &StatusInput<'_>, observed: &ObservedPod<'_>, container: &Contai
         container_id: newest.map(|newest| id(from, newest.id.as_str())),
         started,
         state,
+        resources: resources::of_container(from, container, &now),
+        allocated_resources: resources::allocated(from, container, &now),
     }
 }
 

@@ -1,10 +1,12 @@
 //! A status while it is computed: the words of the API as enums, so that rules about them are checked by the compiler. At the end it becomes
 //! the `PodStatus` of the Kubernetes API.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 /// The phase of a pod.
@@ -117,6 +119,8 @@ pub(super) enum ConditionKind {
     ContainersReady,
     /// It is assigned to a node.
     PodScheduled,
+    /// Containers are being resized. Only set while they are.
+    PodResizeInProgress,
 }
 
 impl ConditionKind {
@@ -128,6 +132,7 @@ impl ConditionKind {
             Self::Ready => "Ready",
             Self::ContainersReady => "ContainersReady",
             Self::PodScheduled => "PodScheduled",
+            Self::PodResizeInProgress => "PodResizeInProgress",
         }
     }
 }
@@ -181,7 +186,14 @@ pub(super) struct ApiContainerStatus {
     pub(super) container_id: Option<String>,
     /// It runs, and its startup probe has succeeded.
     pub(super) started: bool,
+    /// While it runs: the resources that it has.
+    pub(super) resources: Option<core::ResourceRequirements>,
+    /// While it runs: the requests that it is to have.
+    pub(super) allocated_resources: Option<ResourceList>,
 }
+
+/// Quantities by the names of resources.
+pub(super) type ResourceList = BTreeMap<String, Quantity>;
 
 /// The state of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -301,6 +313,8 @@ impl From<ApiContainerStatus> for core::ContainerStatus {
             image_id: status.image_id,
             container_id: status.container_id,
             started: Some(status.started),
+            resources: status.resources,
+            allocated_resources: status.allocated_resources,
             ..Self::default()
         }
     }

@@ -211,7 +211,7 @@ const ROWS: &[Row] = &[
         ["Running; s=Running ready; app=Running ready"; 3],
     ),
     (
-        "the sidecar fell",
+        "the sidecar died",
         SIDECAR,
         |c| c.sandbox(true, 0).exited("s", 5, 1).running("app", 2),
         ["Running; s=Terminated:Error:1; app=Running ready"; 3],

@@ -47,7 +47,7 @@ impl StatusUpdates {
         }
     }
 
-    /// This status is published, or there is nobody to publish it to. The record of a terminated pod is dropped.
+    /// This status is published, or nothing publishes statuses. The record of a terminated pod is dropped.
     pub fn acknowledge(&self, uid: &PodUid, revision: u64) {
         self.reports.with_queue(|queue| queue.acknowledge(uid, revision));
         self.reports.changed();

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod as Object;
 use pleg::PodUid;
+use pleg_cri::Rpc;
 use pleg_node::manifest::Pod;
 use pleg_node::sources::{DesiredPod, Snapshot};
 use pleg_node::status::Phase;
@@ -230,6 +231,73 @@ async fn ephemeral_containers_run_once_and_end_with_their_pod() {
     want(&node, &[]).await;
     node.until_gone().await;
     assert!(machine.sim.truth().containers.is_empty() && machine.sandboxes().is_empty());
+    node.stop().await;
+    machine.check();
+}
+
+/// The resources of a pod change: its container gets new limits while it runs, or is restarted if its policy says so.
+#[tokio::test(start_paused = true)]
+async fn a_container_is_resized_in_place() {
+    let machine = Machine::start().await;
+    let node = machine.node().await;
+    let mut pod = object(&["serve"]);
+    let resources = |cpu: &str, memory: &str| {
+        let list = json!({"cpu": cpu, "memory": memory});
+        json!({"requests": list, "limits": list})
+    };
+    pod["spec"]["containers"][0]["resources"] = resources("500m", "64Mi");
+    pod["spec"]["containers"][0]["resizePolicy"] = json!([
+        {"resourceName": "cpu", "restartPolicy": "NotRequired"},
+        {"resourceName": "memory", "restartPolicy": "RestartContainer"},
+    ]);
+    want(&node, &[&pod]).await;
+    node.until_ready(&uid()).await;
+    let shown = |list: &str, resource: &str| {
+        let status = serde_json::to_value(node.reports.get(&uid())?.containers().first()?).ok()?;
+        Some(status["resources"][list][resource].as_str()?.to_owned())
+    };
+    let condition = || {
+        let report = node.reports.get(&uid())?;
+        let mut all = report.conditions().iter().cloned();
+        all.find(|condition| condition.type_ == "PodResizeInProgress")
+    };
+    let quota = || {
+        let id = machine.running()[0].id.clone();
+        let status = machine.sim.world().container_status(&id).unwrap();
+        let linux = status.resources.unwrap_or_default().linux.unwrap_or_default();
+        (linux.cpu_quota, linux.memory_limit_in_bytes >> 20)
+    };
+    assert_eq!(shown("limits", "cpu").as_deref(), Some("500m"));
+    assert_eq!((quota(), condition().is_none()), ((50_000, 64), true));
+
+    // The runtime refuses at first.
+    let refused = "INTERNAL".parse().unwrap();
+    machine
+        .sim
+        .faults()
+        .fail(Rpc::UpdateContainerResources, refused, 1.0)
+        .unwrap();
+    pod["spec"]["containers"][0]["resources"] = resources("1500m", "64Mi");
+    want(&node, &[&pod]).await;
+    node.until("the failure", |_| {
+        condition().is_some_and(|condition| condition.reason.as_deref() == Some("Error"))
+    })
+    .await;
+    assert_eq!(shown("limits", "cpu").as_deref(), Some("500m"), "as it still is");
+    machine.sim.faults().clear();
+    node.until("the new limit", |_| shown("limits", "cpu").as_deref() == Some("1500m"))
+        .await;
+    assert_eq!((quota(), condition().is_none()), ((150_000, 64), true));
+    assert_eq!((restarts(&node), machine.attempts(&uid()).len()), (Some(0), 1));
+
+    // After a restart of the node, the same resources are no change; other memory restarts the container.
+    node.stop().await;
+    let node = machine.node().await;
+    pod["spec"]["containers"][0]["resources"] = resources("1500m", "128Mi");
+    want(&node, &[&pod]).await;
+    node.until("the restart", |_| restarts(&node) == Some(1)).await;
+    assert_eq!(quota(), (150_000, 128));
+    assert_eq!(node.kills("resources"), 1);
     node.stop().await;
     machine.check();
 }

@@ -97,7 +97,7 @@ impl Health {
         let mut mode = state.mode.clone();
         drop(state);
         if ended.is_some() {
-            // What the event stream was like is nobody's concern any more.
+            // The state of the event stream does not matter any more.
             mode.reason = "the generator has ended".into();
         }
         // Of the same age, by name: the order does not depend on ids.

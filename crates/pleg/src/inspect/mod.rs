@@ -1,7 +1,7 @@
 //! Asks the runtime about one pod: each sandbox and each container by the ids that the lists gave.
 //!
 //! The unit of trust is the object, not the pod. An inspection returns what answered; an object that takes far longer than the
-//! runtime usually needs is returned as [`Unanswered`], with its call still in flight, so that nobody waits for it.
+//! runtime usually needs is returned as [`Unanswered`], with its call still in flight, so that no other call waits for it.
 
 pub(crate) mod limiter;
 

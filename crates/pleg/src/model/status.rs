@@ -68,7 +68,7 @@ impl PodStatus {
         self.sandboxes.first().map(|sandbox| &sandbox.annotations)
     }
 
-    /// The containers by id, for those who ask for many.
+    /// The containers by id, for callers that look up many.
     pub(crate) fn by_id(&self) -> HashMap<&ContainerId, &ContainerStatus> {
         self.containers
             .iter()

@@ -224,7 +224,7 @@ impl Witness for Kernel {
         seen.is_some_and(|seen| {
             let mut polled = [PollFd::new(&seen.pidfd, PollFlags::IN)];
             let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-            // Readable: it has exited. Without an answer it is not accused of anything.
+            // Readable: it has exited. Without an answer it counts as dead, which names no container.
             matches!(poll(&mut polled, Some(&now)), Ok(0))
         })
     }

@@ -6,7 +6,7 @@
 //!                 inotify on their cgroups
 //! ```
 //!
-//! A witness announces, it never decides: the runtime's answer is committed, and the kernel's word is evidence. A witness that is late,
+//! A witness announces, it never decides: the runtime's answer is committed, and what the kernel shows is evidence. A witness that is late,
 //! early, duplicated, wrong or silent makes the generator ask sooner or later, and does no other harm. [`Kernel`] is the real one; the
 //! trait is small so that a test can be the witness, with paused time.
 
@@ -166,7 +166,7 @@ pub trait Witness: fmt::Debug + Send + 'static {
     fn watched(&self) -> Watched;
 }
 
-/// Whether the kernel's word is used, and why not.
+/// Whether the kernel is used as a witness, and why not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct WitnessReport {

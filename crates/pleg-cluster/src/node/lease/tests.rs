@@ -69,7 +69,7 @@ async fn it_is_renewed_every_ten_seconds() {
     assert!(spec.renew_time.is_some());
     let owners = lease.metadata.owner_references.unwrap();
     assert_eq!((owners[0].kind.as_str(), owners[0].uid.as_str()), ("Node", "uid-1"));
-    sleep(Duration::from_secs(120)).await;
+    sleep(Duration::from_mins(2)).await;
     let renewals = kept.cluster.count(&format!("PUT {LEASE}"));
     assert!((11..=12).contains(&renewals), "{renewals}");
     assert_eq!(kept.cluster.count(&format!("GET {LEASE}")), 1);

@@ -102,7 +102,7 @@ async fn a_change_is_posted_at_once_and_only_once() {
     let mut node = Managed::start(&cluster, settings());
     node.object.registered().await;
     cluster.wait_for(WATCH, 1).await;
-    sleep(Duration::from_secs(60)).await;
+    sleep(Duration::from_mins(1)).await;
     let before = node.ready();
     *node.trouble.lock() = vec!["container runtime is down".to_owned()];
     let since = Instant::now();

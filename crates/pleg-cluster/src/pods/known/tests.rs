@@ -235,6 +235,14 @@ fn what_cannot_run_has_failed_and_what_runs_goes_on() {
         rejected.message
     );
 
+    let mut foreign = object("web", "1", 10);
+    foreign.spec.as_mut().unwrap().os = Some(core::PodOS {
+        name: "windows".to_owned(),
+    });
+    let known = with(vec![foreign], 10);
+    let pod = &known.get(&"1".into()).unwrap().pod;
+    assert_eq!(pod.rejected.as_ref().unwrap().reason, "PodOSNotSupported");
+
     let mut known = with(vec![object("web", "1", 9)], 9);
     assert_eq!(known.apply(deleting(unusable)), DESIRED);
     let pod = &known.get(&"1".into()).unwrap().pod;

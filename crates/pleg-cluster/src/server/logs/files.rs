@@ -5,6 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use flate2::read::MultiGzDecoder;
 
@@ -91,10 +92,20 @@ impl Rotated {
         if let Some(file) = open(&self.path)? {
             return Ok(Some(Opened::Plain(file)));
         }
-        let mut compressed = self.path.clone().into_os_string();
-        compressed.push(COMPRESSED);
-        let file = open(compressed.as_ref())?;
+        let file = open(&self.compressed())?;
         Ok(file.map(|file| Opened::Compressed(Box::new(MultiGzDecoder::new(file)))))
+    }
+
+    /// When it was last written to, as the filesystem says; compressing it counts. None if it has been removed.
+    pub(super) fn modified(&self) -> Option<SystemTime> {
+        let metadata = fs::symlink_metadata(&self.path).or_else(|_| fs::symlink_metadata(self.compressed()));
+        metadata.and_then(|metadata| metadata.modified()).ok()
+    }
+
+    fn compressed(&self) -> PathBuf {
+        let mut name = self.path.clone().into_os_string();
+        name.push(COMPRESSED);
+        name.into()
     }
 
     pub(super) fn path(&self) -> &Path {

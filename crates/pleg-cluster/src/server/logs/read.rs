@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use super::files::{self, FileId, Opened, Rotated};
 use super::line::{Format, Formatter, LineCounter};
@@ -19,6 +20,9 @@ const INPUT: usize = 64 << 10;
 const OUTPUT: usize = 32 << 10;
 /// Most that is read before the caller may look up: most of it may be too old to be shown.
 const MAX_INPUT: usize = 4 << 20;
+
+/// How far the clock of a filesystem may be behind that of the runtime.
+const CLOCKS_DIFFER: Duration = Duration::from_secs(1);
 
 /// What to read of a log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -108,6 +112,11 @@ impl LogReader {
             rotated.pop();
         }
         let newest_rotated = rotated.last().map(|newest| newest.when.clone());
+        if let Some(since) = options.format.since {
+            // The clock of a filesystem may be a little late.
+            let before = SystemTime::from(since).checked_sub(CLOCKS_DIFFER);
+            rotated.retain(|rotated| before.is_none_or(|before| rotated.modified().is_none_or(|at| at >= before)));
+        }
         let mut reader = Self {
             path: path.to_owned(),
             segments: VecDeque::new(),

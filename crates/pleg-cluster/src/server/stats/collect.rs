@@ -107,9 +107,18 @@ impl StatsCollector {
             node.runtime = images
                 .and_then(|path| host::filesystem(&machine, Path::new(&path), now).ok())
                 .map(|image_fs| RuntimeStats { image_fs });
-            let pods = pods.iter().map(|(report, entry)| match known.get(&report.pod.id.uid) {
-                Some(stats) if has_figures(stats) => of_runtime(report, entry, stats, now),
-                _ => of_cgroups(report, entry, &cgroup_usage(&config, &report.pod, &entry.status), now),
+            let pods = pods.iter().map(|(report, entry)| {
+                let usage = || cgroup_usage(&config, &report.pod, &entry.status);
+                match known.get(&report.pod.id.uid) {
+                    Some(stats) if has_figures(stats) => {
+                        let mut pod = of_runtime(report, entry, stats, now);
+                        if pod.cpu.is_none() || pod.memory.is_none() {
+                            complete(&mut pod, &usage(), now);
+                        }
+                        pod
+                    }
+                    _ => of_cgroups(report, entry, &usage(), now),
+                }
             });
             Summary {
                 node,
@@ -257,34 +266,49 @@ fn of_runtime(report: &Report, entry: &PodEntry, stats: &v1::PodSandboxStats, no
     pod
 }
 
+/// CRI-O has figures of containers, and none of pods: those of the pod's cgroup, else the sum of its containers.
+fn complete(pod: &mut PodStats, usage: &CgroupUsage, now: Timestamp) {
+    let cpus: Option<Vec<u64>> = (pod.containers.iter())
+        .map(|container| container.cpu.map(|cpu| cpu.usage_core_nano_seconds))
+        .collect();
+    let memories: Option<Vec<u64>> = (pod.containers.iter())
+        .map(|container| container.memory.map(|memory| memory.working_set_bytes))
+        .collect();
+    let sum = |all: Option<Vec<u64>>| all.filter(|all| !all.is_empty()).map(|all| all.iter().sum());
+    pod.cpu = pod.cpu.or(cpu(usage.pod.cpu_nanoseconds.or(sum(cpus)), now));
+    pod.memory = pod.memory.or(memory(usage.pod.working_set.or(sum(memories)), now));
+}
+
+fn cpu(nanoseconds: Option<u64>, now: Timestamp) -> Option<CpuStats> {
+    nanoseconds.map(|usage_core_nano_seconds| CpuStats {
+        time: now,
+        usage_nano_cores: None,
+        usage_core_nano_seconds,
+    })
+}
+
+fn memory(bytes: Option<u64>, now: Timestamp) -> Option<MemoryStats> {
+    bytes.map(|working_set_bytes| MemoryStats {
+        time: now,
+        available_bytes: None,
+        usage_bytes: None,
+        working_set_bytes,
+        rss_bytes: None,
+        page_faults: None,
+        major_page_faults: None,
+    })
+}
+
 fn of_cgroups(report: &Report, entry: &PodEntry, usage: &CgroupUsage, now: Timestamp) -> PodStats {
-    let cpu = |nanoseconds: Option<u64>| {
-        nanoseconds.map(|usage_core_nano_seconds| CpuStats {
-            time: now,
-            usage_nano_cores: None,
-            usage_core_nano_seconds,
-        })
-    };
-    let memory = |bytes: Option<u64>| {
-        bytes.map(|working_set_bytes| MemoryStats {
-            time: now,
-            available_bytes: None,
-            usage_bytes: None,
-            working_set_bytes,
-            rss_bytes: None,
-            page_faults: None,
-            major_page_faults: None,
-        })
-    };
     let mut pod = pod_stats(report);
-    pod.cpu = cpu(usage.pod.cpu_nanoseconds);
-    pod.memory = memory(usage.pod.working_set);
+    pod.cpu = cpu(usage.pod.cpu_nanoseconds, now);
+    pod.memory = memory(usage.pod.working_set, now);
     let containers = usage.containers.iter().filter_map(|(name, usage)| {
         Some(ContainerStats {
             name: name.clone(),
             start_time: started(entry, name)?,
-            cpu: cpu(usage.cpu_nanoseconds),
-            memory: memory(usage.working_set),
+            cpu: cpu(usage.cpu_nanoseconds, now),
+            memory: memory(usage.working_set, now),
             rootfs: None,
             swap: None,
         })
@@ -296,6 +320,47 @@ fn of_cgroups(report: &Report, entry: &PodEntry, usage: &CgroupUsage, now: Times
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pod_without_figures_has_those_of_its_cgroup_or_of_its_containers() {
+        let now = Timestamp::UNIX_EPOCH;
+        let container = |nanoseconds, bytes| ContainerStats {
+            name: "c".to_owned(),
+            start_time: now,
+            cpu: cpu(Some(nanoseconds), now),
+            memory: memory(Some(bytes), now),
+            rootfs: None,
+            swap: None,
+        };
+        let pod = PodStats {
+            pod_ref: PodReference {
+                name: String::new(),
+                namespace: String::new(),
+                uid: String::new(),
+            },
+            start_time: now,
+            containers: vec![container(1, 10), container(2, 20)],
+            cpu: None,
+            memory: None,
+            network: None,
+            processes: None,
+        };
+        let completed = |pod: &PodStats, usage: &CgroupUsage| {
+            let mut pod = pod.clone();
+            complete(&mut pod, usage, now);
+            let cpu = pod.cpu.map(|cpu| cpu.usage_core_nano_seconds);
+            (cpu, pod.memory.map(|memory| memory.working_set_bytes))
+        };
+        let mut usage = CgroupUsage::default();
+        assert_eq!(completed(&pod, &usage), (Some(3), Some(30)));
+        usage.pod.working_set = Some(40);
+        assert_eq!(completed(&pod, &usage), (Some(3), Some(40)));
+        let empty = PodStats {
+            containers: Vec::new(),
+            ..pod
+        };
+        assert_eq!(completed(&empty, &usage), (None, Some(40)));
+    }
 
     #[test]
     fn rates_are_averages_since_the_last_time() {

@@ -178,7 +178,7 @@ fn groups_are_refused() {
     }
     assert_eq!(parse_container(&[15 << 3 | END]).unwrap_err(), GROUP);
     // As deep as the message is long: nothing is read beyond the first tag.
-    assert_eq!(parse_container(&[15 << 3 | START; 1 << 20]).unwrap_err(), GROUP);
+    assert_eq!(parse_container(&vec![15 << 3 | START; 1 << 20]).unwrap_err(), GROUP);
     assert_eq!(
         parse_container(&[15 << 3 | 6]).unwrap_err(),
         Malformed("unknown wire type")

@@ -312,7 +312,7 @@ impl NodeConfig {
     }
 
     /// The limits of a container.
-    fn resources(&self, pod: &Pod, container: &Container) -> v1::LinuxContainerResources {
+    pub(crate) fn resources(&self, pod: &Pod, container: &Container) -> v1::LinuxContainerResources {
         let mut resources = resources::of(pod, container, self.memory);
         if self.oom_group {
             resources.unified.insert("memory.oom.group".to_owned(), "1".to_owned());

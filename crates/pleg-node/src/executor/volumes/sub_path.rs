@@ -56,7 +56,7 @@ pub(super) fn open(volume: &Path, sub_path: &str) -> Result<OwnedFd, SubPathErro
         path.push(part);
         found = match open_beneath(root.as_fd(), &path) {
             Err(Errno::NOENT) => {
-                // Whoever creates it, it is opened as what it is then.
+                // Another process may have created it: it is opened as what it is then.
                 match rustix::fs::mkdirat(&found, part, Mode::from_raw_mode(0o750)) {
                     Ok(()) => like_root(&root, open_beneath(root.as_fd(), &path)?)?,
                     Err(Errno::EXIST) => open_beneath(root.as_fd(), &path)?,

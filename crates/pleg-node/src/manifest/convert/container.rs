@@ -80,6 +80,7 @@ fn convert(container: &core::Container, volumes: &BTreeMap<String, Volume>, role
         mounts: volume::convert_mounts(container.volume_mounts.as_ref(), volumes, security.privileged, at),
         ports,
         resources: resources::convert(container.resources.as_ref(), &at.key("resources")),
+        resize_policy: resources::convert_resize_policy(container.resize_policy.as_deref().unwrap_or_default()),
         security,
         startup: probe("startupProbe", container.startup_probe.as_ref(), ProbeKind::Startup),
         liveness: probe("livenessProbe", container.liveness_probe.as_ref(), ProbeKind::Liveness),
@@ -101,7 +102,7 @@ fn convert(container: &core::Container, volumes: &BTreeMap<String, Volume>, role
 /// Refuses what is not supported. [`without_target`] names every field of a container: a field of a new API version does not compile there
 /// until it is converted or refused here.
 fn refuse_unsupported(container: &core::Container, at: &At<'_>) {
-    // An API server sets it for every container with resources; resources do not change here.
+    // A static pod is replaced when it changes.
     at.not_for_nodes("resizePolicy", container.resize_policy.is_some());
     at.unsupported("restartPolicyRules", container.restart_policy_rules.is_some());
     at.unsupported("volumeDevices", container.volume_devices.is_some());

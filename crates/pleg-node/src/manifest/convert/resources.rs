@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
 use super::super::problem::At;
-use super::super::{Quantity, Resources};
+use super::super::{Quantity, ResizePolicy, Resources};
 use super::Policy;
 
 type List = BTreeMap<String, ApiQuantity>;
@@ -53,6 +53,17 @@ pub(super) fn convert(resources: Option<&core::ResourceRequirements>, at: &At<'_
         ephemeral_storage_limit: limits.get("ephemeral-storage").copied(),
         ephemeral_storage_request: or_limit(pair("ephemeral-storage")),
         hugepages: hugepages.collect(),
+    }
+}
+
+pub(super) fn convert_resize_policy(policies: &[core::ContainerResizePolicy]) -> ResizePolicy {
+    let restarts = |resource: &str| {
+        let mut policies = policies.iter();
+        policies.any(|policy| policy.resource_name == resource && policy.restart_policy == "RestartContainer")
+    };
+    ResizePolicy {
+        cpu_restarts: restarts("cpu"),
+        memory_restarts: restarts("memory"),
     }
 }
 

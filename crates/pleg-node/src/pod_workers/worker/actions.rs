@@ -15,6 +15,7 @@ use crate::manifest::Role;
 use crate::reconcile::action::{Action, KillReason, MIN_GRACE};
 use crate::reconcile::backoff::{StartFailure, doubling};
 use crate::reconcile::observed::newest_first;
+use crate::reconcile::resize::SetResources;
 
 /// Delay before a failed stop or removal is retried, and its maximum; doubles with each failure in a row.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
@@ -107,6 +108,7 @@ impl PodWorker {
                 set(&mut self.in_flight.containers, name, starts);
                 set(&mut self.in_flight.starts, name, starts);
             }
+            Action::Resize { name, .. } => set(&mut self.in_flight.resizes, name, starts),
             Action::PreStop { name, .. } | Action::Kill { name, .. } => {
                 set(&mut self.in_flight.containers, name, starts);
             }
@@ -127,7 +129,7 @@ impl PodWorker {
                 if let (Some(killed), true) = (killed, reason.is_replacement()) {
                     let history = self.history.container_mut(name);
                     history.record_replacement(killed.attempt);
-                    if *reason == KillReason::ImageChanged {
+                    if matches!(reason, KillReason::ImageChanged | KillReason::ResourcesChanged) {
                         history.updated = Some(killed.attempt);
                     }
                 }
@@ -142,6 +144,7 @@ impl PodWorker {
                 history.record_sandbox(*attempt, sandbox);
                 if let Some(container) = self.pod.spec.container(name) {
                     history.record_image(*attempt, &container.image);
+                    history.record_resources(*attempt, SetResources::from(&container.resources));
                 }
                 if created.is_none() {
                     history.record_start(now);
@@ -194,6 +197,19 @@ impl PodWorker {
         match action {
             Action::Start { name, attempt, .. } => self.record_start(name, *attempt, *created, result.as_ref().err()),
             Action::RunSandbox { .. } => self.record_sandbox(result.as_ref().err()),
+            Action::Resize {
+                name,
+                attempt,
+                resources,
+                ..
+            } => {
+                let now = self.context.clock.now();
+                let history = self.history.container_mut(name);
+                match result {
+                    Ok(()) => history.record_resources(*attempt, *resources),
+                    Err(error) => history.record_resize_failure(&with_causes(error), now),
+                }
+            }
             _ => self.record_stop(action, result.is_ok()),
         }
     }
@@ -271,6 +287,7 @@ impl PodWorker {
                 let exists = created.is_some();
                 info!(%pod, container = name, attempt, exists, "starting container");
             }
+            Action::Resize { name, .. } => info!(%pod, container = name, "resizing container"),
             Action::PreStop { name, grace, .. } => {
                 let grace = seconds(rounded(*grace));
                 info!(%pod, container = name, %grace, "running pre-stop hook");
@@ -294,6 +311,7 @@ fn describe(action: &Action) -> String {
         Action::RemoveOldSandbox(id) => format!("remove old sandbox {id}"),
         Action::RemoveContainer { name, attempt, .. } => format!("remove container {name}, attempt {attempt}"),
         Action::Start { name, attempt, .. } => format!("start container {name}, attempt {attempt}"),
+        Action::Resize { name, .. } => format!("resize container {name}"),
         Action::PreStop { name, .. } => format!("run the pre-stop hook of container {name}"),
         Action::Kill { name, .. } => format!("stop container {name}"),
     }

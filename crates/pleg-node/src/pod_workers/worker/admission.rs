@@ -24,6 +24,7 @@ impl PodWorker {
             warn!(pod = %self.pod.id, reason = failure.reason, "{}", failure.message);
             self.tell_failed(&failure);
             self.history.failed = Some(failure);
+            self.history.rejected = true;
         }
     }
 

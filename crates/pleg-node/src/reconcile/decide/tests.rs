@@ -2,6 +2,7 @@
 
 mod ephemeral_containers;
 mod init_containers;
+mod resize;
 mod restart;
 mod terminate;
 
@@ -46,6 +47,7 @@ fn word(action: &Action) -> String {
             Some(created) => format!("start created {created} in {sandbox}"),
             None => format!("start {name}#{attempt} in {sandbox}"),
         },
+        Action::Resize { id, shrinks, .. } => format!("{} {id}", if *shrinks { "shrink" } else { "grow" }),
         Action::PreStop { id, grace, .. } => format!("pre-stop {id} {}", grace.as_secs()),
         Action::Kill {
             id,

@@ -264,7 +264,7 @@ impl<R: Runtime> Generator<R> {
         tracing::debug!("{advice}");
     }
 
-    /// Reports whether the kernel's word is used.
+    /// Reports whether the kernel is used as a witness.
     pub(super) fn report_witness(&mut self, report: WitnessReport) {
         self.stream.witness = report;
         self.report_mode();

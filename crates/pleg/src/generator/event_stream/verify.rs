@@ -183,7 +183,7 @@ impl<R: Runtime> Generator<R> {
     /// The witness announces every change from now on, or does so no longer.
     pub(in crate::generator) fn witness_changed(&mut self, complete: bool) {
         self.stream.witnessed = complete;
-        // With a stream, the kernel's word is welcome and not needed.
+        // With a stream, announcements of the kernel help and are not needed.
         if self.stream.connected {
             return;
         }

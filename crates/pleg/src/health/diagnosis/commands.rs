@@ -47,7 +47,7 @@ impl<'a> Commands<'a> {
         }
     }
 
-    /// A command of our own, about the runtime that is meant: whoever pastes it may have another one by default.
+    /// A command of our own, about this runtime: a user who pastes it may have another one by default.
     pub(super) fn pleg(&self, command: &str) -> String {
         match self.endpoint {
             Some(endpoint) => format!("`pleg {command} -r {endpoint}`"),

@@ -324,7 +324,7 @@ mod tests {
         }
     }
 
-    /// Whoever pastes the first command has changed nothing.
+    /// The first command changes nothing.
     #[test]
     fn what_changes_something_is_called_a_repair() {
         for trouble in Trouble::ALL {

@@ -157,7 +157,7 @@ type Row<'a> = (usize, Cursor, Overflow, &'a [&'a str]);
 
 /// What a reader gets that comes back, by its cursor, what it chose and how much is held.
 #[test]
-fn whoever_comes_back() {
+fn what_a_returning_reader_gets() {
     use EventType::PlegNotHealthy;
     use Overflow::{Gap, PodSync};
     let all = 100;

@@ -106,6 +106,30 @@ fn a_log_is_all_its_files() {
 }
 
 #[test]
+fn files_that_are_too_old_are_not_read() {
+    let mut log = Log::new();
+    log.line("old");
+    log.rotate();
+    log.write("2026-11-18T00:00:09Z stdout F new\n");
+    // It cannot be read, and is not: it was last written to before.
+    let rotated = log.rotated(1);
+    let old = SystemTime::from("2026-11-18T00:00:02Z".parse::<jiff::Timestamp>().unwrap());
+    File::options()
+        .write(true)
+        .open(&rotated)
+        .unwrap()
+        .set_modified(old)
+        .unwrap();
+    let mut options = ReadOptions::default();
+    options.format.since = Some("2026-11-18T00:00:05Z".parse().unwrap());
+    let reader = LogReader::open(&log.path(), options.clone()).unwrap().unwrap();
+    assert_eq!(reader.segments.len(), 1);
+    options.format.since = Some("2026-11-18T00:00:01Z".parse().unwrap());
+    let reader = LogReader::open(&log.path(), options).unwrap().unwrap();
+    assert_eq!(reader.segments.len(), 2);
+}
+
+#[test]
 fn no_file_is_no_log() {
     let log = Log::new();
     assert!(LogReader::open(&log.path(), ReadOptions::default()).unwrap().is_none());

@@ -1,0 +1,230 @@
+//! What goes wrong between a node and its control plane, and what must not follow from it.
+
+#![allow(missing_docs, reason = "tests")]
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use pleg_e2e::cluster::suite::{self, Context, Place, RUNTIMES};
+use pleg_e2e::cluster::{FaultProxy, Faults, Member, Part};
+use pleg_e2e::node::{container, is_ready};
+use pleg_e2e::wait::until;
+use pleg_e2e::{Runtime, cluster_scenarios, image};
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+
+fn main() -> ExitCode {
+    suite::main(&[
+        (
+            Place::OwnNode,
+            &RUNTIMES,
+            cluster_scenarios![
+                a_node_that_goes_away_comes_back_with_its_pods,
+                a_frozen_runtime_makes_the_node_not_ready,
+            ],
+        ),
+        (
+            Place::NoNode,
+            &RUNTIMES,
+            cluster_scenarios![an_api_server_that_fails_is_not_flooded],
+        ),
+        (
+            Place::OwnCluster,
+            &RUNTIMES[..1],
+            cluster_scenarios![an_api_server_that_is_killed_and_restarted],
+        ),
+    ])
+}
+
+/// How long an API server is away or fails. Anything that would restart, evict or give up has to be shorter.
+const OUTAGE: Duration = Duration::from_secs(30);
+/// Statuses are right so soon after the API server is back, and what a loaded machine adds.
+const SOON: Duration = Duration::from_secs(30);
+/// Pods of each scenario.
+const PODS: [&str; 3] = ["a", "b", "c"];
+
+/// Pods that run until they are told to end with a file.
+fn pods() -> String {
+    let image = image::NAME;
+    let pod = |name: &str| {
+        format!(
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, spec: {{terminationGracePeriodSeconds: 1, containers: \
+             [{{name: app, image: '{image}', imagePullPolicy: Never, command: [/bin/sh, -c, 'while true; do sleep 1; done']}}]}}}}\n---\n"
+        )
+    };
+    PODS.map(pod).concat()
+}
+
+/// What has to stay the same of a pod that nobody touched.
+fn identity(pod: &Value) -> String {
+    let status = container(pod, "app");
+    format!(
+        "{} {} {}",
+        pod["metadata"]["uid"], status["containerID"], status["restartCount"]
+    )
+}
+
+async fn all_ready(context: &Context) -> Result<Vec<String>> {
+    let mut identities = Vec::new();
+    for name in PODS {
+        identities.push(identity(&context.until_pod_ready(name).await?));
+    }
+    Ok(identities)
+}
+
+/// Kills the main process of a pod's container, behind everybody's back.
+async fn crash(context: &Context, name: &str) -> Result<()> {
+    let pod = context.pod(name).await?;
+    let id = container(&pod, "app")["containerID"].as_str().unwrap_or_default();
+    let id = id.rsplit('/').next().unwrap_or_default();
+    let kubelet = context.node()?.runtime().kubelet();
+    let pid = kubelet.container_pid(id).await?;
+    pleg_e2e::process::signal(pid, rustix::process::Signal::KILL)
+}
+
+/// Waits until the API shows that a container was restarted, once.
+async fn restarted(context: &Context, name: &str) -> Result<()> {
+    until(&format!("the restart of {name} in the API"), SOON, async || {
+        let pod = context.pod(name).await?;
+        let count = container(&pod, "app")["restartCount"].as_u64();
+        ensure!(is_ready(&pod) && count == Some(1), "{}", pod["status"]);
+        Ok(())
+    })
+    .await
+}
+
+/// kill -9: the controller manager notices, and nothing is restarted when the node is back.
+async fn a_node_that_goes_away_comes_back_with_its_pods(context: &Context) -> Result<()> {
+    context.kubectl.apply(&pods()).await?;
+    let before = all_ready(context).await?;
+    let node = context.node()?;
+    node.kill().await?;
+    let unknown = node.until_unknown(&context.cluster).await?;
+    ensure!(unknown["reason"] == "NodeStatusUnknown", "{unknown}");
+    node.up(&[]).await?;
+    node.until_ready(&context.cluster).await?;
+    let after = all_ready(context).await?;
+    ensure!(before == after, "before: {before:#?}\nafter: {after:#?}");
+    Ok(())
+}
+
+/// The API server is killed while pods run; one crashes meanwhile, and its status is right soon after the API server's return.
+async fn an_api_server_that_is_killed_and_restarted(context: &Context) -> Result<()> {
+    context.kubectl.apply(&pods()).await?;
+    let before = all_ready(context).await?;
+    context.cluster.kill(Part::ApiServer).await?;
+    let back = Instant::now() + OUTAGE;
+    let pid = context.node()?.runtime().kubelet();
+    let id = before[0].split('"').nth(3).and_then(|id| id.rsplit('/').next());
+    let pid = pid.container_pid(id.context("no container id")?).await?;
+    pleg_e2e::process::signal(pid, rustix::process::Signal::KILL)?;
+    tokio::time::sleep_until(back).await;
+    context.cluster.spawn(Part::ApiServer)?;
+    context.cluster.ready().await?;
+    restarted(context, "a").await?;
+    let after = all_ready(context).await?;
+    ensure!(before[1..] == after[1..], "before: {before:#?}\nafter: {after:#?}");
+    // It still takes orders.
+    context.kubectl.run("delete pod b --wait --timeout=60s").await?;
+    Ok(())
+}
+
+/// Slow, refusing, failing, absent, and with watches that end at once: requests stay few, pods stay, statuses follow.
+async fn an_api_server_that_fails_is_not_flooded(context: &Context) -> Result<()> {
+    let cluster = &context.cluster;
+    let proxy = FaultProxy::start(cluster, &context.node_name).await?;
+    let runtime = Runtime::start(context.version).await?;
+    let endpoint = runtime.endpoint().clone();
+    let member = Member::on(cluster, runtime, &context.node_name, proxy.url(), &endpoint)?;
+    let node = context.join(member)?;
+    node.up(&[]).await?;
+    node.until_ready(cluster).await?;
+    context.kubectl.apply(&pods()).await?;
+    let before = all_ready(context).await?;
+    let phases = [
+        (
+            "slow",
+            Faults {
+                delay: Duration::from_secs(2),
+                ..Faults::default()
+            },
+        ),
+        (
+            "429",
+            Faults {
+                status: Some(429),
+                ..Faults::default()
+            },
+        ),
+        (
+            "500",
+            Faults {
+                status: Some(500),
+                ..Faults::default()
+            },
+        ),
+        (
+            "down",
+            Faults {
+                down: true,
+                ..Faults::default()
+            },
+        ),
+        (
+            "cut",
+            Faults {
+                cut_watches: Some(Duration::from_secs(1)),
+                ..Faults::default()
+            },
+        ),
+    ];
+    let seconds = 10;
+    for (what, faults) in phases {
+        proxy.take_counts();
+        proxy.set(faults);
+        sleep(Duration::from_secs(seconds)).await;
+        let counts = proxy.take_counts();
+        proxy.set(Faults::default());
+        // With back-off; a loop without one makes hundreds.
+        for (kind, &count) in &counts {
+            let most = if what == "cut" { 4 * seconds } else { 2 * seconds };
+            ensure!(
+                count as u64 <= most,
+                "{what}: {count} times {kind} in {seconds} s: {counts:#?}"
+            );
+        }
+        let after = all_ready(context).await?;
+        ensure!(before == after, "{what}: before: {before:#?}\nafter: {after:#?}");
+    }
+    node.until_ready(cluster).await?;
+    crash(context, "a").await?;
+    restarted(context, "a").await?;
+    context.kubectl.run("delete pod b --wait --timeout=60s").await?;
+    Ok(())
+}
+
+/// SIGSTOP of the whole runtime: the condition says what does not answer, and nothing was restarted when it is over.
+async fn a_frozen_runtime_makes_the_node_not_ready(context: &Context) -> Result<()> {
+    context.kubectl.apply(&pods()).await?;
+    let before = all_ready(context).await?;
+    let node = context.node()?;
+    let frozen = node.runtime().pause()?;
+    let threshold = Duration::from_mins(3);
+    let condition = node
+        .until_condition(&context.cluster, "False", threshold + SOON)
+        .await?;
+    ensure!(condition["reason"] == "KubeletNotReady", "{condition}");
+    let message = condition["message"].as_str().unwrap_or_default();
+    ensure!(
+        message.contains("no answer"),
+        "the condition does not name the call: {message}"
+    );
+    let described = context.kubectl.run(&format!("describe node {}", node.name())).await?;
+    ensure!(described.contains("no answer"), "{described}");
+    frozen.thaw();
+    node.until_ready(&context.cluster).await?;
+    let after = all_ready(context).await?;
+    ensure!(before == after, "before: {before:#?}\nafter: {after:#?}");
+    Ok(())
+}
