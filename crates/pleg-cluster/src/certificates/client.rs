@@ -123,8 +123,8 @@ impl ClientCertificate {
                 sleep(delay).await;
             }
         };
-        // A request that waits is found again by the next run.
-        shutdown.run_until_cancelled(working).await;
+        // A request that waits is found again by the next run. Boxed: it is large, and waits for months.
+        shutdown.run_until_cancelled(Box::pin(working)).await;
     }
 
     /// Does what is to be done. Returns when to look again.

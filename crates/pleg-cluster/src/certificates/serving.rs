@@ -427,7 +427,7 @@ mod tests {
                 tokio::task::yield_now().await;
             }
         };
-        let limit = Duration::from_secs(60);
+        let limit = Duration::from_mins(1);
         let test = async {
             let fake = signer();
             let (sender, receiver) = watch::channel(ServingNames::default());

@@ -244,6 +244,10 @@ impl Correlator {
                 self.dropped = self.dropped.saturating_add(1);
                 continue;
             }
+            // It may have happened before the UID of the node was known.
+            if !entry.created && entry.record.involved.kind.as_deref() == Some("Node") && self.node_uid.is_some() {
+                entry.record.involved.uid.clone_from(&self.node_uid);
+            }
             return Some(Write {
                 record: entry.record.clone(),
                 create: !entry.created,

@@ -28,10 +28,9 @@ impl<K: Hash + Eq + Clone, V> Lru<K, V> {
     pub(super) fn use_or_insert_with(&mut self, key: &K, value: impl FnOnce() -> V) -> &mut V {
         self.clock += 1;
         let now = self.clock;
-        if !self.entries.contains_key(key) && self.entries.len() >= self.capacity {
-            if let Some((_, oldest)) = self.order.pop_first() {
-                self.entries.remove(&oldest);
-            }
+        let is_full = !self.entries.contains_key(key) && self.entries.len() >= self.capacity;
+        if is_full && let Some((_, oldest)) = self.order.pop_first() {
+            self.entries.remove(&oldest);
         }
         let (value, used) = self.entries.entry(key.clone()).or_insert_with(|| (value(), now));
         self.order.remove(used);

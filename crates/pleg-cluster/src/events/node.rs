@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn a_cordoned_node_is_reported_as_a_kubelet_does() {
-        let message = |before, after| changes(&node(before), &node(after)).map(|event| event.message.to_string());
+        let message = |before, after| changes(&node(before), &node(after)).map(|event| event.message);
         assert_eq!(message(true, true), None);
         assert_eq!(message(false, false), None);
         assert_eq!(

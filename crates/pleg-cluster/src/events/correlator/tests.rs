@@ -166,9 +166,16 @@ async fn what_waited_for_an_hour_is_of_no_use() {
 async fn events_of_the_node_have_its_uid_once_it_is_known() {
     let mut case = Case::new();
     let node = |reason| Event::node(EventType::Normal, reason, "m");
+    case.at(0, node("Early"));
+    let early = case.correlator.next(case.start).unwrap();
+    assert_eq!(
+        early.record.involved.uid.as_deref(),
+        Some("n1"),
+        "kubectl finds that too"
+    );
     case.at(0, node("Starting"));
     case.correlator.set_node_uid("u7");
     case.at(0, node("NodeReady"));
     let mut uid = || case.correlator.next(case.start).unwrap().record.involved.uid.unwrap();
-    assert_eq!([uid(), uid()], ["n1", "u7"]);
+    assert_eq!([uid(), uid()], ["u7", "u7"]);
 }
