@@ -23,8 +23,10 @@ pub(crate) fn init(cli: &Cli) {
     };
     // Dependencies only log warnings, unless everything is requested.
     let rest = if level == "trace" { "debug" } else { "warn" };
+    // The client of the API server logs an error for every request that fails; we log the first of an outage, with what to do.
+    let client = if level == "trace" { "debug" } else { "off" };
     let filter = EnvFilter::new(format!(
-        "{rest},pleg={level},pleg_cri={level},pleg_node={level},pleg_sim={level}"
+        "{rest},kube_client={client},pleg={level},pleg_cri={level},pleg_node={level},pleg_sim={level}"
     ));
     let colour = !cli.global.no_color
         && std::io::stderr().is_terminal()

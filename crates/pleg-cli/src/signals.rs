@@ -6,9 +6,18 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-/// A token that the first SIGINT, SIGTERM or SIGHUP cancels.
-pub(crate) fn shutdown() -> anyhow::Result<CancellationToken> {
-    let token = CancellationToken::new();
+/// What the signals to stop cancel: SIGINT, SIGTERM and SIGHUP.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Signals {
+    /// By the first one.
+    pub(crate) stop: CancellationToken,
+    /// By the second one: stop without waiting for anything.
+    pub(crate) stop_now: CancellationToken,
+}
+
+/// Listens to signals.
+pub(crate) fn listen() -> anyhow::Result<Signals> {
+    let signals = Signals::default();
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     // A program started by nohup inherits an ignored SIGHUP so that it outlives its terminal. A handler would undo that.
@@ -17,22 +26,24 @@ pub(crate) fn shutdown() -> anyhow::Result<CancellationToken> {
     } else {
         Some(signal(SignalKind::hangup())?)
     };
-    let cancel = token.clone();
+    let cancel = signals.clone();
     tokio::spawn(async move {
-        let hung_up = async {
-            match &mut hangup {
-                Some(hangup) => hangup.recv().await,
-                None => std::future::pending().await,
+        for token in [cancel.stop, cancel.stop_now] {
+            let hung_up = async {
+                match &mut hangup {
+                    Some(hangup) => hangup.recv().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+                _ = hung_up => {}
             }
-        };
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hung_up => {}
+            token.cancel();
         }
-        cancel.cancel();
     });
-    Ok(token)
+    Ok(signals)
 }
 
 /// /proc/self/status; empty without /proc.

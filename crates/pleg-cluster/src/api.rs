@@ -10,13 +10,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use kube::client::Body;
+use kube::client::{Body, ClientBuilder};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::core::Status;
 use kube::{Client, Config};
 use pleg_cri::duration::seconds;
 use tokio::time::timeout;
 use tower::BoxError;
+#[cfg(test)]
+use tower::Service;
+
+use crate::identity::Identity;
+use crate::reach::{Observe, Reach};
 
 /// Deadline of one call, unless its caller has a reason for another.
 pub const CALL_DEADLINE: Duration = Duration::from_secs(10);
@@ -29,12 +34,16 @@ pub struct Api(Arc<Inner>);
 
 struct Inner {
     clients: ArcSwap<Clients>,
+    reach: Reach,
 }
 
 struct Clients {
     calls: Client,
     heartbeats: Client,
     server: String,
+    identity: Option<Identity>,
+    /// The certificates of the kubeconfig by which the API server is known, in DER; none if this machine's own are used.
+    ca: Option<Arc<Vec<Vec<u8>>>>,
     /// They have credentials.
     usable: bool,
 }
@@ -42,41 +51,73 @@ struct Clients {
 impl Api {
     /// The API server and the credentials of this configuration. Connects to nothing yet.
     pub fn new(config: Config) -> Result<Self, ApiError> {
-        Ok(Self::of(Clients::new(config)?))
+        let reach = Reach::default();
+        Ok(Self::of(Clients::new(config, &reach)?, reach))
     }
 
     /// No API server yet: every call fails, for this reason, until [`Api::replace`].
     pub fn unusable(why: &str) -> Self {
-        Self::of(Clients::unusable(why))
+        Self::of(Clients::unusable(why), Reach::default())
     }
 
-    /// Every call goes through this client, for tests with a server of their own.
+    /// Every call goes to this service, for tests with a server of their own.
     #[cfg(test)]
-    pub(crate) fn with_client(client: Client) -> Self {
-        Self::of(Clients {
+    pub(crate) fn with_service<S, B>(service: S) -> Self
+    where
+        S: Service<http::Request<Body>, Response = http::Response<B>, Error = BoxError> + Send + 'static,
+        S::Future: Send + 'static,
+        B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let reach = Reach::default();
+        let client = ClientBuilder::new(service, "default")
+            .with_layer(&Observe(reach.clone()))
+            .build();
+        let clients = Clients {
             calls: client.clone(),
             heartbeats: client,
             server: "http://fake".to_owned(),
+            identity: None,
+            ca: None,
             usable: true,
-        })
+        };
+        Self::of(clients, reach)
     }
 
-    fn of(clients: Clients) -> Self {
+    fn of(clients: Clients, reach: Reach) -> Self {
+        reach.set(clients.server.clone(), clients.identity.clone());
         let clients = ArcSwap::from_pointee(clients);
-        Self(Arc::new(Inner { clients }))
+        Self(Arc::new(Inner { clients, reach }))
+    }
+
+    /// There are credentials.
+    pub(crate) fn is_usable(&self) -> bool {
+        self.0.clients.load().usable
     }
 
     /// If there are no credentials yet, calls fail for this reason from now on.
     pub(crate) fn fail_unless_usable(&self, why: &str) {
-        if !self.0.clients.load().usable {
+        if !self.is_usable() {
             self.0.clients.store(Arc::new(Clients::unusable(why)));
         }
     }
 
     /// From now on, callers get clients with this configuration. Calls that are under way end with the old one.
     pub fn replace(&self, config: Config) -> Result<(), ApiError> {
-        self.0.clients.store(Arc::new(Clients::new(config)?));
+        let clients = Clients::new(config, &self.0.reach)?;
+        self.0.reach.set(clients.server.clone(), clients.identity.clone());
+        self.0.clients.store(Arc::new(clients));
         Ok(())
+    }
+
+    /// Whether it can be reached.
+    pub fn reach(&self) -> &Reach {
+        &self.0.reach
+    }
+
+    /// Whose client certificate we have, if we have one.
+    pub fn identity(&self) -> Option<Identity> {
+        self.0.clients.load().identity.clone()
     }
 
     /// For everything but heartbeats. Do not keep it: [`Api::replace`].
@@ -87,6 +128,11 @@ impl Api {
     /// With connections of its own, for the lease and the conditions of the node.
     pub fn heartbeats(&self) -> Client {
         self.0.clients.load().heartbeats.clone()
+    }
+
+    /// The certificates of the cluster's CA in the kubeconfig, in DER; none if it has none. The same `Arc` until it is read again.
+    pub(crate) fn ca(&self) -> Option<Arc<Vec<Vec<u8>>>> {
+        self.0.clients.load().ca.clone()
     }
 
     /// The address of the API server, for messages.
@@ -102,16 +148,24 @@ impl fmt::Debug for Api {
 }
 
 impl Clients {
-    fn new(mut config: Config) -> Result<Self, ApiError> {
+    fn new(mut config: Config, reach: &Reach) -> Result<Self, ApiError> {
         config.connect_timeout = Some(CONNECT_DEADLINE);
         // Callers retry by themselves: they know what may wait, and for how long.
         config.default_retry = false;
         let server = config.cluster_url.to_string();
-        let client = |config| Client::try_from(config).map_err(|error| ApiError::new("use the credentials", error));
+        let identity = Identity::of(&config.auth_info);
+        let ca = config.root_cert.clone().map(Arc::new);
+        let client = |config| {
+            let builder =
+                ClientBuilder::try_from(config).map_err(|error| ApiError::new("use the credentials", error))?;
+            Ok::<_, ApiError>(builder.with_layer(&Observe(reach.clone())).build())
+        };
         Ok(Self {
             calls: client(config.clone())?,
             heartbeats: client(config)?,
             server,
+            identity,
+            ca,
             usable: true,
         })
     }
@@ -127,6 +181,8 @@ impl Clients {
             calls: client.clone(),
             heartbeats: client,
             server: "an unknown address".to_owned(),
+            identity: None,
+            ca: None,
             usable: false,
         }
     }

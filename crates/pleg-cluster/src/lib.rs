@@ -10,6 +10,8 @@
 //! |---|---|---|
 //! | [`cluster`] | all parts, started and ended together | |
 //! | [`api`] | the API server: clients, deadlines, errors in words | calls |
+//! | [`reach`], [`retry`] | whether the API server can be reached; when to try again, and one line in the log | |
+//! | [`identity`] | whose certificate the node has | pure |
 //! | [`connection`] | the kubeconfig, read again whenever it changes | one task |
 //! | [`node`] | the Node object: registration, status, conditions, lease | tasks, and pure parts |
 //! | [`pods`] | the pods that are bound to this node: watch, admission, mirror pods, the end of a deletion | tasks, and pure parts |
@@ -24,9 +26,12 @@ pub mod certificates;
 pub mod cluster;
 pub mod connection;
 pub mod events;
+pub mod identity;
 pub mod node;
 pub mod objects;
 pub mod pods;
+pub mod reach;
+pub mod retry;
 pub mod server;
 pub mod status;
 #[cfg(test)]

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use futures_util::StreamExt as _;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
-use kube::Client;
 use kube::client::Body;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -104,7 +103,7 @@ impl FakeApi {
                 respond(answer).await
             }
         });
-        let api = Api::with_client(Client::new(service, "default"));
+        let api = Api::with_service(service);
         Self { requests, count, api }
     }
 

@@ -171,6 +171,9 @@ rpcs! {
     UpdateContainerResources: Runtime, Act, UpdateContainerResourcesRequest => UpdateContainerResourcesResponse (container_id);
     ReopenContainerLog: Runtime, Act, ReopenContainerLogRequest => ReopenContainerLogResponse (container_id);
     ExecSync: Runtime, Act, ExecSyncRequest => ExecSyncResponse (container_id);
+    Exec: Runtime, Inspect, ExecRequest => ExecResponse (container_id);
+    Attach: Runtime, Inspect, AttachRequest => AttachResponse (container_id);
+    PortForward: Runtime, Inspect, PortForwardRequest => PortForwardResponse (pod_sandbox_id);
     ContainerStats: Runtime, Inspect, ContainerStatsRequest => ContainerStatsResponse (container_id);
     ListContainerStats: Runtime, Inspect, ListContainerStatsRequest => ListContainerStatsResponse;
     PodSandboxStats: Runtime, Inspect, PodSandboxStatsRequest => PodSandboxStatsResponse (pod_sandbox_id);

@@ -38,6 +38,7 @@
 //! | the request that a CRI call gets | `executor/requests/` |
 //! | why a pod is not admitted | `pod_workers/host_ports.rs`, `eviction/admission.rs` |
 //! | which pod is evicted | `eviction/ranking.rs` |
+//! | how pods end when the node shuts down | `node_loop/graceful_shutdown.rs` |
 //! | how a pod without a manifest is terminated | `pod_workers/orphans.rs` |
 //!
 //! # Tasks and channels
@@ -80,10 +81,12 @@ pub use eviction::EvictionConfig;
 pub use eviction::admission::{NodePressure, PressureCondition};
 pub use eviction::signals::Signal;
 pub use eviction::thresholds::{DEFAULT_HARD, Threshold, ThresholdError};
+pub use eviction::usage::{CgroupUsage, CpuAndMemory, cgroup_usage};
 pub use executor::logs::LogLimits;
 pub use images::ImageGcPolicy;
 pub use metrics::MetricsError;
-pub use node_loop::{HEARTBEAT, NodeLoop, foreign_pods};
+pub use node_loop::{GracefulShutdown, HEARTBEAT, NodeLoop, foreign_pods};
+pub use pod_workers::allocatable::Allocatable;
 pub use status::reports::{PodList, PodReports, Report, StuckCall};
 pub use store::{Store, StoreError};
 

@@ -5,6 +5,7 @@
 //! pod. A pod whose name is still used by a terminating one waits. The feed is read in every state of health, and there is no periodic sync
 //! of all pods: each worker wakes by itself when its back-off or deadline is over.
 
+mod graceful_shutdown;
 mod health;
 mod leftovers;
 mod orphan_search;
@@ -21,6 +22,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use self::graceful_shutdown::Ending;
 use self::leftovers::{Leftover, Leftovers};
 use self::orphan_search::{Listed, OrphanSearch};
 use crate::events::{EventSink, Events};
@@ -34,12 +36,14 @@ use crate::images::{ImageCollector, ImageGcPolicy};
 use crate::manifest::NodeName;
 use crate::metrics::MetricsError;
 use crate::pod_workers::PodWorkers;
+use crate::pod_workers::allocatable::{Allocatable, RequestedResources};
 use crate::pod_workers::context::NodeContext;
 use crate::sources::{Change, DesiredState, Origin, Snapshot};
 use crate::status::Stale;
 use crate::status::reports::PodReports;
 use crate::store::Store;
 
+pub use self::graceful_shutdown::GracefulShutdown;
 pub use self::orphan_search::foreign_pods;
 
 /// How often health is checked, so that statuses say when they are stale.
@@ -67,6 +71,7 @@ pub struct NodeLoop {
     image_gc: ImageGcPolicy,
     eviction: EvictionConfig,
     leftovers: Leftovers,
+    graceful_shutdown: Option<GracefulShutdown>,
 }
 
 impl NodeLoop {
@@ -100,6 +105,7 @@ impl NodeLoop {
             client,
             host,
             image_gc: ImageGcPolicy::default(),
+            graceful_shutdown: None,
         })
     }
 
@@ -134,6 +140,13 @@ impl NodeLoop {
         self
     }
 
+    /// What pods may request in total; everything, without it.
+    #[must_use]
+    pub fn with_allocatable(mut self, allocatable: Allocatable) -> Self {
+        self.workers.context.requested = RequestedResources::limited(allocatable);
+        self
+    }
+
     /// When pods are evicted.
     #[must_use]
     pub fn with_eviction(mut self, config: EvictionConfig) -> Self {
@@ -160,10 +173,12 @@ impl NodeLoop {
         self.workers.context.reports.clone()
     }
 
-    /// Makes pods what snapshots say, until shutdown. Pods keep running then.
+    /// Makes pods what snapshots say, until shutdown. Pods keep running then, unless the node [shuts down](GracefulShutdown) before.
     pub async fn run(mut self, mut snapshots: mpsc::Receiver<Snapshot>, shutdown: CancellationToken) {
         self.workers.stop_with(shutdown.child_token());
-        let (tasks, mut evictions) = self.spawn_tasks(&shutdown);
+        // They end with the loop, which may end before everything else is told to.
+        let stop_tasks = shutdown.child_token();
+        let (tasks, mut evictions) = self.spawn_tasks(&stop_tasks);
         let pleg = self.workers.context.pleg.clone();
         let mut feed = pleg.subscribe(Start::Now, Overflow::PodSync);
         // Which of two pods with one name runs is known only after a full relist, and which pods are ours only after a list by our label.
@@ -171,6 +186,8 @@ impl NodeLoop {
         let (cache, mut relisted, mut open) = (pleg.cache().clone(), false, true);
         let (mut health_tick, mut orphan_tick) = (every(HEALTH_TICK), every(ORPHAN_TICK));
         self.orphans.start();
+        let (reports, graceful_shutdown) = (self.reports(), self.graceful_shutdown.clone());
+        let mut ending: Option<Ending> = None;
         loop {
             let ready = relisted && self.orphans.knows_preexisting();
             if ready && self.desired.is_complete() {
@@ -179,6 +196,9 @@ impl NodeLoop {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
+                () = Self::shutdown_requested(graceful_shutdown.as_ref()), if ending.is_none() => {
+                    ending = self.next_ending(None);
+                }
                 item = feed.next() => match item {
                     // That a pod cannot be observed is no change of the pod.
                     Some(Item::Event(event)) if event.kind.is_trouble() => {}
@@ -191,7 +211,8 @@ impl NodeLoop {
                 Some(found) = self.leftovers.next() => self.on_leftovers(found),
                 Some(eviction) = evictions.recv() => self.workers.evict(eviction),
                 _ = cache.synced(first_relist, Duration::MAX), if !relisted => relisted = true,
-                snapshot = snapshots.recv(), if ready && open => match snapshot {
+                // Nothing is started while the node shuts down.
+                snapshot = snapshots.recv(), if ready && open && ending.is_none() => match snapshot {
                     Some(snapshot) => self.apply(snapshot),
                     None => open = false,
                 },
@@ -203,8 +224,13 @@ impl NodeLoop {
                     self.orphans.set_due();
                     self.log_kept_orphans(ready);
                 }
+                () = is_over(ending.as_ref(), &reports), if ending.is_some() => match self.next_ending(ending.as_ref()) {
+                    Some(next) => ending = Some(next),
+                    None => break,
+                },
             }
         }
+        stop_tasks.cancel();
         self.stop(tasks).await;
     }
 
@@ -252,6 +278,11 @@ impl NodeLoop {
             warn!(origin = %conflict.origin, "{}", conflict.what);
         }
         let all_reported = self.desired.all_reported();
+        self.workers
+            .adopt(merged.changes.iter().filter_map(|change| match change {
+                Change::Add(desired) => Some(&desired.pod),
+                _ => None,
+            }));
         for change in merged.changes {
             match change {
                 Change::Add(desired) => self.workers.start_pod(desired, all_reported),
@@ -320,6 +351,12 @@ impl NodeLoop {
             );
         }
         self.logged_kept_orphans = kept;
+    }
+}
+
+async fn is_over(ending: Option<&Ending>, reports: &PodReports) {
+    if let Some(ending) = ending {
+        ending.is_over(reports).await;
     }
 }
 

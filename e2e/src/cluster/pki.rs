@@ -4,6 +4,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
 use rcgen::{
@@ -36,6 +37,7 @@ pub struct Subject {
     addresses: Vec<IpAddr>,
     dns: Vec<String>,
     expired: bool,
+    left: Option<Duration>,
 }
 
 /// The files of a certificate and its key.
@@ -56,6 +58,7 @@ impl Subject {
             addresses: Vec::new(),
             dns: Vec::new(),
             expired: false,
+            left: None,
         }
     }
 
@@ -77,6 +80,15 @@ impl Subject {
     #[must_use]
     pub fn expired(mut self) -> Self {
         self.expired = true;
+        self
+    }
+}
+
+impl Subject {
+    /// The same, most of an hour ago: this much is left.
+    #[must_use]
+    pub fn ending_in(mut self, left: Duration) -> Self {
+        self.left = Some(left);
         self
     }
 }
@@ -133,6 +145,10 @@ impl Ca {
         valid_for_years(&mut params);
         if subject.expired {
             params.not_after = date_time_ymd(2021, 1, 1);
+        }
+        if let Some(left) = subject.left {
+            params.not_before = (SystemTime::now() - Duration::from_hours(1)).into();
+            params.not_after = (SystemTime::now() + left).into();
         }
         let key = KeyPair::generate()?;
         let certificate = params

@@ -33,13 +33,14 @@ fn raise_open_files() {
 
 /// Runs the command.
 pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
-    let shutdown = signals::shutdown()?;
+    let signals = signals::listen()?;
+    let shutdown = signals.stop.clone();
     let global = cli.global;
     raise_open_files();
     // These stay until told to stop, so being told is how they end well.
     match cli.command {
         Command::Run(args) => run::run(&global, args, shutdown).await,
-        Command::Node(args) if args.stays() => Box::pin(node::run(&global, *args, shutdown)).await,
+        Command::Node(args) if args.stays() => Box::pin(node::run(&global, *args, signals)).await,
         // What it made goes with it.
         Command::Bench(Bench {
             what: Some(BenchWhat::Node(args)),

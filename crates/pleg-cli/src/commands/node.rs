@@ -4,14 +4,17 @@ mod check;
 mod cluster;
 mod lock;
 mod manifest_sources;
+mod node_server;
 mod problems;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use axum::Router;
 use clap::{Args, Subcommand};
 use pleg::{CriRuntime, Generator, Metrics, WitnessMode};
 use pleg_cluster::cluster::{Cluster, NodeHandles};
@@ -19,7 +22,9 @@ use pleg_cri::{Client, Deadlines, v1};
 use pleg_node::executor::requests::{Cgroups, HostOptions, NodeConfig, check_pattern};
 use pleg_node::manifest::{NodeName, Quantity};
 use pleg_node::sources::Snapshot;
-use pleg_node::{DEFAULT_HARD, EvictionConfig, ImageGcPolicy, LogLimits, NodeLoop, Store, Threshold, host};
+use pleg_node::{
+    DEFAULT_HARD, EvictionConfig, GracefulShutdown, ImageGcPolicy, LogLimits, NodeLoop, Store, Threshold, host,
+};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -28,11 +33,13 @@ use crate::about::{Settings, Setup};
 use crate::args::{Global, WitnessArg};
 use crate::http::{routes, server};
 use crate::listen::ListenArgs;
+use crate::signals::Signals;
 use crate::text::{count, parse_duration_or_zero};
 use crate::{Usage, connect};
 use cluster::ClusterArgs;
 use lock::NodeLock;
 use manifest_sources::ManifestSources;
+use node_server::{NodeServer, ServerArgs};
 
 /// Smallest maximum size of a log.
 const LEAST_LOG: u64 = 4096;
@@ -110,6 +117,18 @@ pub(crate) struct NodeArgs {
     /// Report pressure for this long after its cause has gone
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration_or_zero)]
     eviction_pressure_transition_period: Duration,
+    /// End all pods within this time when told to stop (SIGTERM): ordinary ones first, then critical ones [default: pods keep running]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration_or_zero)]
+    shutdown_grace_period: Option<Duration>,
+    /// How much of --shutdown-grace-period is kept for critical pods
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "0s",
+        value_parser = parse_duration_or_zero,
+        requires = "shutdown_grace_period"
+    )]
+    shutdown_grace_period_critical_pods: Duration,
     /// Directory for pod volumes
     #[arg(long, value_name = "DIR", default_value = "/var/lib/pleg/pods")]
     pod_dir: PathBuf,
@@ -128,9 +147,12 @@ pub(crate) struct NodeArgs {
     /// Handler of the runtime for a runtimeClassName [default: the handler of the same name]
     #[arg(long, value_name = "CLASS=HANDLER", value_parser = runtime_class)]
     runtime_class: Vec<(String, String)>,
-    /// Domain of the cluster, for the full names of pods with a subdomain
+    /// Domain of the cluster, for the full names of pods with a subdomain, and for their DNS
     #[arg(long, value_name = "DOMAIN", default_value = "cluster.local")]
     cluster_domain: String,
+    /// DNS servers of the cluster, for pods with dnsPolicy ClusterFirst [default: those pods have the host's DNS]
+    #[arg(long, value_name = "IPS", value_delimiter = ',')]
+    cluster_dns: Vec<IpAddr>,
     /// Give each pod a cgroup with limits of its own; false leaves it to the runtime
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
     cgroups_per_qos: bool,
@@ -148,6 +170,8 @@ pub(crate) struct NodeArgs {
     listen: ListenArgs,
     #[command(flatten)]
     cluster: ClusterArgs,
+    #[command(flatten)]
+    server: ServerArgs,
 }
 
 /// The cgroup drivers of Kubernetes.
@@ -205,6 +229,24 @@ impl NodeArgs {
         })
     }
 
+    /// How pods end when `requested`; none if they keep running.
+    fn graceful_shutdown(&self, requested: &CancellationToken) -> Result<Option<GracefulShutdown>, Usage> {
+        let critical_pods = self.shutdown_grace_period_critical_pods;
+        let Some(grace_period) = self.shutdown_grace_period.filter(|grace| !grace.is_zero()) else {
+            return Ok(None);
+        };
+        if critical_pods > grace_period {
+            return Err(Usage(
+                "--shutdown-grace-period-critical-pods must not be more than --shutdown-grace-period, of which it is a part".to_owned(),
+            ));
+        }
+        Ok(Some(GracefulShutdown {
+            requested: requested.clone(),
+            grace_period,
+            critical_pods,
+        }))
+    }
+
     fn log_limits(&self) -> LogLimits {
         LogLimits {
             max_bytes: self.container_log_max_size,
@@ -231,7 +273,15 @@ pub(crate) async fn once(global: &Global, args: NodeArgs) -> anyhow::Result<Exit
     }
 }
 
-pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationToken) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> anyhow::Result<ExitCode> {
+    let graceful_shutdown = args.graceful_shutdown(&signals.stop)?;
+    let ends_pods = graceful_shutdown.is_some();
+    // If pods have to end first, the first signal only begins it.
+    let shutdown = if ends_pods {
+        signals.stop_now.child_token()
+    } else {
+        signals.stop.clone()
+    };
     let name = node_name(args.node_name.as_deref())?;
     let (image_gc, eviction) = (args.image_gc()?, args.eviction()?);
     let sources = ManifestSources::new(&args, &name)?;
@@ -242,7 +292,7 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
     let deadlines = global.timeout.map_or_else(Deadlines::default, connect::every);
     let client = tokio::select! {
         biased;
-        () = shutdown.cancelled() => return Ok(ExitCode::SUCCESS),
+        () = signals.stop.cancelled() => return Ok(ExitCode::SUCCESS),
         client = connect::runtime(global, deadlines, &metrics) => client?,
     };
     // Held until the end.
@@ -258,15 +308,39 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
     let unix = args.listen.bind().await?;
     let store = Store::open(&args.state_file)?;
     let sources = sources.with_known(&store.manifests(&node.name));
-    let cluster = args.cluster.open(&node.name).await;
+    let versions = client.version().await?;
+    let runtime_version = format!("{}://{}", versions.runtime_name, versions.runtime_version);
+    let mut cluster = args
+        .cluster
+        .open(
+            &node,
+            args.node_ip.is_some(),
+            &eviction,
+            runtime_version,
+            args.server.port(),
+        )
+        .await;
+    let node_server = match &mut cluster {
+        Some(cluster) => Some(args.server.bind(&node, cluster).await?),
+        None => None,
+    };
     let mut origins = sources.origins();
     origins.extend(cluster.iter().flat_map(Cluster::origins));
     let generator = generator(&args, &client, metrics);
-    let node_loop = NodeLoop::new(client.clone(), generator.handle(), node, origins.clone(), &runtime)?
+    let mut node_loop = NodeLoop::new(client.clone(), generator.handle(), node, origins.clone(), &runtime)?
         .with_store(store)
         .with_logs(args.log_limits())
         .with_image_gc(image_gc)
         .with_eviction(eviction);
+    if let Some(graceful_shutdown) = graceful_shutdown {
+        node_loop = node_loop.with_graceful_shutdown(graceful_shutdown);
+    }
+    if let Some(cluster) = &cluster {
+        node_loop = node_loop
+            .with_objects(cluster.objects())
+            .with_allocatable(cluster.allocatable())
+            .with_events(Arc::new(cluster.events()));
+    }
     let settings = Settings::from([
         ("listen", path.display().to_string()),
         ("listen-tcp", args.listen.tcp_text()),
@@ -275,11 +349,7 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
     let setup = Setup::new(client.clone(), settings);
     let router = routes::router(generator.handle(), setup, Some(node_loop.reports()), shutdown.clone());
     let mut whose: Vec<String> = sources.origins().iter().map(ToString::to_string).collect();
-    whose.extend(
-        cluster
-            .iter()
-            .map(|cluster| format!("the API server at {}", cluster.api().server())),
-    );
+    whose.extend(cluster.iter().map(Cluster::describe));
     tracing::info!("running the pods of {} on {}", whose.join(" and "), client.endpoint());
 
     let (sender, snapshots) = mpsc::channel(QUEUED);
@@ -288,15 +358,25 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, shutdown: CancellationT
         runtime: client,
         reports: node_loop.reports(),
         snapshots: sender.clone(),
+        shutting_down: if ends_pods {
+            signals.stop
+        } else {
+            CancellationToken::new()
+        },
     };
     let sources = sources.spawn(sender, &shutdown);
+    let node_server = run_node_server(node_server, handles.clone(), router.clone(), &shutdown);
     let server = server::serve(unix, tcp, router, &shutdown);
     let node = run_tasks(generator, node_loop, snapshots, sources, &shutdown);
     let joined = run_cluster(cluster, handles, &shutdown);
-    let ((), ended, joined) = tokio::join!(server, node, joined);
+    let ((), ended, joined, served) = tokio::join!(server, node, joined, node_server);
     joined?;
+    served?;
     ended?;
-    tracing::info!("stopped; pods keep running");
+    tracing::info!(
+        "stopped; pods {}",
+        if ends_pods { "have ended" } else { "keep running" }
+    );
     Ok(ExitCode::SUCCESS)
 }
 
@@ -346,6 +426,19 @@ async fn run_cluster(
     Ok(ended??)
 }
 
+/// Runs the server of a node of a cluster until shutdown, which follows if it cannot start.
+async fn run_node_server(
+    server: Option<NodeServer>,
+    handles: NodeHandles,
+    introspection: Router,
+    shutdown: &CancellationToken,
+) -> anyhow::Result<()> {
+    let Some(server) = server else { return Ok(()) };
+    let ended = server.run(handles, introspection, shutdown).await;
+    shutdown.cancel();
+    ended
+}
+
 fn generator(args: &NodeArgs, client: &Client, metrics: Metrics) -> Generator<CriRuntime> {
     let mut config = pleg::Config::default();
     // On a runtime of our own there is no kubelet that would miss the events that we consume.
@@ -388,6 +481,7 @@ fn host_options(args: &NodeArgs) -> HostOptions {
         allowed_unsafe_sysctls: args.allowed_unsafe_sysctls.clone(),
         runtime_handlers: args.runtime_class.iter().cloned().collect(),
         cluster_domain: args.cluster_domain.clone(),
+        cluster_dns: args.cluster_dns.clone(),
         ..HostOptions::default()
     }
 }

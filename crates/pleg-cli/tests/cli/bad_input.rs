@@ -194,6 +194,23 @@ fn wrong_usage_is_two() {
         &["inspect"],
         &["node", "--manifests", "x", "--allowed-unsafe-sysctls", "vm.swappiness"],
         &["node", "--manifests", "x", "--runtime-class", "kata"],
+        &[
+            "node",
+            "--kubeconfig",
+            "x",
+            "--node-labels",
+            "node-role.kubernetes.io/worker=",
+        ],
+        &["node", "--kubeconfig", "x", "--register-with-taints", "dedicated=gpu"],
+        &["node", "--kubeconfig", "x", "--reserved", "pods=3"],
+        &["node", "--manifests", "x", "--node-labels", "a=b"],
+        &[
+            "node",
+            "--manifests",
+            "x",
+            "--shutdown-grace-period-critical-pods",
+            "1s",
+        ],
         &[],
     ] {
         let output = pleg(args).assert().code(2).stdout("").get_output().clone();
@@ -255,6 +272,15 @@ fn thresholds_of_a_node_are_checked() {
              imagefs.available, imagefs.inodesFree or pid.available",
         ),
         (
+            &[
+                "--shutdown-grace-period",
+                "5s",
+                "--shutdown-grace-period-critical-pods",
+                "6s",
+            ],
+            "--shutdown-grace-period-critical-pods must not be more than --shutdown-grace-period, of which it is a part",
+        ),
+        (
             &["--eviction-soft", "memory.available<1Gi"],
             "--eviction-soft: the soft threshold of memory.available has no grace period; set one with \
              --eviction-soft-grace-period memory.available=DURATION",
@@ -272,6 +298,27 @@ fn thresholds_of_a_node_are_checked() {
         let output = command.args(args).assert().code(2).stdout("").get_output().clone();
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(stderr, format!("Error: {says}\n"), "{args:?}");
+    }
+}
+
+#[test]
+fn the_server_of_a_node_needs_a_cluster() {
+    for (args, missing) in [
+        (&["--port", "10250"][..], "--kubeconfig <FILE>"),
+        (&["--client-ca-file", "ca.crt"], "--kubeconfig <FILE>"),
+        (
+            &["--kubeconfig", "k", "--tls-cert-file", "a.crt"],
+            "--tls-private-key-file <FILE>",
+        ),
+        (
+            &["--kubeconfig", "k", "--tls-private-key-file", "a.key"],
+            "--tls-cert-file <FILE>",
+        ),
+    ] {
+        let mut command = pleg(&["node", "-r", "/none.sock", "--manifests", "/tmp"]);
+        let output = command.args(args).assert().code(2).stdout("").get_output().clone();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.contains(missing), "{args:?}: {stderr}");
     }
 }
 

@@ -10,6 +10,7 @@
 
 mod answers;
 mod bad_input;
+mod cluster;
 mod cursors;
 mod daemon;
 mod debug;

@@ -9,6 +9,7 @@
 //! If the API server cannot be asked, the last known is returned. What no pod refers to is forgotten.
 
 use std::collections::{BTreeSet, HashMap};
+use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -43,11 +44,21 @@ struct Key {
 }
 
 /// What is known of an object.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 struct Known {
     /// None if it does not exist.
     data: Option<Arc<ObjectData>>,
     immutable: bool,
+}
+
+impl fmt::Debug for Known {
+    /// Without its entries, which may be secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let entries = self.data.as_ref().map(|data| data.len());
+        f.debug_struct("Known")
+            .field("entries", &entries)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Known {

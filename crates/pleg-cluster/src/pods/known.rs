@@ -8,10 +8,12 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use pleg::{PodRef, PodUid};
 use pleg_node::manifest::Pod;
+use pleg_node::reconcile::history::PodFailure;
 use pleg_node::sources::{DesiredPod, Origin, Snapshot};
 use tokio::time::Instant;
 use tracing::warn;
 
+use super::admission::check_os;
 use crate::status::is_foreign;
 
 /// Most pods of a node.
@@ -36,6 +38,8 @@ pub(crate) struct ApiPod {
     version: u64,
     /// Set while no list has it: when it is asked for by name.
     missing: Option<Instant>,
+    /// It is not checked yet whether this node may run it.
+    held: bool,
 }
 
 impl ApiPod {
@@ -153,15 +157,19 @@ impl KnownPods {
             return Changed::default();
         };
         if is_mirror(object) {
-            let before = self.mirrors.len();
-            self.mirrors.retain(|_, mirror| mirror.id.uid.as_str() != uid);
-            return if self.mirrors.len() < before {
-                MIRRORS
-            } else {
-                Changed::default()
-            };
+            return self.forget_mirror(&uid.into());
         }
         self.remove(&uid.into())
+    }
+
+    pub(crate) fn forget_mirror(&mut self, uid: &PodUid) -> Changed {
+        let before = self.mirrors.len();
+        self.mirrors.retain(|_, mirror| mirror.id.uid != *uid);
+        if self.mirrors.len() < before {
+            MIRRORS
+        } else {
+            Changed::default()
+        }
     }
 
     /// Takes in a complete list. Pods that are not in it are removed or marked as missing, by the rules of the [module](super).
@@ -241,6 +249,26 @@ impl KnownPods {
         }
     }
 
+    /// Pods of which it has to be checked whether this node may run them.
+    pub(crate) fn held(&self) -> Vec<Arc<Pod>> {
+        let held = self.pods.values().filter(|known| known.held);
+        held.map(|known| Arc::clone(&known.pod)).collect()
+    }
+
+    /// It was checked whether this node may run the pod.
+    pub(crate) fn checked(&mut self, uid: &PodUid, verdict: Result<(), PodFailure>) -> Changed {
+        let Some(known) = self.pods.get_mut(uid).filter(|known| known.held) else {
+            return Changed::default();
+        };
+        known.held = false;
+        if let Err(failure) = verdict {
+            let mut pod = (*known.pod).clone();
+            pod.rejected = Some(failure);
+            known.pod = Arc::new(pod);
+        }
+        DESIRED
+    }
+
     /// All pods that the node runs.
     pub(crate) fn snapshot(&self, origin: &Origin) -> Snapshot {
         let desired = |known: &ApiPod| DesiredPod {
@@ -249,7 +277,7 @@ impl KnownPods {
         };
         Snapshot {
             source: origin.clone(),
-            pods: self.pods.values().map(desired).collect(),
+            pods: self.pods.values().filter(|known| !known.held).map(desired).collect(),
             problems: Vec::new(),
             refused: Vec::new(),
             complete: true,
@@ -300,13 +328,10 @@ impl KnownPods {
         if is_same(&object, &known.pod.object) {
             return Changed::default();
         }
-        match updated(object, &known.pod) {
-            Some(pod) => {
-                known.pod = Arc::new(pod);
-                DESIRED
-            }
-            None => Changed::default(),
-        }
+        known.pod = Arc::new(updated(object, &known.pod));
+        // A pod that is being deleted never starts.
+        known.held &= known.pod.deletion.is_none();
+        DESIRED
     }
 
     fn insert(&mut self, uid: PodUid, object: core::Pod, version: u64) -> Changed {
@@ -320,11 +345,14 @@ impl KnownPods {
         let Some(pod) = new(object) else {
             return Changed::default();
         };
+        // A pod with a start time was accepted before.
+        let held = pod.deletion.is_none() && status.start_time.is_none() && pod.rejected.is_none();
         let known = ApiPod {
             pod: Arc::new(pod),
             status,
             version,
             missing: None,
+            held,
         };
         self.pods.insert(uid, known);
         DESIRED
@@ -397,10 +425,13 @@ fn new(object: core::Pod) -> Option<Pod> {
     match Pod::from_object(object) {
         Ok(pod) => Some(pod),
         Err(unusable) => {
-            let pod = Pod::unusable(kept, &unusable);
-            match &pod {
-                Some(pod) => warn!(pod = %pod.id, "the pod cannot run on this node: {unusable}"),
-                None => warn!("ignoring a pod of the API server: {unusable}"),
+            let os = check_os(&kept);
+            let mut pod = Pod::unusable(kept, &unusable);
+            if let (Some(pod), Err(failure)) = (&mut pod, os) {
+                pod.rejected = Some(failure);
+            }
+            if pod.is_none() {
+                warn!("ignoring a pod of the API server: {unusable}");
             }
             pod
         }
@@ -408,20 +439,17 @@ fn new(object: core::Pod) -> Option<Pod> {
 }
 
 /// A known pod with other content. What cannot be used changes nothing but the metadata: what runs goes on.
-fn updated(object: core::Pod, before: &Pod) -> Option<Pod> {
+fn updated(object: core::Pod, before: &Pod) -> Pod {
     if before.rejected.is_some() {
-        return Some(before.with_metadata_of(&object));
+        return before.with_metadata_of(&object);
     }
     let kept = object.clone();
-    match Pod::from_object(object) {
-        Ok(pod) => Some(pod),
-        Err(unusable) => {
-            if kept.metadata.generation != before.object.metadata.generation {
-                warn!(pod = %before.id, "the update of the pod cannot be used, and is not applied: {unusable}");
-            }
-            Some(before.with_metadata_of(&kept))
+    Pod::from_object(object).unwrap_or_else(|unusable| {
+        if kept.metadata.generation != before.object.metadata.generation {
+            warn!(pod = %before.id, "the update of the pod cannot be used, and is not applied: {unusable}");
         }
-    }
+        before.with_metadata_of(&kept)
+    })
 }
 
 #[cfg(test)]

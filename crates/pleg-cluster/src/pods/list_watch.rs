@@ -27,6 +27,7 @@ const SILENCE: Duration = Duration::from_secs(100);
 #[derive(Debug)]
 pub(super) struct ListWatch {
     api: Api,
+    node: NodeName,
     /// The only selector that the node authoriser permits.
     selector: String,
 }
@@ -45,7 +46,8 @@ pub(super) enum WatchEnd {
 impl ListWatch {
     pub(super) fn new(api: Api, node: &NodeName) -> Self {
         let selector = format!("spec.nodeName={node}");
-        Self { api, selector }
+        let node = node.clone();
+        Self { api, node, selector }
     }
 
     fn pods(&self) -> kube::Api<core::Pod> {
@@ -75,6 +77,12 @@ impl ListWatch {
             }
         }
         Ok(listed)
+    }
+
+    /// The Node object, if there is one.
+    pub(super) async fn node(&self) -> Result<Option<core::Node>, ApiError> {
+        let nodes: kube::Api<core::Node> = kube::Api::all(self.api.client());
+        call(format!("get node {}", self.node), nodes.get_opt(self.node.as_str())).await
     }
 
     /// The object of that name, if there is one.

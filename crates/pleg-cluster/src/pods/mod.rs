@@ -10,6 +10,9 @@
 //! | `list_watch` | one list, one watch | calls |
 //! | `known` | what is known of each pod, and which pods a list removes | pure |
 //! | `table` | the same, shared | a table |
+//! | `mirrors` | a mirror pod for each static pod, so that the cluster sees it | one task, and pure parts |
+//! | `checker` | checks new pods against the Node object before the node loop sees them | calls |
+//! | `admission` | whether labels and taints of the node let a pod run | pure |
 //! | `pace` | how often the API server is asked | pure |
 //!
 //! While the API server is away, the last snapshot stays in force: nothing is deleted.
@@ -28,14 +31,17 @@
 //! restored from an old backup has five minutes to get the pod back before it is terminated. After a restart of `pleg node` the first
 //! complete list is believed: there is nothing to compare it with.
 
+mod admission;
+mod checker;
 mod known;
 mod list_watch;
+mod mirrors;
 mod pace;
 mod source;
 mod table;
 
+pub use mirrors::MirrorPods;
 pub use source::PodSource;
 pub use table::PodTable;
 
-pub(crate) use known::{ApiPod, Mirror};
 pub(crate) use pace::{Pace, back_off};

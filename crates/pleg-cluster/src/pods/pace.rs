@@ -83,7 +83,7 @@ mod tests {
         assert!(waits.iter().all(|wait| *wait >= SPACING), "{waits:?}");
         assert!(waits[5] > Duration::from_secs(3) && waits[5] <= BACK_OFF.1, "{waits:?}");
         pace.begin();
-        let asked = pace.failed(Some(Duration::from_secs(3600))) - Instant::now();
+        let asked = pace.failed(Some(Duration::from_hours(1))) - Instant::now();
         assert_eq!(asked, MAX_RETRY_AFTER);
         // A watch that has lasted begins anew.
         pace.begin();

@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use super::checker::check_new_pods;
 use super::list_watch::{ListWatch, WatchEnd};
 use super::pace::Pace;
 use super::table::PodTable;
@@ -52,6 +53,7 @@ impl PodSource {
             () = self.send_snapshots() => {}
             () = self.follow() => {}
             () = self.ask_for_missing() => {}
+            () = check_new_pods(&self.server, &self.table) => {}
         }
     }
 
@@ -152,3 +154,6 @@ fn log(error: &ApiError, pace: &Pace) {
         debug!("{error}");
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1 as core;
 use parking_lot::Mutex;
 use pleg::{PodRef, PodUid};
+use pleg_node::manifest::Pod;
+use pleg_node::reconcile::history::PodFailure;
 use pleg_node::sources::{Origin, Snapshot};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -83,6 +85,14 @@ impl PodTable {
         self.known.lock().snapshot(origin)
     }
 
+    pub(crate) fn held(&self) -> Vec<Arc<Pod>> {
+        self.known.lock().held()
+    }
+
+    pub(crate) fn checked(&self, uid: &PodUid, verdict: Result<(), PodFailure>) {
+        self.change(|known| known.checked(uid, verdict));
+    }
+
     pub(crate) fn next_missing(&self) -> Option<(Instant, PodRef)> {
         self.known.lock().next_missing()
     }
@@ -100,12 +110,26 @@ impl PodTable {
         self.change(|known| known.relist(listed, Instant::now()));
     }
 
+    /// This mirror pod was deleted. The watch says so too, but later.
+    pub(crate) fn forget_mirror(&self, id: &PodRef) {
+        self.change(|known| known.forget_mirror(&id.uid));
+    }
+
     pub(crate) fn asked(&self, id: &PodRef, found: Option<core::Pod>) {
         self.change(|known| known.asked(id, found));
     }
 
     pub(crate) fn ask_again(&self, uid: &PodUid) {
         self.known.lock().ask_again(uid, Instant::now());
+    }
+
+    #[cfg(test)]
+    pub(crate) fn relist_for_tests(&self, pods: Vec<core::Pod>) {
+        self.relist(Listed {
+            pods,
+            version: "1".to_owned(),
+            newest_before: 0,
+        });
     }
 
     fn change(&self, change: impl FnOnce(&mut KnownPods) -> Changed) {

@@ -21,11 +21,12 @@ pub(super) async fn publish(api: &Api, table: &PodTable, report: &Report, last: 
     let Some(known) = table.get(&id.uid) else {
         return Ok(());
     };
-    send(api, table, id, &known.status, report).await?;
+    let is_there = send(api, table, id, &known.status, report).await?;
     // What it is now: its deletion may have begun meanwhile.
     let is_deleting = table.get(&id.uid).is_some_and(|known| known.is_deleting());
-    if last && is_deleting {
-        delete(api, id).await?;
+    if last && is_there && is_deleting {
+        delete_now(api, id).await?;
+        info!(pod = %id, uid = %id.uid, "deleted the pod from the API server: nothing of it is left");
     }
     Ok(())
 }
@@ -33,21 +34,22 @@ pub(super) async fn publish(api: &Api, table: &PodTable, report: &Report, last: 
 /// The status of a static pod is that of its mirror pod. Without one it waits for its creation.
 async fn publish_mirror(api: &Api, table: &PodTable, report: &Report) -> Result<(), ApiError> {
     match table.mirror(&report.pod.id.full_name()) {
-        Some(mirror) => send(api, table, &mirror.id, &mirror.status, report).await,
+        Some(mirror) => send(api, table, &mirror.id, &mirror.status, report).await.map(drop),
         None => Ok(()),
     }
 }
 
+/// Makes the status of a pod what it should be. Returns whether the pod is still there.
 async fn send(
     api: &Api,
     table: &PodTable,
     id: &PodRef,
     old: &core::PodStatus,
     report: &Report,
-) -> Result<(), ApiError> {
+) -> Result<bool, ApiError> {
     let new = merge(report, old);
     let Some(patch) = patch(&id.uid, old, &new) else {
-        return Ok(());
+        return Ok(true);
     };
     let pods = pods(api, id);
     let what = format!("patch the status of pod {id}");
@@ -56,14 +58,14 @@ async fn send(
     match call(what, pods.patch_status(&id.name, &params, &patch)).await {
         Ok(answer) => {
             table.apply(answer);
-            Ok(())
+            Ok(true)
         }
-        Err(error) => still_there(api, id, error).await,
+        Err(error) => ended(api, id, error).await.map(|()| false),
     }
 }
 
-/// Ends the deletion of a pod of which nothing is left.
-pub(crate) async fn delete(api: &Api, id: &PodRef) -> Result<(), ApiError> {
+/// Deletes a pod without a grace period, if it is still the same one.
+pub(crate) async fn delete_now(api: &Api, id: &PodRef) -> Result<(), ApiError> {
     let params = DeleteParams {
         grace_period_seconds: Some(0),
         preconditions: Some(Preconditions {
@@ -74,16 +76,13 @@ pub(crate) async fn delete(api: &Api, id: &PodRef) -> Result<(), ApiError> {
     };
     let pods = pods(api, id);
     match call(format!("delete pod {id}"), pods.delete(&id.name, &params)).await {
-        Ok(_) => {
-            info!(pod = %id, uid = %id.uid, "deleted the pod from the API server: nothing of it is left");
-            Ok(())
-        }
-        Err(error) => still_there(api, id, error).await,
+        Ok(_) => Ok(()),
+        Err(error) => ended(api, id, error).await,
     }
 }
 
 /// A pod that is gone, or another pod of its name, needs nothing. The API server says so in several ways.
-async fn still_there(api: &Api, id: &PodRef, error: ApiError) -> Result<(), ApiError> {
+async fn ended(api: &Api, id: &PodRef, error: ApiError) -> Result<(), ApiError> {
     if error.is_not_found() {
         return Ok(());
     }

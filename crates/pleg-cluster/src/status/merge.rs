@@ -77,11 +77,6 @@ pub(crate) fn merge(report: &Report, api: &core::PodStatus) -> core::PodStatus {
         phase,
         reason,
         // Not ours.
-        allocated_resources: api.allocated_resources.clone(),
-        extended_resource_claim_status: api.extended_resource_claim_status.clone(),
-        nominated_node_name: api.nominated_node_name.clone(),
-        resize: api.resize.clone(),
-        resource_claim_statuses: api.resource_claim_statuses.clone(),
         ..api.clone()
     }
 }

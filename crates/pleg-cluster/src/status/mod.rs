@@ -19,4 +19,5 @@ mod publisher;
 pub use merge::STUCK;
 pub use publisher::StatusPublisher;
 
+pub(crate) use calls::delete_now;
 pub(crate) use merge::is_foreign;

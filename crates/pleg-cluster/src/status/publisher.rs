@@ -29,12 +29,13 @@ const REFUSED: Duration = Duration::from_mins(1);
 /// At shutdown, how long calls in flight may take.
 const DRAIN: Duration = Duration::from_secs(2);
 
-/// Publishes pod statuses. Built without side effects; [`StatusPublisher::run`] starts it.
+/// Publishes pod statuses. [`StatusPublisher::run`] starts it.
 #[derive(Debug)]
 pub struct StatusPublisher {
     api: Api,
     table: PodTable,
     reports: PodReports,
+    updates: StatusUpdates,
     /// By pod: what could not be published.
     failed: BTreeMap<PodUid, Failed>,
     /// Set while the API server does not answer: when it is tried again.
@@ -55,11 +56,13 @@ struct Failed {
 type Done = (StatusUpdate, Result<(), ApiError>);
 
 impl StatusPublisher {
-    /// Publishes the statuses of these reports to the pods of this table.
+    /// Publishes the statuses of these reports to the pods of this table. From now on, the last statuses of terminated pods are kept for
+    /// it.
     pub fn new(api: Api, table: PodTable, reports: PodReports) -> Self {
         Self {
             api,
             table,
+            updates: reports.publish(),
             reports,
             failed: BTreeMap::new(),
             away: None,
@@ -69,8 +72,6 @@ impl StatusPublisher {
 
     /// Runs until shutdown. What is not published by then is published by the next run.
     pub async fn run(mut self, shutdown: CancellationToken) {
-        // From now on, the last statuses of terminated pods are kept for us.
-        let mut updates = self.reports.publish();
         // Before the first list it is not known which pods there are.
         if shutdown.run_until_cancelled(self.table.synced()).await.is_none() {
             return;
@@ -88,11 +89,11 @@ impl StatusPublisher {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
-                Some(done) = calls.next(), if !calls.is_empty() => self.on_done(done, &updates),
-                () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => self.retry_due(&updates),
-                _ = reconcile.tick() => self.reconcile(&updates),
-                Ok(()) = mirrors.changed() => self.reconcile_mirrors(&updates),
-                update = updates.next(), if room => {
+                Some(done) = calls.next(), if !calls.is_empty() => self.on_done(done),
+                () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => self.retry_due(),
+                _ = reconcile.tick() => self.reconcile(),
+                Ok(()) = mirrors.changed() => self.reconcile_mirrors(),
+                update = self.updates.next(), if room => {
                     let (api, table) = (self.api.clone(), self.table.clone());
                     self.pace.begin();
                     calls.push(Box::pin(async move {
@@ -116,7 +117,7 @@ impl StatusPublisher {
             .min()
     }
 
-    fn on_done(&mut self, (update, done): Done, updates: &StatusUpdates) {
+    fn on_done(&mut self, (update, done): Done) {
         let uid = &update.report.pod.id.uid;
         match done {
             Ok(()) => {
@@ -125,11 +126,11 @@ impl StatusPublisher {
                 }
                 self.pace.went_well();
                 self.failed.remove(uid);
-                updates.acknowledge(uid, update.revision);
+                self.updates.acknowledge(uid, update.revision);
             }
             Err(error) if error.code().is_none() => {
                 self.set_away(&error);
-                updates.retry(uid);
+                self.updates.retry(uid);
             }
             Err(error) => {
                 // It answers, if only to refuse.
@@ -138,7 +139,7 @@ impl StatusPublisher {
                 self.set_failed(&update, &error, is_final);
                 if is_final && !update.last {
                     // What changes meanwhile may be accepted.
-                    updates.acknowledge(uid, update.revision);
+                    self.updates.acknowledge(uid, update.revision);
                 }
             }
         }
@@ -178,35 +179,39 @@ impl StatusPublisher {
     }
 
     /// Hands out the statuses again whose wait is over.
-    fn retry_due(&mut self, updates: &StatusUpdates) {
+    fn retry_due(&mut self) {
         let now = Instant::now();
         for (uid, failed) in &mut self.failed {
             if failed.retry_at.take_if(|at| *at <= now).is_some() {
-                updates.retry(uid);
+                self.updates.retry(uid);
             }
         }
     }
 
     /// Publishes again what others have written.
-    fn reconcile(&mut self, updates: &StatusUpdates) {
+    fn reconcile(&mut self) {
         for uid in self.table.take_touched() {
             let report = self.reports.get(&uid);
             if report.is_some_and(|report| differs(&self.table, &report)) {
-                updates.offer(&uid);
+                self.updates.offer(&uid);
             }
         }
         // Pods that are gone need no memory.
+        let updates = &self.updates;
         self.failed.retain(|uid, _| updates.has(uid));
-        self.reconcile_mirrors(updates);
+        self.reconcile_mirrors();
     }
 
     /// A mirror pod that was created, or changed by others, gets the status of its static pod.
-    fn reconcile_mirrors(&self, updates: &StatusUpdates) {
+    fn reconcile_mirrors(&self) {
         for uid in self.table.mirrored() {
             let report = self.reports.get(&uid);
             if report.is_some_and(|report| differs(&self.table, &report)) {
-                updates.offer(&uid);
+                self.updates.offer(&uid);
             }
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

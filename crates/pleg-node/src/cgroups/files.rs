@@ -139,6 +139,17 @@ pub(crate) fn memory(mount: &Path, cgroup: &Path) -> Option<u64> {
     Some(usage.saturating_sub(stat(&directory, inactive).unwrap_or_default()))
 }
 
+/// The CPU time of a cgroup, in nanoseconds.
+pub(crate) fn cpu(mount: &Path, cgroup: &Path) -> Option<u64> {
+    if has_cgroup_v2(mount) {
+        let text = fs::read_to_string(mount.join(cgroup).join("cpu.stat")).ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix("usage_usec "))?;
+        return line.trim().parse::<u64>().ok()?.checked_mul(1000);
+    }
+    // Usually a link to `cpu,cpuacct`.
+    number(&mount.join("cpuacct").join(cgroup).join("cpuacct.usage"))
+}
+
 /// The part of the page cache of a cgroup of version 2 that has not been used for a while, in bytes.
 pub(crate) fn inactive_file(mount: &Path, cgroup: &Path) -> Option<u64> {
     stat(&mount.join(cgroup), "inactive_file ")

@@ -71,6 +71,11 @@ pub(crate) fn memory_request(spec: &Spec) -> i64 {
     containers.saturating_add(units(spec.overhead.memory))
 }
 
+/// The local storage that a pod requests, in bytes.
+pub(crate) fn ephemeral_storage_request(spec: &Spec) -> i64 {
+    total(spec, |container| units(container.resources.ephemeral_storage_request))
+}
+
 /// What a pod needs at most at any time: sidecars and main containers together, or an init container beside the sidecars before it.
 fn total(spec: &Spec, of: impl Fn(&Container) -> i64) -> i64 {
     let (mut sidecars, mut largest) = (0_i64, 0_i64);

@@ -48,6 +48,24 @@ pub(crate) fn pulled(image: &str, pull: Duration, with_waiting: Duration, bytes:
     )
 }
 
+/// Image pull secrets that are pulled without.
+pub(crate) fn missing_pull_secrets(names: &[String]) -> String {
+    format!(
+        "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
+        names.join(", ")
+    )
+}
+
+/// A pod wants the cluster's DNS, and this node does not know it.
+pub(crate) fn missing_cluster_dns(pod: &Pod) -> String {
+    let id = &pod.id;
+    format!(
+        "pod: \"{}_{}({})\". this node does not have ClusterDNS IP configured and cannot create Pod using \"ClusterFirst\" policy. \
+         Falling back to \"Default\" policy.",
+        id.name, id.namespace, id.uid
+    )
+}
+
 /// The kind of a probe at the beginning of a sentence.
 pub(crate) fn probe(kind: ProbeKind) -> &'static str {
     match kind {

@@ -28,6 +28,7 @@ pub(crate) mod usage;
 
 use std::time::Duration;
 
+use self::signals::Signal;
 use self::thresholds::{DEFAULT_HARD, Threshold};
 
 /// When pods are evicted.
@@ -41,6 +42,15 @@ pub struct EvictionConfig {
     pub max_pod_grace_period: Duration,
 }
 
+impl EvictionConfig {
+    /// How much of a capacity the hard threshold of a signal keeps free; 0 if it has none. Pods cannot have that.
+    pub fn kept_free(&self, signal: Signal, capacity: u64) -> u64 {
+        let hard = self.thresholds.iter().filter(|threshold| threshold.is_hard());
+        let of_signal = hard.filter(|threshold| threshold.signal == signal);
+        of_signal.map(|threshold| threshold.units(capacity)).max().unwrap_or(0)
+    }
+}
+
 impl Default for EvictionConfig {
     /// The kubelet's defaults.
     fn default() -> Self {
@@ -50,5 +60,24 @@ impl Default for EvictionConfig {
             pressure_transition_period: Duration::from_mins(5),
             max_pod_grace_period: Duration::ZERO,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hard_thresholds_keep_something_free() {
+        let config = EvictionConfig::default();
+        assert_eq!(config.kept_free(Signal::MemoryAvailable, 8 << 30), 100 << 20);
+        assert_eq!(config.kept_free(Signal::NodeFsAvailable, 1000), 100);
+        assert_eq!(config.kept_free(Signal::PidAvailable, 1000), 0);
+        let soft = Threshold::parse_soft("memory.available<1Gi", "memory.available=1m").unwrap();
+        let config = EvictionConfig {
+            thresholds: soft,
+            ..config
+        };
+        assert_eq!(config.kept_free(Signal::MemoryAvailable, 8 << 30), 0);
     }
 }

@@ -96,7 +96,7 @@ impl Threshold {
         observed.available < self.units(observed.capacity)
     }
 
-    fn units(&self, capacity: u64) -> u64 {
+    pub(super) fn units(&self, capacity: u64) -> u64 {
         match self.value {
             Value::Amount { units, .. } => units,
             Value::Share(millionths) => {

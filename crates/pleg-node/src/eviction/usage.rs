@@ -80,18 +80,62 @@ pub(crate) fn container_memory_of(node: &NodeConfig, pod: &Pod, id: &str) -> Opt
     container_memory(node, &cgroup(node, pod), id)
 }
 
-/// The memory of a container. Runtimes name its cgroup differently.
-fn container_memory(node: &NodeConfig, pod: &Path, id: &str) -> Option<u64> {
-    let candidates = [
+/// What the cgroup of a pod or container has used. What cannot be read is missing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CpuAndMemory {
+    /// CPU time, in nanoseconds.
+    pub cpu_nanoseconds: Option<u64>,
+    /// Memory without what the kernel can drop at once, in bytes.
+    pub working_set: Option<u64>,
+}
+
+/// What a pod and its running containers have used, as their cgroups say.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CgroupUsage {
+    /// Of the pod as a whole.
+    pub pod: CpuAndMemory,
+    /// Of its running containers, by name.
+    pub containers: Vec<(String, CpuAndMemory)>,
+}
+
+/// What a pod has used. The files are there also while the runtime is stuck. Blocking.
+pub fn cgroup_usage(node: &NodeConfig, pod: &Pod, status: &PodStatus) -> CgroupUsage {
+    let cgroup = cgroup(node, pod);
+    let running = status.containers.iter();
+    let running = running.filter(|container| container.state == ContainerState::Running);
+    let containers = running.map(|container| {
+        let mut names = container_cgroups(&cgroup, container.id.as_str());
+        let usage =
+            names.find_map(|name| Some(cpu_and_memory(node, &name)).filter(|usage| *usage != CpuAndMemory::default()));
+        (container.name.to_string(), usage.unwrap_or_default())
+    });
+    CgroupUsage {
+        containers: containers.collect(),
+        pod: cpu_and_memory(node, &cgroup),
+    }
+}
+
+fn cpu_and_memory(node: &NodeConfig, cgroup: &Path) -> CpuAndMemory {
+    CpuAndMemory {
+        cpu_nanoseconds: files::cpu(&node.cgroup_mount, cgroup),
+        working_set: files::memory(&node.cgroup_mount, cgroup),
+    }
+}
+
+/// The names that the cgroup of a container may have. Runtimes name it differently.
+fn container_cgroups(pod: &Path, id: &str) -> impl Iterator<Item = PathBuf> {
+    let names = [
         id.to_owned(),
         format!("cri-containerd-{id}.scope"),
         format!("crio-{id}.scope"),
         format!("crio-{id}"),
     ];
-    let mut found = candidates
-        .iter()
-        .map(|name| files::memory(&node.cgroup_mount, &pod.join(name)));
-    found.find_map(|usage| usage)
+    names.map(|name| pod.join(name)).into_iter()
+}
+
+/// The memory of a container.
+fn container_memory(node: &NodeConfig, pod: &Path, id: &str) -> Option<u64> {
+    container_cgroups(pod, id).find_map(|name| files::memory(&node.cgroup_mount, &name))
 }
 
 /// A sum over files. A link counts as itself.
@@ -161,6 +205,20 @@ mod tests {
         let known = read(true);
         assert_eq!((known.memory, known.processes), (Some(5000), Some(7)));
         assert_eq!(known.containers[0].memory, Some(4000));
+        let cpu = node
+            .cgroup_mount
+            .join("cpuacct")
+            .join(&group)
+            .join("app0/cpuacct.usage");
+        fs::create_dir_all(cpu.parent().unwrap()).unwrap();
+        fs::write(cpu, "7000000").unwrap();
+        let in_use = cgroup_usage(&node, &case.pod, &case.status);
+        assert_eq!((in_use.pod.working_set, in_use.pod.cpu_nanoseconds), (Some(5000), None));
+        let app = CpuAndMemory {
+            cpu_nanoseconds: Some(7_000_000),
+            working_set: Some(4000),
+        };
+        assert_eq!(in_use.containers, [("app".to_owned(), app)]);
         assert!(
             known.disk.unwrap() >= 64 << 10 && known.containers[0].disk.unwrap() >= 64 << 10,
             "{known:?}"

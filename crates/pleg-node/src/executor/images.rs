@@ -103,10 +103,24 @@ impl RuntimeExecutor {
     /// The credentials for an image, from the image pull secrets of the pod.
     async fn credentials(&self, pod: &Pod, container: &Container) -> Vec<Credential> {
         let mut keyring = Keyring::default();
+        let mut missing = Vec::new();
         for (name, secret) in pull_secrets(&*self.objects, pod).await {
-            for problem in keyring.add(&secret) {
-                warn!(pod = %pod.id, secret = name, "image pull secret {problem}; pulling without it");
+            let problems = match secret {
+                Ok(Some(secret)) => keyring.add(&secret),
+                Ok(None) => vec!["does not exist".to_owned()],
+                Err(error) => vec![error.to_string()],
+            };
+            for problem in &problems {
+                warn!(pod = %pod.id, secret = name, "cannot use an image pull secret, pulling without it: {problem}");
             }
+            if !problems.is_empty() {
+                missing.push(name);
+            }
+        }
+        if !missing.is_empty() {
+            let message = wording::missing_pull_secrets(&missing);
+            self.events
+                .pod_warning(pod, "FailedToRetrieveImagePullSecret", &message);
         }
         keyring.lookup(&container.image)
     }

@@ -9,6 +9,7 @@ use tracing::warn;
 use super::error::call_failed;
 use super::requests::{NodeConfig, dns, hostname};
 use super::{ActionContext, ActionError, RuntimeExecutor, ignore_not_found, objects, subject, volumes};
+use crate::events::wording;
 use crate::manifest::Pod;
 
 impl RuntimeExecutor {
@@ -25,10 +26,9 @@ impl RuntimeExecutor {
         }
         hostname::of_kernel(&self.node, pod)?;
         if dns::lacks_cluster_dns(&self.node, pod) {
-            warn!(
-                pod = %pod.id,
-                "dnsPolicy ClusterFirst without --cluster-dns: the pod gets the host's DNS, and finds no services by name"
-            );
+            warn!(pod = %pod.id, "dnsPolicy ClusterFirst without --cluster-dns: the pod gets the host's DNS");
+            let message = wording::missing_cluster_dns(pod);
+            self.events.pod_warning(pod, "MissingClusterDNS", &message);
         }
         let objects = objects::for_volumes(&*self.objects, pod).await;
         let objects = objects.map_err(ActionError::VolumeObjects)?;

@@ -7,6 +7,7 @@ use pleg::Pleg;
 use pleg_cri::Client;
 use tokio::sync::{Semaphore, watch};
 
+use super::allocatable::RequestedResources;
 use super::host_ports::HostPorts;
 use crate::events::Events;
 use crate::executor::RuntimeExecutor;
@@ -36,6 +37,7 @@ pub(crate) struct NodeContext {
     /// Where state that has to survive a restart of `pleg node` goes; none without a state file.
     pub(crate) store: Option<StoreWriter>,
     pub(crate) host_ports: HostPorts,
+    pub(crate) requested: RequestedResources,
     pub(crate) metrics: NodeMetrics,
     /// Where it is told what happens.
     pub(crate) events: Events,
@@ -59,6 +61,7 @@ impl NodeContext {
         Ok(Self {
             executor: RuntimeExecutor::new(client, pleg.clone(), Arc::new(node)),
             host_ports: HostPorts::default(),
+            requested: RequestedResources::default(),
             metrics,
             events: Events::default(),
             pleg,

@@ -9,8 +9,10 @@
 //! | `orphans` | pods of an earlier run of `pleg node`: adopted if desired, else terminated |
 //! | `worker` | the task of one pod: wait for a fresh status, decide, act, report |
 //! | `context` | what all workers share |
+//! | `allocatable` | what pods may request in total |
 //! | `host_ports` | which pod has which host port |
 
+pub(crate) mod allocatable;
 pub(crate) mod context;
 pub(crate) mod host_ports;
 pub(crate) mod worker;
@@ -19,7 +21,7 @@ mod orphans;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::error;
 
 use self::context::NodeContext;
-use self::worker::{PodWorker, PodWorkerHandle, WorkerExit, may_use_ports};
+use self::worker::{PodWorker, PodWorkerHandle, WorkerExit, may_use_ports, was_accepted};
 use crate::eviction::manager::Eviction;
 use crate::manifest::Pod;
 use crate::reconcile::backoff::{doubling, later};
@@ -56,6 +58,8 @@ pub(crate) struct PodWorkers {
     stored_pods: BTreeMap<PodUid, Arc<Pod>>,
     /// Our pods that existed before this run and have no worker, while they may still be desired.
     preexisting: Vec<PodRef>,
+    /// Desired pods that have terminated without being deleted.
+    ended_undeleted: BTreeSet<PodUid>,
     shutdown: CancellationToken,
 }
 
@@ -78,6 +82,7 @@ impl PodWorkers {
             histories: BTreeMap::new(),
             stored_pods: BTreeMap::new(),
             preexisting: Vec::new(),
+            ended_undeleted: BTreeSet::new(),
             shutdown: CancellationToken::new(),
         }
     }
@@ -129,6 +134,17 @@ impl PodWorkers {
         }
     }
 
+    /// Counts the pods that this node has accepted before, so that new ones cannot take their place.
+    pub(crate) fn adopt<'a>(&self, pods: impl Iterator<Item = &'a Arc<Pod>>) {
+        for pod in pods {
+            let uid = &pod.id.uid;
+            let stored = self.histories.get(uid);
+            if self.context.pleg.cache().get(uid).is_some() || was_accepted(pod, stored) {
+                self.context.requested.adopt(pod);
+            }
+        }
+    }
+
     /// The same pod with other content. Its worker follows; a pod that has terminated does not start again.
     pub(crate) fn update(&mut self, desired: DesiredPod) {
         let uid = &desired.pod.id.uid;
@@ -140,7 +156,7 @@ impl PodWorkers {
         }
         let Some(worker) = self.workers.get(uid) else {
             // It terminated before its deletion was known: its last status has to be published again for that.
-            if desired.pod.deletion.is_some() {
+            if desired.pod.deletion.is_some() && self.ended_undeleted.remove(uid) {
                 self.start_pod(desired, true);
             }
             return;
@@ -181,6 +197,7 @@ impl PodWorkers {
     /// This pod is no longer desired.
     pub(crate) fn remove(&mut self, pod: &Pod) {
         self.waiting.remove(&pod.id.full_name());
+        self.ended_undeleted.remove(&pod.id.uid);
         self.terminate(&pod.id.uid);
         if let (Some(store), false) = (&self.context.store, self.workers.contains_key(&pod.id.uid)) {
             store.delete(&pod.id.uid);
@@ -247,6 +264,7 @@ impl PodWorkers {
         if entry.is_some_and(|entry| may_use_ports(&entry.status)) {
             // A running pod already uses its ports: it gets them before others can claim them.
             self.context.host_ports.adopt(&pod);
+            self.context.requested.adopt(&pod);
             self.context.executor.cgroups().count(&pod);
         }
         let (worker, handle) = PodWorker::new(pod, goal, history, self.context.clone());
@@ -290,6 +308,9 @@ impl PodWorkers {
             Err(panic) => return self.restart_panicked(worker, &panic),
             // Its directories are retried with the orphaned pods.
             Ok(WorkerExit::DirectoriesLeft) => _ = self.stored_pods.insert(uid, Arc::clone(&pod)),
+            Ok(WorkerExit::Terminated) if pod.deletion.is_none() && !pod.is_static() => {
+                self.ended_undeleted.insert(uid);
+            }
             Ok(WorkerExit::Terminated | WorkerExit::ShutDown) => {}
         }
         // If yet another pod of that name is still terminating, this one waits again.

@@ -104,6 +104,8 @@ pub(crate) struct PodWorker {
     stuck: Option<StuckCall>,
     /// Why the pod is not started.
     not_admitted: Option<PodFailure>,
+    /// A node has accepted the pod before this run.
+    was_accepted: bool,
     /// By container: the last back-off that was told.
     told_back_off: BTreeMap<String, Timestamp>,
     /// Whether the start in the history was compared with the clock of this run.
@@ -145,6 +147,7 @@ impl PodWorker {
         );
         // What the API server has: a terminal phase is final, and transitions are as old as it says.
         let last_published = pod.object.status.clone().map(Arc::new);
+        let accepted = was_accepted(&pod, Some(&history));
         let worker = Self {
             prober,
             pod,
@@ -168,6 +171,7 @@ impl PodWorker {
             quarantined: None,
             stuck: None,
             not_admitted: None,
+            was_accepted: accepted,
             told_back_off: BTreeMap::new(),
             start_is_checked: false,
             starting_since: Some(Instant::now()),
@@ -268,6 +272,7 @@ impl PodWorker {
             && !may_use_ports(status)
         {
             self.context.host_ports.release(&self.pod.id.uid);
+            self.context.requested.release(&self.pod.id.uid);
             self.context.executor.cgroups().release(&self.pod.id.uid);
         }
         self.measure(status, goal, running);
@@ -466,6 +471,8 @@ impl PodWorker {
     async fn clean_up(&mut self) -> WorkerExit {
         self.refresh.stop().await;
         let removed = self.context.executor.clean_up(&self.pod).await;
+        // Before it is reported: who hears of it may send the next pod at once.
+        self.release();
         let store = self.context.store.clone().filter(|_| removed.is_ok());
         if let Some(report) = self.report(true) {
             self.context.reports.finish(report, store);
@@ -484,12 +491,26 @@ impl PodWorker {
     }
 }
 
+impl PodWorker {
+    /// Others may have its place.
+    fn release(&self) {
+        self.context.host_ports.release(&self.pod.id.uid);
+        self.context.requested.release(&self.pod.id.uid);
+    }
+}
+
 impl Drop for PodWorker {
     /// Also after a panic: the next worker claims them again.
     fn drop(&mut self) {
-        self.context.host_ports.release(&self.pod.id.uid);
+        self.release();
         self.context.executor.objects().unregister(&self.pod.id.uid);
     }
+}
+
+/// Whether a node has accepted this pod before: it is not rejected any more.
+pub(super) fn was_accepted(pod: &Pod, history: Option<&PodHistory>) -> bool {
+    let published = pod.object.status.as_ref().and_then(|status| status.start_time.as_ref());
+    published.is_some() || history.is_some_and(|history| history.started_at.is_some())
 }
 
 /// Whether something of a pod may use its host ports.

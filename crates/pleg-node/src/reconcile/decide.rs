@@ -53,6 +53,13 @@ pub enum Goal {
     },
 }
 
+impl Goal {
+    /// It is to end.
+    pub fn is_terminating(&self) -> bool {
+        matches!(self, Self::Terminate { .. })
+    }
+}
+
 /// Everything that a decision depends on.
 #[derive(Debug, Clone, Copy)]
 pub struct DecisionInput<'a> {

@@ -36,6 +36,9 @@ pub struct PodHistory {
     /// Set if the pod was evicted: the grace period of its containers, instead of the manifest's.
     #[serde(default)]
     pub eviction_grace: Option<Duration>,
+    /// It failed because this node did not accept it: nothing of it was ever started.
+    #[serde(default)]
+    pub rejected: bool,
 }
 
 /// The history of a container.

@@ -151,6 +151,9 @@ fn compute_model(from: &StatusInput<'_>) -> ApiPodStatus {
     } else {
         &from.status.ips
     };
+    if from.history.rejected {
+        return rejected(from);
+    }
     // The reason of a phase that is withheld is withheld too.
     let failed = from.history.failed.as_ref().filter(|_| is_over).or(from.not_admitted);
     ApiPodStatus {
@@ -170,6 +173,25 @@ fn compute_model(from: &StatusInput<'_>) -> ApiPodStatus {
         init_container_statuses: init.to_vec(),
         container_statuses: main.to_vec(),
         ephemeral_container_statuses: containers::ephemeral_statuses(from, &observed),
+        observed_generation: from.pod.object.metadata.generation,
+    }
+}
+
+/// A pod that was not accepted has a phase and a reason, and as in the kubelet nothing else: there is nothing to say about its containers.
+fn rejected(from: &StatusInput<'_>) -> ApiPodStatus {
+    let failed = from.history.failed.as_ref();
+    ApiPodStatus {
+        phase: Phase::Failed,
+        conditions: Vec::new(),
+        reason: failed.map(|failed| failed.reason.clone()),
+        message: failed.map(|failed| failed.message.clone()),
+        host_ips: Vec::new(),
+        pod_ips: Vec::new(),
+        start_time: from.history.started_at,
+        init_container_statuses: Vec::new(),
+        container_statuses: Vec::new(),
+        ephemeral_container_statuses: Vec::new(),
+        qos_class: qos_class(from.pod),
         observed_generation: from.pod.object.metadata.generation,
     }
 }

@@ -172,6 +172,16 @@ impl PodReports {
         self.published.read().queue.get(uid).cloned()
     }
 
+    /// The report of one pod by name. While a pod terminates and its successor waits for the name, this is the successor.
+    pub fn find(&self, namespace: &str, name: &str) -> Option<Report> {
+        let published = self.published.read();
+        let is = |report: &&Report| *report.pod.id.namespace == *namespace && *report.pod.id.name == *name;
+        let all = published.refused.iter().chain(published.queue.reports());
+        all.filter(is)
+            .max_by_key(|report| matches!(report.goal, Goal::Run))
+            .cloned()
+    }
+
     /// All pods, ordered by name, including refused ones unless another pod has their name.
     pub fn pods(&self) -> Vec<Report> {
         let published = self.published.read();
@@ -182,6 +192,13 @@ impl PodReports {
         drop(published);
         pods.sort_by(|a, b| (&a.pod.id.namespace, &a.pod.id.name).cmp(&(&b.pod.id.namespace, &b.pod.id.name)));
         pods
+    }
+
+    /// The static pods.
+    pub fn static_pods(&self) -> Vec<Report> {
+        let published = self.published.read();
+        let all = published.queue.reports();
+        all.filter(|report| report.pod.is_static()).cloned().collect()
     }
 
     /// Manifest problems that an operator has to fix.
@@ -204,6 +221,11 @@ impl PodReports {
         }
     }
 
+    /// Whether no status waits for the publisher, or is on its way. True without one.
+    pub fn is_published(&self) -> bool {
+        self.published.read().queue.is_published()
+    }
+
     /// Waits until the reports are as asked for. Cancel-safe.
     pub async fn wait_for(&self, is: impl Fn(&Self) -> bool) {
         let mut version = self.version.subscribe();
@@ -211,9 +233,15 @@ impl PodReports {
         let _ = version.wait_for(|_| is(self)).await;
     }
 
-    pub(crate) fn set(&self, report: Report) {
+    /// Puts in the newest report of a pod. Pod workers do that; others only in tests of publishers.
+    pub fn set(&self, report: Report) {
         self.published.write().queue.set(report);
         self.changed();
+    }
+
+    /// Puts in the last report of a pod that has no record: for tests of publishers.
+    pub fn set_last(&self, report: Report) {
+        self.finish(report, None);
     }
 
     /// The pod has terminated; this is its last report. Its record is deleted from `store`, if given, once that is published.

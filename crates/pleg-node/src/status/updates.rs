@@ -195,6 +195,10 @@ impl Queue {
         }
     }
 
+    pub(super) fn is_published(&self) -> bool {
+        self.waiting.is_empty() && self.pods.values().all(|entry| entry.in_flight.is_none())
+    }
+
     fn hand_out(&mut self) -> Option<StatusUpdate> {
         loop {
             let (_, uid) = self.waiting.pop_first()?;

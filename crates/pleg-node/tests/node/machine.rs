@@ -475,6 +475,13 @@ impl Running {
         line.map_or(0, |count| count.parse().unwrap())
     }
 
+    /// Waits until the node loop has ended by itself.
+    pub(crate) async fn ended(mut self) {
+        let node_loop = self.tasks.pop().unwrap();
+        node_loop.await.unwrap();
+        self.stop().await;
+    }
+
     /// Stops the node; its pods keep running.
     pub(crate) async fn stop(self) {
         self.shutdown.cancel();

@@ -24,4 +24,5 @@ mod outages;
 mod phases;
 mod probes;
 mod restart;
+mod shutdown;
 mod updates;

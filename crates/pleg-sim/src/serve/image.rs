@@ -10,6 +10,10 @@ use super::runtime::status;
 use crate::sim::Simulation;
 use crate::world::IMAGE_ROOT;
 
+/// The registry that has images for one password only.
+const PRIVATE_REGISTRY: &str = "private.example.com/";
+const PRIVATE_PASSWORD: &str = "open";
+
 /// The image service over the shared world.
 #[derive(Debug)]
 pub(super) struct Image {
@@ -54,7 +58,14 @@ impl ImageService for Image {
         if !self.shared.config.pull_time.is_zero() {
             tokio::time::sleep(self.shared.config.pull_time).await;
         }
-        let name = name(request.into_inner().image);
+        let v1::PullImageRequest { image, auth, .. } = request.into_inner();
+        let name = name(image);
+        if name.starts_with(PRIVATE_REGISTRY) && auth.unwrap_or_default().password != PRIVATE_PASSWORD {
+            // As containerd has it: without a code that says so.
+            return Err(Status::unknown(format!(
+                "failed to pull {name:?}: failed to authorize: 401 Unauthorized"
+            )));
+        }
         let image_ref = self.shared.world().pull_image(&name).map_err(|e| status(&e))?;
         Ok(Response::new(v1::PullImageResponse { image_ref }))
     }

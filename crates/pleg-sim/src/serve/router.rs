@@ -84,9 +84,6 @@ impl Service<Request<Body>> for Router {
 /// Why a path leads nowhere.
 fn unserved(path: &str) -> Status {
     let instead = match path.rsplit('/').next().unwrap_or(path) {
-        "Exec" => "the simulated runtime has no streaming server; ExecSync works (crictl exec -s)",
-        "Attach" => "the simulated runtime has no streaming server, and its containers have no processes to attach to",
-        "PortForward" => "the simulated runtime has no streaming server, and its pods have no network",
         "ListPodSandboxMetrics" | "ListMetricDescriptors" => {
             "no metrics; the stats calls work (crictl stats, crictl statsp)"
         }

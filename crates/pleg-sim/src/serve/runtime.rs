@@ -358,6 +358,24 @@ impl RuntimeService for Runtime {
         ok(v1::ReopenContainerLogResponse {})
     }
 
+    async fn exec(&self, _: Request<v1::ExecRequest>) -> Result<Response<v1::ExecResponse>, Status> {
+        let instead = "the simulated runtime has no streaming server; ExecSync works (crictl exec -s)";
+        Err(Status::unimplemented(instead))
+    }
+
+    async fn attach(&self, _: Request<v1::AttachRequest>) -> Result<Response<v1::AttachResponse>, Status> {
+        let why = "the simulated runtime has no streaming server, and its containers have no processes to attach to";
+        Err(Status::unimplemented(why))
+    }
+
+    async fn port_forward(
+        &self,
+        _: Request<v1::PortForwardRequest>,
+    ) -> Result<Response<v1::PortForwardResponse>, Status> {
+        let why = "the simulated runtime has no streaming server, and its pods have no network";
+        Err(Status::unimplemented(why))
+    }
+
     async fn exec_sync(&self, request: Request<v1::ExecSyncRequest>) -> Result<Response<v1::ExecSyncResponse>, Status> {
         let v1::ExecSyncRequest {
             container_id,

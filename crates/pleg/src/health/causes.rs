@@ -32,6 +32,9 @@ pub(super) fn is_generator_rpc(rpc: Rpc) -> bool {
         | Rpc::UpdateContainerResources
         | Rpc::ReopenContainerLog
         | Rpc::ExecSync
+        | Rpc::Exec
+        | Rpc::Attach
+        | Rpc::PortForward
         | Rpc::ContainerStats
         | Rpc::ListContainerStats
         | Rpc::PodSandboxStats

@@ -22,6 +22,22 @@ pub struct NodeHealth {
 }
 
 impl NodeHealth {
+    /// Why the node is not ready: each reason once, with the pod and the call that is stuck, and without ages, so that the text stays the
+    /// same as long as its cause does. Empty if the node is ready.
+    pub fn not_ready_because(&self) -> Vec<String> {
+        let RuntimeChecks {
+            silence,
+            runtime,
+            network,
+            ..
+        } = &self.runtime;
+        let pleg = self.report.why_unhealthy();
+        // Lists that hang are not unhealthy yet when the runtime is down already, and may name who holds them up.
+        let pleg = pleg.or_else(|| silence.as_ref().and_then(|_| self.report.why_stale()));
+        let all = [silence.clone(), pleg, runtime.clone(), network.clone()];
+        all.into_iter().flatten().collect()
+    }
+
     /// The checks of `/readyz?verbose`. The node is ready if and only if the first four pass: `pleg`, `runtime-status`, `runtime-ready`
     /// and `network-ready`.
     pub fn checks(&self) -> Vec<Check> {

@@ -1,6 +1,10 @@
 //! What a report says about single pods: whether anything new is seen of them at all, and which causes are about which pod.
 
+use std::fmt::Write as _;
+use std::time::Duration;
+
 use hashbrown::HashMap;
+use pleg_cri::duration::seconds;
 
 use super::{Cause, Level, Report, Stage};
 use crate::model::status::PodStatus;
@@ -17,6 +21,43 @@ impl Report {
             }),
             None => (self.level == Level::Unhealthy).then(|| self.headline.clone()),
         }
+    }
+
+    /// Why the generator is unhealthy, if it is: the call that fails, and who holds it up. Without ages, like [`Report::why_stale`].
+    pub fn why_unhealthy(&self) -> Option<String> {
+        if self.passes() {
+            return None;
+        }
+        // Before the first relist, and after the end of the generator, the headline says it all.
+        let is_late = |cause: &&Cause| cause.stage != Stage::Generator && self.last_seen_seconds.is_some();
+        let Some(cause) = self.causes.first().filter(is_late) else {
+            return Some(match self.last_seen_seconds {
+                Some(_) if self.causes.is_empty() => self.relist_late(),
+                _ => self.headline.clone(),
+            });
+        };
+        let mut why = self.relist_late();
+        if cause.stage == Stage::List
+            && let Some(stale) = self.why_stale()
+        {
+            why = format!("{why}: {stale}");
+        }
+        // Writing to a string cannot fail.
+        if let Some(pod) = &cause.who.pod
+            && !why.contains(&**pod)
+        {
+            let _ = write!(why, "; {} does not answer", cause.who);
+        }
+        let more = self.causes.len() - 1 + self.more_causes;
+        if more > 0 {
+            let _ = write!(why, "; and {more} more");
+        }
+        Some(why)
+    }
+
+    fn relist_late(&self) -> String {
+        let threshold = seconds(Duration::from_secs(self.threshold_seconds));
+        format!("PLEG is not healthy: no complete relist within {threshold}")
     }
 
     /// Finds the causes that are about a pod.
@@ -147,5 +188,13 @@ mod tests {
             why.starts_with("ListPodSandbox") && why.contains("no answer within"),
             "{why}"
         );
+        assert_eq!(health.report().why_unhealthy(), None, "not yet");
+        let _list = health.inflight().begin(Rpc::ListPodSandbox, Subject::NODE, None);
+        tokio::time::advance(THRESHOLD + THRESHOLD).await;
+        let unhealthy = health.report().why_unhealthy();
+        let expected = format!("PLEG is not healthy: no complete relist within 3m0s: {why}; and 1 more");
+        assert_eq!(unhealthy, Some(expected));
+        tokio::time::advance(THRESHOLD).await;
+        assert_eq!(health.report().why_unhealthy(), unhealthy, "it has no ages");
     }
 }

@@ -135,6 +135,9 @@ pub struct RuntimeChecks {
     pub network: Option<String>,
     /// A `Status` that failed or waits, while the last answer is recent enough: nothing fails for it yet.
     pub late: Option<String>,
+    /// As `status`, without ages: the text stays the same as long as the cause does.
+    #[serde(skip)]
+    pub silence: Option<String>,
 }
 
 /// Answers whether the node is ready. Clones answer the same.

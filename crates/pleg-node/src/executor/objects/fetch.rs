@@ -7,7 +7,6 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use tokio::time::timeout;
-use tracing::warn;
 
 use super::{
     ApiObjects, ClaimedVolume, ObjectData, ObjectsError, References, TokenRequest, describe, describe_claim,
@@ -68,23 +67,18 @@ pub(crate) async fn for_environment(
     Ok(objects)
 }
 
-/// The image pull secrets of a pod, in its order. Those that cannot be had are left out: the image may not need them.
-pub(crate) async fn pull_secrets(api: &dyn ApiObjects, pod: &Pod) -> Vec<(String, Arc<ObjectData>)> {
+/// An image pull secret: none if it does not exist.
+type PullSecret = Result<Option<Arc<ObjectData>>, ObjectsError>;
+
+/// The image pull secrets of a pod, with their names, in its order.
+pub(crate) async fn pull_secrets(api: &dyn ApiObjects, pod: &Pod) -> Vec<(String, PullSecret)> {
     let (namespace, kind) = (&*pod.id.namespace, ObjectKind::Secret);
-    let mut found = Vec::new();
+    let mut secrets = Vec::new();
     for name in &pod.spec.image_pull_secrets {
         let secret = within(api.data(namespace, kind, name), || describe(namespace, kind, name)).await;
-        match secret {
-            Ok(Some(data)) => found.push((name.clone(), data)),
-            Ok(None) => {
-                warn!(pod = %pod.id, secret = name, "image pull secret not found; pulling without it");
-            }
-            Err(error) => {
-                warn!(pod = %pod.id, secret = name, %error, "cannot get an image pull secret; pulling without it");
-            }
-        }
+        secrets.push((name.clone(), secret));
     }
-    found
+    secrets
 }
 
 async fn fetch(api: &dyn ApiObjects, pod: &Pod, references: References) -> Result<Objects, ObjectsError> {

@@ -163,3 +163,51 @@ async fn an_adopted_pod_gets_what_changed_meanwhile() {
     until_file(&volume.join("key"), "4").await;
     assert_eq!(restarts(&machine.reports, &pod.id.uid), Some(0));
 }
+
+/// One that is wrong, one that does not exist, one that is not meant for this registry, and the right one.
+#[tokio::test(start_paused = true)]
+async fn image_pull_secrets_are_tried_in_turn() {
+    let mut machine = Machine::start().await;
+    let api = Arc::new(InMemory::default());
+    machine.workers.context.executor.set_objects(api.clone());
+    let secret = |name: &str, registry: &str, password: &str| {
+        let text = format!(r#"{{"auths": {{"{registry}": {{"username": "me", "password": "{password}"}}}}}}"#);
+        api.set(ObjectKind::Secret, name, &[(".dockerconfigjson", &text)]);
+    };
+    secret("wrong", "private.example.com", "shut");
+    secret("other", "example.com", "open");
+    let mut pod = pod("containers: [{name: app, image: private.example.com/app}]");
+    let names = ["wrong", "none", "other"].map(str::to_owned);
+    Arc::make_mut(&mut pod).spec.image_pull_secrets = names.into();
+    let uid = pod.id.uid.clone();
+    machine.workers.start_pod(desired(&pod), true);
+    let waits_for = |reason: &'static str| {
+        let uid = uid.clone();
+        move |reports: &PodReports| {
+            let report = reports.get(&uid);
+            let state = report.and_then(|report| report.containers().first()?.state.clone()?.waiting?.reason);
+            state.as_deref() == Some(reason)
+        }
+    };
+    machine.until(waits_for("ErrImagePull")).await;
+    // The next pull has it.
+    secret("none", "*.example.com", "open");
+    machine.until(|reports| restarts(reports, &uid) == Some(0)).await;
+}
+
+/// A pod that waits for an object is started when the object is there, however long it has waited.
+#[tokio::test(start_paused = true)]
+async fn a_pod_starts_as_soon_as_its_object_is_there() {
+    let mut machine = Machine::start().await;
+    let api = Arc::new(InMemory::default());
+    machine.workers.context.executor.set_objects(api.clone());
+    let pod = with_files();
+    let uid = pod.id.uid.clone();
+    machine.workers.start_pod(desired(&pod), true);
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    assert!(machine.sim.truth().sandboxes.is_empty());
+    let created = tokio::time::Instant::now();
+    api.set(ObjectKind::ConfigMap, "map", &[("key", "1")]);
+    machine.until(|reports| restarts(reports, &uid) == Some(0)).await;
+    assert!(created.elapsed() < Duration::from_secs(5), "{:?}", created.elapsed());
+}

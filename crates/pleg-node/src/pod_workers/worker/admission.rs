@@ -4,6 +4,8 @@ use pleg::PodStatus;
 use tracing::warn;
 
 use super::PodWorker;
+use crate::eviction::ranking::{CRITICAL, priority};
+use crate::reconcile::history::PodFailure;
 
 impl PodWorker {
     /// Rejects a pod that this node must not run: it has failed, for good. A pod that runs already was admitted.
@@ -17,10 +19,45 @@ impl PodWorker {
             return;
         }
         let rejected = self.pod.rejected.clone().map_or(Ok(()), Err);
-        if let Err(failure) = rejected.and_then(|()| self.context.executor.admit(&self.pod)) {
+        let rejected = rejected.and_then(|()| self.context.executor.admit(&self.pod));
+        if let Err(failure) = rejected.and_then(|()| self.find_room()) {
             warn!(pod = %self.pod.id, reason = failure.reason, "{}", failure.message);
             self.tell_failed(&failure);
             self.history.failed = Some(failure);
+            self.history.rejected = true;
         }
     }
+
+    /// Whether the pod fits on this node, beside the others. For a static pod there is no other node: it waits for ports, and until the
+    /// pressure is over. Critical pods always fit.
+    fn find_room(&self) -> Result<(), PodFailure> {
+        let context = &self.context;
+        if self.was_accepted || self.goal.borrow().is_terminating() {
+            return Ok(());
+        }
+        if !self.pod.is_static() {
+            context.reports.pressure().admit(&self.pod).map_err(rejected)?;
+            context.host_ports.claim(&self.pod).map_err(|_| no_free_ports())?;
+        }
+        if priority(&self.pod) >= CRITICAL {
+            context.requested.adopt(&self.pod);
+            return Ok(());
+        }
+        context.requested.claim(&self.pod)
+    }
+}
+
+fn rejected(failure: PodFailure) -> PodFailure {
+    PodFailure {
+        message: format!("Pod was rejected: {}", failure.message),
+        ..failure
+    }
+}
+
+/// In the kubelet's words, which controllers and people know.
+fn no_free_ports() -> PodFailure {
+    rejected(PodFailure {
+        reason: "NodePorts".to_owned(),
+        message: "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports".to_owned(),
+    })
 }

@@ -25,6 +25,9 @@ use crate::reconcile::decide::Goal;
 /// Delay before a failed refresh is retried, and its maximum; doubles with each failure in a row.
 const RETRY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_mins(1));
 
+/// The reason of volumes that cannot be prepared.
+const FAILED_MOUNT: &str = "FailedMount";
+
 /// The refresh of a pod's volumes.
 #[derive(Default)]
 pub(super) struct VolumeRefresh {
@@ -115,12 +118,24 @@ impl PodWorker {
 
     pub(super) fn on_refresh(&mut self, refresh: Refresh) {
         match refresh {
-            Refresh::Due => self.refresh.due = true,
+            Refresh::Due => {
+                self.refresh.due = true;
+                self.retry_mounts();
+            }
             Refresh::Done(Ok(())) => self.refresh.failures = 0,
             Refresh::Done(Err(ActionError::Cancelled)) => {}
             Refresh::Done(Err(error)) => self.on_failed_refresh(&error),
         }
         self.start_refresh_if_due();
+    }
+
+    /// A pod that waits for its volumes need not wait longer: what they lack may be there now.
+    fn retry_mounts(&mut self) {
+        let failure = self.history.sandbox_failure.as_ref();
+        if failure.is_some_and(|failure| failure.reason == FAILED_MOUNT) {
+            self.history.sandbox_failure = None;
+            self.wake.notify_one();
+        }
     }
 
     fn on_failed_refresh(&mut self, error: &ActionError) {
@@ -134,6 +149,8 @@ impl PodWorker {
             delay.as_secs(),
             with_causes(error)
         );
+        let message = format!("MountVolume.SetUp failed: {}", with_causes(error));
+        self.context.events.pod_warning(&self.pod, error.reason(), &message);
     }
 
     /// Starts a refresh if one is due and the volumes exist. If they do not, whoever prepares them reads what is known by then.

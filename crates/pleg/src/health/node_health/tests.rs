@@ -287,6 +287,7 @@ impl Node {
         let of_node = ["pleg", "runtime-status", "runtime-ready", "network-ready"];
         let not_ready: Vec<_> = of_node.iter().filter_map(|name| failed(name)).collect();
         prop_assert_eq!(node.ready.status, not_ready.is_empty(), "{:?}", not_ready);
+        prop_assert_eq!(node.ready.status, node.not_ready_because().is_empty());
         prop_assert_eq!(node.ready.message.contains("PLEG is not healthy"), unhealthy);
         prop_assert!(!unhealthy || node.ready.message.contains(&report.message));
 

@@ -81,6 +81,11 @@ impl RuntimeState {
             format!("{} (for {age}, {} attempt{plural})", failure.error, failure.attempts)
         });
         let silence = self.silence(now);
+        let why = match (&self.failure, &waiting) {
+            (Some(failure), _) => Some(failure.error.clone()),
+            (None, Some(_)) => Some("Status is not answered".to_owned()),
+            (None, None) => None,
+        };
         let told = [silence.map(str::to_owned), failure, waiting];
         let told: Vec<_> = told.into_iter().flatten().collect();
         let told = (!told.is_empty()).then(|| told.join("; "));
@@ -91,6 +96,7 @@ impl RuntimeState {
             runtime: self.runtime.clone(),
             network: self.network.clone(),
             late,
+            silence: silence.map(|silence| why.map_or(silence.to_owned(), |why| format!("{silence}: {why}"))),
         }
     }
 

@@ -124,6 +124,7 @@ async fn the_checks_tell_what_fails_and_for_how_long() {
         runtime: None,
         network: None,
         late: None,
+        silence: None,
     };
     assert_eq!(readiness.observe().runtime, fine);
 
@@ -145,6 +146,10 @@ async fn the_checks_tell_what_fails_and_for_how_long() {
         readiness.observe().runtime.status.unwrap(),
         "container runtime is down; Status on unix:///x.sock: no answer within 10s (for 37s, 2 attempts); \
          Status has been waiting for an answer for 6s"
+    );
+    assert_eq!(
+        readiness.observe().runtime.silence.unwrap(),
+        "container runtime is down: Status on unix:///x.sock: no answer within 10s"
     );
     assert_eq!(readiness.ready().message, DOWN);
     readiness.answered(&status(Some(true), Some(true)));

@@ -1,0 +1,10 @@
+//! The node's server over real TLS, on a simulated runtime and with an API server that only reviews.
+
+mod access;
+mod fake_api;
+mod logs;
+mod node;
+mod pki;
+mod pods;
+mod sessions;
+mod stats;
