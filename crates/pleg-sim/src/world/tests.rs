@@ -335,8 +335,8 @@ fn a_world_that_is_too_slow_for_its_churn_stays_responsive() {
         let before = clock.now();
         world.tick();
         let took = Duration::from_nanos((clock.now() - before).unsigned_abs());
-        // The change with which the time ends may take some more.
-        assert!(took < 2 * LONGEST_TICK, "round {round}: {took:?}");
+        // The change with which the time ends, such as a pod that is replaced, reads the clock some more.
+        assert!(took < 5 * LONGEST_TICK, "round {round}: {took:?}");
         most = most.max(exits(&world));
     }
     assert!(most > 0);
