@@ -172,12 +172,12 @@ fn answer((status, message): Refused) -> Response {
     refuse(status, &message)
 }
 
-fn bad_request(error: OptionsError) -> Refused {
-    (StatusCode::BAD_REQUEST, error.to_string())
+fn bad_request(error: impl Into<OptionsError>) -> Refused {
+    (StatusCode::BAD_REQUEST, error.into().to_string())
 }
 
 fn parse(request: &Request) -> Result<Query, Refused> {
-    Query::parse(request.uri().query()).map_err(|error| bad_request(error.into()))
+    Query::parse(request.uri().query()).map_err(bad_request)
 }
 
 fn find_pod(state: &NodeState, namespace: &str, pod: &str, uid: Option<&str>) -> Result<Report, Refused> {
