@@ -200,8 +200,8 @@ impl NodeLoop {
                     ending = self.next_ending(None);
                 }
                 item = feed.next() => match item {
-                    // That a pod cannot be observed is no change of the pod.
-                    Some(Item::Event(event)) if event.kind.is_trouble() => {}
+                    // That the node cannot be observed is no change of a pod; about one pod, its status says so.
+                    Some(Item::Event(event)) if event.kind.is_trouble() && event.pod.is_none() => {}
                     Some(Item::Event(event)) => self.workers.wake(event.pod.as_ref()),
                     Some(Item::Gap(_)) => self.workers.wake(None),
                     None => break,

@@ -284,7 +284,9 @@ impl PodWorker {
         let decide_at = decision.next_at.map(|at| self.context.clock.instant(at));
         let terminated = decision.stage == Stage::Terminated && running.is_empty();
         self.last = Some((Arc::clone(status), decision));
-        (self.quarantined, self.stuck) = (None, None);
+        self.quarantined = None;
+        // What is fresh may still lack a part that the runtime does not answer about.
+        self.set_stuck(entry.error.as_deref());
         if terminated {
             return None;
         }

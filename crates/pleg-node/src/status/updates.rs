@@ -140,7 +140,7 @@ impl Queue {
             self.insert(report);
             return;
         };
-        let changed = entry.report.status != report.status;
+        let changed = entry.report.status != report.status || entry.report.stuck != report.stuck;
         entry.report = report;
         if changed {
             self.revision += 1;

@@ -77,7 +77,7 @@ impl PodWorker {
             as_of: last.inspected_at,
             why: error.message.to_string(),
         });
-        self.set_stuck(error);
+        self.set_stuck(Some(error));
         self.publish_status();
         Wake {
             at: Instant::now() + QUARANTINE_RETRY,
@@ -86,18 +86,20 @@ impl PodWorker {
     }
 
     /// Remembers the call that the runtime does not answer, for as long as it is the same one.
-    fn set_stuck(&mut self, error: &PodError) {
-        let before = self
-            .stuck
-            .take()
-            .filter(|stuck| stuck.rpc == error.rpc && stuck.container.as_deref() == error.container.as_deref());
+    pub(super) fn set_stuck(&mut self, error: Option<&PodError>) {
+        let before = self.stuck.take();
+        let Some(error) = error else { return };
         let now = self.context.clock.now();
         let since = now.saturating_sub(error.since.age()).unwrap_or(now);
-        self.stuck = Some(StuckCall {
-            rpc: error.rpc.to_string(),
-            container: error.container.as_deref().map(str::to_owned),
-            since: before.map_or(since, |before| before.since),
-            error: error.message.to_string(),
+        let is_same =
+            |stuck: &StuckCall| stuck.rpc == error.rpc && stuck.container.as_deref() == error.container.as_deref();
+        self.stuck = before.filter(is_same).or_else(|| {
+            Some(StuckCall {
+                rpc: error.rpc.to_string(),
+                container: error.container.as_deref().map(str::to_owned),
+                since,
+                error: error.message.to_string(),
+            })
         });
     }
 
