@@ -36,7 +36,7 @@ use crate::fake_api::FakeApi;
 use crate::pki::{Ca, Signed};
 
 /// Longer than anything here takes on a loaded machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
 const SOURCE: &str = "test";
 
 pub(crate) struct ServedMachine {

@@ -119,6 +119,9 @@ mod tests {
         call_failed(reason)(error)
     }
 
+    /// An action, how it failed, and the events: reason and message.
+    type Case<'a> = (Action, ActionError, Vec<(&'a str, &'a str)>);
+
     #[test]
     fn failures_have_the_reasons_of_the_kubelet() {
         let start = || Action::Start {
@@ -139,7 +142,7 @@ mod tests {
         let create = format!("Failed to create pod sandbox: {rpc}");
         let kill = format!("error killing pod: {rpc}");
         let mount = "Unable to attach or mount volumes: x is an object of the API, and this node has no API server";
-        let cases: Vec<(Action, ActionError, Vec<(&str, &str)>)> = vec![
+        let cases: Vec<Case<'_>> = vec![
             (start(), ActionError::Cancelled, vec![]),
             (
                 start(),

@@ -171,7 +171,7 @@ mod tests {
     use super::*;
     use crate::server::listener;
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const PATIENCE: Duration = Duration::from_mins(1);
 
     /// A server that joins every request to `url`, and a connection to it.
     async fn client(url: String, shutdown: &CancellationToken) -> TcpStream {
