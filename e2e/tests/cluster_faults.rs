@@ -2,15 +2,19 @@
 
 #![allow(missing_docs, reason = "tests")]
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use pleg_cri::{Endpoint, Rpc};
 use pleg_e2e::cluster::suite::{self, Context, Place, RUNTIMES};
 use pleg_e2e::cluster::{FaultProxy, Faults, Member, Part};
 use pleg_e2e::node::{container, is_ready};
 use pleg_e2e::wait::until;
 use pleg_e2e::{Runtime, cluster_scenarios, image};
+use pleg_sim::control::{Hang, RpcName, Unhang};
+use pleg_sim::{Command, Proxy, ProxyConfig};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
@@ -27,12 +31,15 @@ fn main() -> ExitCode {
         (
             Place::NoNode,
             &RUNTIMES,
-            cluster_scenarios![an_api_server_that_fails_is_not_flooded],
+            cluster_scenarios![
+                an_api_server_that_fails_is_not_flooded,
+                a_hung_container_is_named_by_its_pod
+            ],
         ),
         (
             Place::OwnCluster,
             &RUNTIMES[..1],
-            cluster_scenarios![an_api_server_that_is_killed_and_restarted],
+            cluster_scenarios![an_api_server_that_is_killed_and_restarted, pods_outlive_a_restored_etcd,],
         ),
     ])
 }
@@ -204,6 +211,47 @@ async fn an_api_server_that_fails_is_not_flooded(context: &Context) -> Result<()
     Ok(())
 }
 
+/// The runtime does not answer for one container: its pod says so, the node stays Ready, and other pods go on.
+async fn a_hung_container_is_named_by_its_pod(context: &Context) -> Result<()> {
+    let cluster = &context.cluster;
+    let runtime = Runtime::start(context.version).await?;
+    let config = ProxyConfig {
+        upstream: runtime.endpoint().clone(),
+        listen: Endpoint::unix(runtime.home().dir().join("proxy.sock")),
+        control: None,
+        seed: 1,
+    };
+    let proxy = Proxy::start(config).await.context("start the proxy")?;
+    let member = Member::on(cluster, runtime, &context.node_name, cluster.server(), proxy.endpoint())?;
+    let node = context.join(member)?;
+    node.up(&[]).await?;
+    node.until_ready(cluster).await?;
+    context.kubectl.apply(&pods()).await?;
+    all_ready(context).await?;
+    let hang = Hang {
+        rpc: RpcName(Rpc::ContainerStatus),
+        pod: Some(format!("{}/a", context.namespace).parse()?),
+        container: Some("app".to_owned()),
+        id: None,
+    };
+    proxy.execute(Command::Hang(hang)).await?;
+    crash(context, "a").await?;
+    let stuck = context.until_pod("a", "a condition that names the call", |pod| {
+        let conditions = pod["status"]["conditions"].as_array();
+        let mut conditions = conditions.into_iter().flatten();
+        conditions.any(|one| one["type"] == "pleg.io/Stuck" && one["status"] == "True")
+    });
+    let stuck = stuck.await?;
+    let text = stuck["status"]["conditions"].to_string();
+    ensure!(text.contains("ContainerStatus") && text.contains("app"), "{text}");
+    crash(context, "b").await?;
+    restarted(context, "b").await?;
+    let ready = node.ready_condition(cluster).await?;
+    ensure!(ready["status"] == "True", "{ready}");
+    proxy.execute(Command::Unhang(Unhang::default())).await?;
+    restarted(context, "a").await
+}
+
 /// SIGSTOP of the whole runtime: the condition says what does not answer, and nothing was restarted when it is over.
 async fn a_frozen_runtime_makes_the_node_not_ready(context: &Context) -> Result<()> {
     context.kubectl.apply(&pods()).await?;
@@ -226,5 +274,58 @@ async fn a_frozen_runtime_makes_the_node_not_ready(context: &Context) -> Result<
     node.until_ready(&context.cluster).await?;
     let after = all_ready(context).await?;
     ensure!(before == after, "before: {before:#?}\nafter: {after:#?}");
+    Ok(())
+}
+
+/// etcd is restored from a copy that is older than a pod: the pod is not killed for that within the next minutes, and the others stay.
+async fn pods_outlive_a_restored_etcd(context: &Context) -> Result<()> {
+    context.kubectl.apply(&pods()).await?;
+    let before = all_ready(context).await?;
+    let (data, copy) = (context.cluster.data(), context.cluster.dir().join("etcd-copy"));
+    context.cluster.down().await?;
+    copy_tree(&data, &copy)?;
+    context.cluster.up().await?;
+    let later = pods()
+        .split("---")
+        .next()
+        .unwrap_or_default()
+        .replace("metadata: {name: a}", "metadata: {name: later}");
+    context.kubectl.apply(&later).await?;
+    let pod = context.until_pod_ready("later").await?;
+    let id = container(&pod, "app")["containerID"].as_str().unwrap_or_default();
+    let id = id.rsplit('/').next().unwrap_or_default();
+    context.cluster.down().await?;
+    std::fs::remove_dir_all(&data)?;
+    copy_tree(&copy, &data)?;
+    context.cluster.up().await?;
+    let node = context.node()?;
+    node.until_ready(&context.cluster).await?;
+    let after = all_ready(context).await?;
+    ensure!(before == after, "before: {before:#?}\nafter: {after:#?}");
+    // It has listed the pods of this node by now: a new one starts.
+    context
+        .kubectl
+        .apply(&later.replace("metadata: {name: later}", "metadata: {name: next}"))
+        .await?;
+    context.until_pod_ready("next").await?;
+    let pid = node.runtime().kubelet().container_pid(id).await;
+    ensure!(
+        pid.is_ok_and(pleg_e2e::process::alive),
+        "the pod that the API server forgot was killed"
+    );
+    Ok(())
+}
+
+fn copy_tree(from: &Path, to: &Path) -> Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_tree(&entry.path(), &target)?;
+        } else {
+            std::fs::copy(entry.path(), &target)?;
+        }
+    }
     Ok(())
 }

@@ -89,9 +89,11 @@ impl PodSource {
             pace.begin();
             let next = match self.server.watch(version, &self.table).await {
                 WatchEnd::Cut => pace.went_well(),
+                // The API server may come back with an older state, if etcd was restored. It accepts a watch from a version that it has
+                // not reached yet, and sends nothing.
                 WatchEnd::Failed(error) => {
                     log(&error, pace);
-                    pace.failed(error.retry_after())
+                    return sleep_until(pace.failed(error.retry_after())).await;
                 }
                 WatchEnd::Expired(why) => {
                     info!("listing the pods of this node again: {why}");
