@@ -436,7 +436,10 @@ async fn run_node_server(
 ) -> anyhow::Result<()> {
     let Some(server) = server else { return Ok(()) };
     let ended = server.run(handles, introspection, shutdown).await;
-    shutdown.cancel();
+    // Without any port it has nothing to do, and ends at once.
+    if ended.is_err() {
+        shutdown.cancel();
+    }
     ended
 }
 
