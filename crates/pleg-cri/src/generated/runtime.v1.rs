@@ -2764,8 +2764,7 @@ pub mod runtime_service_server {
                     struct ExecSvc<T: RuntimeService>(pub Arc<T>);
                     impl<
                         T: RuntimeService,
-                    > tonic::server::UnaryService<super::ExecRequest>
-                    for ExecSvc<T> {
+                    > tonic::server::UnaryService<super::ExecRequest> for ExecSvc<T> {
                         type Response = super::ExecResponse;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
