@@ -4,7 +4,7 @@
 //! built before the node loop, which has to know its sources ([`Cluster::origins`]) first, and is started beside it. Nothing here waits for
 //! the API server: a node whose API server is down starts and runs its static pods.
 //!
-//! To plug in a part: what the node loop needs of it is a method of [`Cluster`], its tasks are one line of [`Cluster::spawn`].
+//! To plug in a part: what the node loop needs of it is a method of [`Cluster`], its tasks are one line of `Cluster::spawn`.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! The node's own HTTPS server, as a kubelet has it on port 10250: what `kubectl logs`, `exec`, `attach`, `port-forward` and metrics-server
 //! reach. It reads the reports of pods and the generator's cache, and changes nothing.
 //!
-//! A request passes: the connection ([`listener`]: TLS, limits), who sends it ([`authentication`], [`client_ca`]), whether that user may
-//! ([`authorization`]: the API server decides), and then a handler. Nothing is anonymous but `/healthz` on a loopback address of its own.
+//! A request passes: the connection (`listener`: TLS, limits), who sends it (`authentication`, `client_ca`), whether that user may
+//! (`authorization`: the API server decides), and then a handler. Nothing is anonymous but `/healthz` on a loopback address of its own.
 
 mod answer;
 mod authentication;

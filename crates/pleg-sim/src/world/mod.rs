@@ -268,7 +268,7 @@ impl World {
         [self.schedule.next(), self.churn.next()].into_iter().flatten().min()
     }
 
-    /// Applies what is due: all of it, unless that takes longer than [`LONGEST_TICK`] on a running clock. What is left is due at once
+    /// Applies what is due: all of it, unless that takes longer than `LONGEST_TICK` on a running clock. What is left is due at once
     /// ([`World::next_due`]).
     pub fn tick(&mut self) {
         let now = self.clock.now();
