@@ -232,6 +232,10 @@ fn slow_everything() {
 fn all_agree_on_a_container_that_does_not_change() {
     let node = Node::with_pods(3);
     let daemon = node.daemon(&["--probe-round", "1s", "--mode", "generic"]);
+    // Else it may hang as it is inspected for the first time.
+    wait_for("the statuses of all pods", || {
+        daemon.json("/api/v1/pods").as_array().map(Vec::len) == Some(3)
+    });
     node.sim
         .hang(Rpc::ContainerStatus, Some(selector("default/web-1")))
         .unwrap();
