@@ -300,7 +300,8 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> an
     if !args.share_runtime {
         refuse_to_share(&client, &name).await?;
     }
-    let runtime = client.version().await?.runtime_name;
+    let versions = client.version().await?;
+    let runtime = &*versions.runtime_name;
     let mut node = node_config(&args, name, &client).await;
     // A simulated runtime has no processes, and must not fill the cgroups of this machine.
     node.cgroups_per_qos &= runtime != SIMULATED;
@@ -308,8 +309,7 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> an
     let unix = args.listen.bind().await?;
     let store = Store::open(&args.state_file)?;
     let sources = sources.with_known(&store.manifests(&node.name));
-    let versions = client.version().await?;
-    let runtime_version = format!("{}://{}", versions.runtime_name, versions.runtime_version);
+    let runtime_version = format!("{runtime}://{}", versions.runtime_version);
     let mut cluster = args
         .cluster
         .open(
@@ -327,7 +327,7 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> an
     let mut origins = sources.origins();
     origins.extend(cluster.iter().flat_map(Cluster::origins));
     let generator = generator(&args, &client, metrics);
-    let mut node_loop = NodeLoop::new(client.clone(), generator.handle(), node, origins.clone(), &runtime)?
+    let mut node_loop = NodeLoop::new(client.clone(), generator.handle(), node, origins.clone(), runtime)?
         .with_store(store)
         .with_logs(args.log_limits())
         .with_image_gc(image_gc)

@@ -331,7 +331,7 @@ async fn a_token_is_bound_to_its_pod_kept_and_replaced() {
     let spec = json!({"audiences": ["vault"], "boundObjectRef": bound, "expirationSeconds": 3600});
     assert_eq!(request.body["spec"], spec);
 
-    // The pod is told after 80 % of an hour.
+    // The pod is woken after 80 % of an hour.
     let issued = tokio::time::Instant::now();
     assert_eq!(token().await.unwrap(), "token-0");
     changed.notified().await;
@@ -339,7 +339,7 @@ async fn a_token_is_bound_to_its_pod_kept_and_replaced() {
     assert!((2869..=2881).contains(&age), "{age}");
     assert_eq!(token().await.unwrap(), "token-1");
 
-    // Cannot be replaced: the old one is used until it expires, and the pod is told to try again.
+    // Cannot be replaced: the old token is used until it expires, and the pod is woken to try again.
     server.away.store(true, Ordering::SeqCst);
     for _ in 0..3 {
         changed.notified().await;

@@ -160,7 +160,7 @@ impl Tokens {
         Ok((token.ok_or(TokenError::Empty)?, life.max(MIN_LIFE)))
     }
 
-    /// Keeps a token, and has the pod told when it is to be replaced. Not if the pod is gone meanwhile.
+    /// Caches a token, and wakes the pod when it has to be replaced. Does neither if the pod is gone meanwhile.
     fn keep(&self, uid: &PodUid, wanted: &TokenRequest, text: String, refresh_at: Instant, expires_at: Instant) {
         let mut pods = self.pods.lock();
         let Some(pod) = pods.get_mut(uid) else { return };

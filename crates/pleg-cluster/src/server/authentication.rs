@@ -1,4 +1,4 @@
-//! Who sends a request: a client certificate, or a token that the API server knows. Nobody is anonymous.
+//! Authenticates requests, by a client certificate or by a token that the API server reviews. Anonymous requests are refused.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const TOKENS: usize = 1024;
 const REVIEWS: usize = 8;
 /// Longest token that the API server is asked about.
 const MAX_TOKEN: usize = 16 << 10;
-/// The group of everybody who is known.
+/// The group of all authenticated users.
 const AUTHENTICATED: &str = "system:authenticated";
 
 /// A user, as the API server knows it.
@@ -66,7 +66,7 @@ fn with_authenticated(mut groups: Vec<String>) -> Vec<String> {
     groups
 }
 
-/// Why nobody is known.
+/// Why a request is not authenticated.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(super) enum AuthenticationError {
     /// There is no valid certificate and no valid token.

@@ -156,7 +156,7 @@ impl ClientCa {
         }
     }
 
-    /// Who has this certificate; an error in words if nobody can be trusted to.
+    /// The user of this certificate, or why it is not trusted.
     pub(super) fn identify(&self, chain: &[CertificateDer<'_>]) -> Result<Identity, String> {
         let Some((leaf, intermediates)) = chain.split_first() else {
             return Err("no client certificate".to_owned());

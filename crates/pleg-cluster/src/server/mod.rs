@@ -155,7 +155,7 @@ impl Server {
         Ok(())
     }
 
-    /// Serves `/healthz` alone, without TLS and to everybody who can connect, until shutdown.
+    /// Serves `/healthz` alone, without TLS or authentication, until shutdown.
     pub async fn run_healthz(self, shutdown: &CancellationToken) {
         let router = Router::new().route("/healthz", get(async || "ok"));
         listener::serve(&self.listener, None, router, shutdown).await;

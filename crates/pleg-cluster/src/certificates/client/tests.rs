@@ -205,7 +205,7 @@ async fn a_useless_certificate_is_not_written() {
 
 /// What is wrong with the bootstrap kubeconfig is said once, with what to do.
 #[tokio::test]
-async fn a_bootstrap_kubeconfig_that_cannot_be_used_is_told_once() {
+async fn a_bootstrap_kubeconfig_that_cannot_be_used_is_reported_once() {
     let directory = tempfile::tempdir().unwrap();
     let mut task = ClientCertificate::new(config(directory.path(), true), Api::unusable("none yet"));
     assert_eq!(task.step().await, Duration::from_secs(1));

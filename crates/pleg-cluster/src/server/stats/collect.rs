@@ -1,6 +1,6 @@
 //! Collects statistics: from the runtime, else from cgroups, which are there also while the runtime is stuck.
 //!
-//! One collection runs at a time, and its result serves everybody who asks within [`FRESH`]: scrapers do not add up to load.
+//! One collection runs at a time, and its result serves all requests within [`FRESH`]: scrapers do not add up to load.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;

@@ -26,6 +26,17 @@ struct Named {
     container: String,
 }
 
+impl Named {
+    fn new(namespace: String, pod: String, uid: Option<String>, container: String) -> Self {
+        Self {
+            namespace,
+            pod,
+            uid,
+            container,
+        }
+    }
+}
+
 type Session = State<Arc<NodeState>>;
 
 pub(crate) async fn exec(
@@ -33,13 +44,7 @@ pub(crate) async fn exec(
     Path((namespace, pod, container)): Path<(String, String, String)>,
     request: Request,
 ) -> Response {
-    let uid = None;
-    let named = Named {
-        namespace,
-        pod,
-        uid,
-        container,
-    };
+    let named = Named::new(namespace, pod, None, container);
     run_exec(&state.0, named, request).await.unwrap_or_else(answer)
 }
 
@@ -48,13 +53,7 @@ pub(crate) async fn exec_uid(
     Path((namespace, pod, uid, container)): Path<(String, String, String, String)>,
     request: Request,
 ) -> Response {
-    let uid = Some(uid);
-    let named = Named {
-        namespace,
-        pod,
-        uid,
-        container,
-    };
+    let named = Named::new(namespace, pod, Some(uid), container);
     run_exec(&state.0, named, request).await.unwrap_or_else(answer)
 }
 
@@ -63,13 +62,7 @@ pub(crate) async fn attach(
     Path((namespace, pod, container)): Path<(String, String, String)>,
     request: Request,
 ) -> Response {
-    let uid = None;
-    let named = Named {
-        namespace,
-        pod,
-        uid,
-        container,
-    };
+    let named = Named::new(namespace, pod, None, container);
     run_attach(&state.0, named, request).await.unwrap_or_else(answer)
 }
 
@@ -78,13 +71,7 @@ pub(crate) async fn attach_uid(
     Path((namespace, pod, uid, container)): Path<(String, String, String, String)>,
     request: Request,
 ) -> Response {
-    let uid = Some(uid);
-    let named = Named {
-        namespace,
-        pod,
-        uid,
-        container,
-    };
+    let named = Named::new(namespace, pod, Some(uid), container);
     run_attach(&state.0, named, request).await.unwrap_or_else(answer)
 }
 
