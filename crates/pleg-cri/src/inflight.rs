@@ -110,6 +110,14 @@ pub enum Outcome<'a> {
 pub trait Observer: Send + Sync + fmt::Debug {
     /// `rpc` ended after `elapsed`.
     fn ended(&self, rpc: Rpc, elapsed: Duration, outcome: Outcome<'_>);
+
+    /// Whether [`Observer::call_ended`] is wanted too, for traces. Asked once.
+    fn wants_calls(&self) -> bool {
+        false
+    }
+
+    /// The same with all that is known of the call. Costs a copy of it.
+    fn call_ended(&self, _call: &Call, _outcome: Outcome<'_>) {}
 }
 
 /// The table. Clones share it.
@@ -123,6 +131,8 @@ struct Shared {
     // Held for a push, a removal or a copy; never across an await.
     slots: Mutex<Vec<Option<Call>>>,
     observer: Option<Arc<dyn Observer>>,
+    /// Of the observer.
+    wants_calls: bool,
 }
 
 impl InFlight {
@@ -131,6 +141,7 @@ impl InFlight {
         Self {
             shared: Arc::new(Shared {
                 slots: Mutex::default(),
+                wants_calls: observer.wants_calls(),
                 observer: Some(observer),
             }),
         }
@@ -197,6 +208,12 @@ impl Flight {
         self.reported = true;
         if let Some(observer) = &self.shared.observer {
             observer.ended(self.rpc, self.since.elapsed(), outcome);
+            if self.shared.wants_calls {
+                let call = self.shared.slots.lock().get(self.slot).cloned().flatten();
+                if let Some(call) = call {
+                    observer.call_ended(&call, outcome);
+                }
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The one clock of the simulator: nanoseconds since 1970, from a source that tests can stop.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
@@ -15,11 +15,26 @@ enum Source {
     /// The wall clock when the clock was made, and tokio's time since: with tokio's paused time it stands still too, and it
     /// never jumps back.
     Running { wall: i64, since: Instant },
-    /// Advances only on request.
-    Manual(Arc<AtomicI64>),
+    /// Advances only on request, until it is set running.
+    Manual(Arc<Manual>),
     /// Advances by a millisecond each time it is read: whatever is done takes time.
     #[cfg(test)]
     Slow(Arc<AtomicI64>),
+}
+
+#[derive(Debug)]
+struct Manual {
+    /// Where it stands, or stood when it was set running.
+    at: AtomicI64,
+    /// Since when it runs.
+    running: OnceLock<Instant>,
+}
+
+impl Manual {
+    fn now(&self) -> i64 {
+        let since = self.running.get().map_or(0, |since| nanos(since.elapsed()));
+        self.at.load(Ordering::Relaxed).saturating_add(since)
+    }
 }
 
 impl Default for Clock {
@@ -43,7 +58,10 @@ impl Clock {
     /// A clock that stands at `start` (nanoseconds since 1970) until [`Clock::advance`]. A simulator on such a clock does
     /// nothing by itself: call [`crate::World::tick`] after each advance.
     pub fn manual(start: i64) -> Self {
-        Self(Source::Manual(Arc::new(AtomicI64::new(start))))
+        Self(Source::Manual(Arc::new(Manual {
+            at: AtomicI64::new(start),
+            running: OnceLock::new(),
+        })))
     }
 
     /// A clock that advances by a millisecond each time it is read.
@@ -56,7 +74,7 @@ impl Clock {
     pub fn now(&self) -> i64 {
         match &self.0 {
             Source::Running { wall, since } => wall.saturating_add(nanos(since.elapsed())),
-            Source::Manual(now) => now.load(Ordering::Relaxed),
+            Source::Manual(manual) => manual.now(),
             #[cfg(test)]
             Source::Slow(now) => now.fetch_add(1_000_000, Ordering::Relaxed),
         }
@@ -64,19 +82,28 @@ impl Clock {
 
     /// Moves a manual clock; a running one moves by itself.
     pub fn advance(&self, by: Duration) {
-        if let Source::Manual(now) = &self.0 {
-            now.fetch_add(nanos(by), Ordering::Relaxed);
+        if let Source::Manual(manual) = &self.0 {
+            manual.at.fetch_add(nanos(by), Ordering::Relaxed);
         }
     }
 
-    /// When a running clock will show `at`; never, for a manual one.
+    /// Lets a manual clock run from where it stands: a simulator whose past was made on it lives on. What is due has to be rescheduled,
+    /// as by [`crate::World::set_churn`]. A clock that runs already is not changed.
+    pub fn run(&self) {
+        if let Source::Manual(manual) = &self.0 {
+            manual.running.get_or_init(Instant::now);
+        }
+    }
+
+    /// When a running clock will show `at`; never, for one that stands.
     pub(crate) fn instant(&self, at: i64) -> Option<Instant> {
+        let after = |wall: i64, since: &Instant| {
+            let offset = u64::try_from(at.saturating_sub(wall)).unwrap_or(0);
+            since.checked_add(Duration::from_nanos(offset))
+        };
         match &self.0 {
-            Source::Running { wall, since } => {
-                let offset = u64::try_from(at.saturating_sub(*wall)).unwrap_or(0);
-                since.checked_add(Duration::from_nanos(offset))
-            }
-            Source::Manual(_) => None,
+            Source::Running { wall, since } => after(*wall, since),
+            Source::Manual(manual) => after(manual.at.load(Ordering::Relaxed), manual.running.get()?),
             #[cfg(test)]
             Source::Slow(_) => None,
         }
@@ -99,6 +126,17 @@ mod tests {
         clock.advance(Duration::from_nanos(5));
         assert_eq!(same.now(), 1_005);
         assert_eq!(clock.instant(2_000), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_manual_clock_can_be_set_running() {
+        let clock = Clock::manual(1_000);
+        clock.advance(Duration::from_nanos(5));
+        clock.run();
+        tokio::time::advance(Duration::from_nanos(100)).await;
+        clock.run();
+        assert_eq!(clock.now(), 1_105);
+        assert_eq!(clock.instant(1_105), Some(Instant::now()));
     }
 
     #[tokio::test(start_paused = true)]

@@ -59,6 +59,7 @@
 //! | read only some of them | [`Subscriber::with_filter`] and an [`EventFilter`]: types, namespaces, labels |
 //! | not act on what happened before I started | [`Start::AfterFirstRelist`]; or skip events that are [`initial`](Event::initial) |
 //! | continue after my restart | store [`Event::cursor`] as text, and come back with [`Start::After`] |
+//! | miss nothing after hours, or a restart of the daemon | give [`Config::history`] a [`FeedHistory`], such as crate `pleg-history` has |
 //! | know that I missed something | [`Overflow`]: a `PodSync` for each pod, or an [`Item::Gap`] |
 //! | read a pod's status | [`Cache::get`] by UID, [`Cache::find`] by name, [`Cache::find_container`]; [`Cache::entries`] has all pods |
 //! | read its labels and annotations | [`PodStatus::labels`], [`PodStatus::annotations`]; bounded |
@@ -144,13 +145,14 @@ pub use health::monitor::RuntimeMonitor;
 pub use health::node_health::NodeHealth;
 pub use health::{Health, Level, Report};
 pub use inspect::limiter::LimiterConfig;
-pub use metrics::{Metrics, MetricsError};
+pub use metrics::{Metrics, MetricsError, RelistObserver};
 pub use model::kubelet_events::{KubeletEvents, kubelet_events};
 pub use model::selector::{BadSelector, LabelSelector};
 pub use model::{ContainerId, ContainerRef, ContainerState, PodRef, PodUid, SandboxId, SandboxState};
 pub use pleg_cri::{Deadlines, Endpoint};
 pub use publish::filter::EventFilter;
 pub use publish::handle::Pleg;
+pub use publish::past::{EventHistory, FeedHistory, Past, PastFuture};
 pub use readiness::{NodeCondition, Readiness};
 pub use recorder::{RecorderConfig, Recording};
 pub use runtime::{CriRuntime, Runtime};

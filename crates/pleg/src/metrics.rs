@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::RwLock;
 use pleg_cri::{InFlight, Observer, Outcome, Rpc};
 use prometheus::{
     Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
@@ -29,6 +30,15 @@ const BUCKETS: [f64; 16] = [
 #[error("cannot register or render the metrics")]
 pub struct MetricsError(#[source] prometheus::Error);
 
+/// Told of relists as they begin and end, for traces.
+pub trait RelistObserver: Send + Sync + std::fmt::Debug {
+    /// The lists of a relist are sent: of everything, or of single pods.
+    fn relist_started(&self, is_full: bool);
+
+    /// It ended: one of everything with its last inspection, one of single pods with their lists. `error`: why it failed, if it did.
+    fn relist_ended(&self, is_full: bool, error: Option<&str>);
+}
+
 /// The metrics of one generator and its client. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Metrics {
@@ -40,6 +50,8 @@ struct Inner {
     registry: Registry,
     /// Not a metric: what the flight recorder records of calls.
     calls: CallTimes,
+    /// Not a metric: those who want to know of relists. Held to tell them, which takes no time.
+    relists: RwLock<Vec<Arc<dyn RelistObserver>>>,
     relist_duration: Histogram,
     relist_interval: Histogram,
     last_seen: Gauge,
@@ -166,6 +178,7 @@ impl Metrics {
             inflight_oldest: make.add(GaugeVec::new(Opts::new("pleg_inflight_oldest_seconds", "Age of the oldest runtime call in flight, by call; the event stream, which has no deadline, is left out."), &["rpc"])?)?,
             registry,
             calls: CallTimes::default(),
+            relists: RwLock::default(),
         };
         // Every series exists from the start, so that a first event is an increase.
         for state in ContainerState::ALL {
@@ -204,6 +217,23 @@ impl Metrics {
     #[doc(hidden)]
     pub fn registry(&self) -> &Registry {
         &self.inner.registry
+    }
+
+    /// Tells `observer` of relists from now on.
+    pub fn observe_relists(&self, observer: Arc<dyn RelistObserver>) {
+        self.inner.relists.write().push(observer);
+    }
+
+    pub(crate) fn relist_started(&self, is_full: bool) {
+        for observer in &*self.inner.relists.read() {
+            observer.relist_started(is_full);
+        }
+    }
+
+    pub(crate) fn relist_ended(&self, is_full: bool, error: Option<&str>) {
+        for observer in &*self.inner.relists.read() {
+            observer.relist_ended(is_full, error);
+        }
     }
 
     pub(crate) fn calls(&self) -> CallTimes {

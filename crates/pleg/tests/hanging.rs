@@ -353,3 +353,16 @@ async fn a_runtime_that_thaws_is_no_hung_shim() {
     let report = rig.pleg.health().report();
     assert_eq!(report.level, Level::Healthy, "{}", report.message);
 }
+
+/// A watchdog that restarts a daemon because the runtime hangs would take away what names the culprit.
+#[tokio::test(start_paused = true)]
+async fn a_hung_runtime_does_not_stop_the_generators_turns() {
+    let fake = node(2);
+    let rig = Rig::start(&fake, Config::default());
+    rig.seen().await;
+    fake.world().locked = Some("c1".into());
+    sleep(Duration::from_mins(5)).await;
+    let before = rig.pleg.progress();
+    sleep(Duration::from_millis(1)).await;
+    assert!(rig.pleg.progress() > before, "asked for a turn, and took none");
+}

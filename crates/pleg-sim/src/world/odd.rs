@@ -11,6 +11,8 @@ pub(crate) const UNKNOWN_STATE: i32 = 99;
 const PIECE: usize = 64 * 1024;
 /// A list is never padded beyond this.
 const MOST_PADDING: usize = 1 << 30;
+/// A name that a browser must show as it is.
+pub(crate) const MARKUP: &str = "<img src=x onerror=\"window.hacked=1\">#?%41&'";
 /// Odd objects are few.
 const MOST_EXTRA: usize = 1000;
 
@@ -36,6 +38,8 @@ pub enum Odd {
     AbsurdTimes,
     /// A sandbox and a container with a label that is no UTF-8 (in lists; statuses leave it out).
     BadUtf8,
+    /// A pod and a container whose names are markup that a careless page would run, with characters that mean something in an address.
+    MarkupNames,
 }
 
 /// What is wrong with one object.
@@ -107,6 +111,7 @@ impl World {
                 }
                 Ok(())
             }
+            Odd::MarkupNames => self.markup_pod(),
         }
     }
 

@@ -396,6 +396,23 @@ impl World {
         }
     }
 
+    /// A pod for [`super::Odd::MarkupNames`].
+    pub(super) fn markup_pod(&mut self) -> Result<(), WorldError> {
+        let number = self.template.count;
+        self.template.count += 1;
+        self.add_pod(PodSpec {
+            namespace: "<i>odd".to_owned(),
+            name: format!("{}{number}", super::odd::MARKUP),
+            containers: vec![ContainerSpec {
+                name: "<script>window.hacked=2</script>".to_owned(),
+                image: template::DEFAULT_IMAGE.to_owned(),
+                script: Script::default(),
+                restart: None,
+            }],
+        })?;
+        Ok(())
+    }
+
     /// Every pod with its containers' names and states, sorted by name: what a person can select.
     pub fn pod_names(&self) -> Vec<(PodRef, Vec<(String, v1::ContainerState)>)> {
         let mut pods: Vec<_> = self

@@ -10,6 +10,7 @@ use super::ProbeConfig;
 use crate::evented::{EventedConfig, Mode};
 use crate::health::THRESHOLD;
 use crate::inspect::limiter::LimiterConfig;
+use crate::publish::past::FeedHistory;
 use crate::recorder::RecorderConfig;
 use crate::witness::WitnessMode;
 
@@ -47,6 +48,8 @@ pub struct Config {
     pub inspections: LimiterConfig,
     /// How many events the feed keeps for readers that fall behind.
     pub feed_capacity: usize,
+    /// Keeps events for longer, also those of earlier instances; none: a reader that comes back too late gets a gap.
+    pub history: Option<FeedHistory>,
     /// The flight recorder.
     pub recorder: RecorderConfig,
 }
@@ -67,6 +70,7 @@ impl Default for Config {
             retry_most: Duration::from_mins(1),
             inspections: LimiterConfig::default(),
             feed_capacity: 16_384,
+            history: None,
             recorder: RecorderConfig::default(),
         }
     }

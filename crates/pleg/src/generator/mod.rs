@@ -46,7 +46,7 @@ use crate::health::readiness::Readiness;
 use crate::health::{Alive, Health};
 use crate::inspect::limiter::Limiter;
 use crate::metrics::Metrics;
-use crate::publish::handle::Pleg;
+use crate::publish::handle::{Pleg, Turns};
 use crate::recorder::Recorder;
 use crate::records::Records;
 use crate::runtime::Runtime;
@@ -107,6 +107,7 @@ pub struct Generator<R> {
     /// What readers see.
     publisher: Publisher,
     health_watch: HealthWatch,
+    turns: Turns,
 }
 
 impl<R: Runtime> Generator<R> {
@@ -138,6 +139,7 @@ impl<R: Runtime> Generator<R> {
             prober: ShimProber::new(now),
             publisher,
             health_watch: HealthWatch::new(health.clone(), config.threshold, now),
+            turns: Turns::default(),
             health,
             runtime: Arc::new(runtime),
             config,
@@ -157,6 +159,7 @@ impl<R: Runtime> Generator<R> {
             probes: self.prober.queue.clone(),
             metrics: self.metrics.clone(),
             recordings: self.recordings.sender(),
+            turns: self.turns.clone(),
         }
     }
 
@@ -186,6 +189,7 @@ impl<R: Runtime> Generator<R> {
         }
         let _stream = self.start_stream();
         loop {
+            self.turns.add();
             self.follow_stream();
             self.follow_witness();
             self.census.count_if_due(&self.records, &self.metrics);

@@ -35,6 +35,7 @@ impl Publisher {
         let feed = FeedWriter::new(
             InstanceId::random(),
             config.feed_capacity,
+            config.history.clone(),
             cache.reader(),
             metrics.overflows(),
         );

@@ -89,6 +89,7 @@ impl<R: Runtime> Generator<R> {
             requested,
             hinted,
         };
+        self.metrics.relist_started(matches!(scope, Scope::Full));
         let unidentified = self.identity.take_unknown();
         let listing = Listing::send(&self.runtime, relist, scope, unidentified, spare);
         self.lists.begin(listing);
@@ -201,6 +202,7 @@ impl<R: Runtime> Generator<R> {
     }
 
     fn pod_lists_arrived(&mut self, relist: Relist, uids: &[PodUid], snapshots: Vec<Snapshot>) {
+        self.metrics.relist_ended(false, None);
         if self.stuck_list.is_hanging() {
             // The two lists of a pod were answered at moments that are far apart: together they cannot establish that it is gone.
             self.end_stuck_list(true);
@@ -242,6 +244,7 @@ impl<R: Runtime> Generator<R> {
         self.schedule.failed(now, full);
         let text = error.to_string();
         self.recorder.relist_failed(scope, now - started, &text);
+        self.metrics.relist_ended(full, Some(&text));
         // A runtime that does not implement our calls is not the one we know.
         if error.kind.is_unreachable() || error.kind == ErrorKind::Unimplemented {
             self.identity.lost(self.publisher.token());
@@ -279,6 +282,7 @@ impl<R: Runtime> Generator<R> {
             let now = Instant::now();
             self.metrics
                 .relist_done(now - open.started, open.bytes, jiff::Timestamp::now());
+            self.metrics.relist_ended(true, None);
             let pause = self.pause(open.due);
             self.schedule.set_next_full(now + pause);
         }

@@ -193,6 +193,12 @@ impl Readiness {
         self.shared.lock().runtime.last_answer.map(|at| at.elapsed())
     }
 
+    /// Why the runtime's network is not ready, in the kubelet's words. None if it is, and as long as nothing is known about it.
+    pub fn network_not_ready(&self) -> Option<String> {
+        let network = self.shared.lock().runtime.network.clone();
+        network.filter(|network| network != NETWORK_UNKNOWN)
+    }
+
     /// The runtime answered.
     pub(crate) fn answered(&self, status: &RuntimeStatus) {
         let mut shared = self.shared.lock();

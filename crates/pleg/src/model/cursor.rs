@@ -1,6 +1,7 @@
 //! Which generator issued an event, and after which event a reader continues.
 //!
-//! Events are numbered 1, 2, 3, … by the generator that publishes them, and a restarted daemon begins at 1 again. So a number alone
+//! Events are numbered 1, 2, 3, … by the generator that publishes them. A restarted daemon begins at 1 again; with a
+//! [history](crate::FeedHistory) it continues, but after a crash some numbers may be used twice. So a number alone
 //! says nothing: a reader that was at 15 and comes back to another instance that is at 45 would take 16 for its next event. A
 //! [`Cursor`] is the number together with the [`InstanceId`] of its generator. Its text is `INSTANCE-SEQ`, as in
 //! `5f0c2a9be1d34c77-15`.
@@ -22,6 +23,11 @@ impl InstanceId {
     /// The identity with this number, for tests and for readers that have stored one.
     pub const fn new(number: u64) -> Self {
         Self(number)
+    }
+
+    /// Its number, for those who store it.
+    pub const fn number(self) -> u64 {
+        self.0
     }
 
     /// An identity that no other generator has.

@@ -175,7 +175,7 @@ impl Subject {
 /// One thing that happened. Its JSON is that of the HTTP API.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Event {
-    /// Its place in the order of its generator: 1, 2, 3, … without gaps. A `PodSync` that was made for one reader has the number of
+    /// Its place in the order of its generator: 1, 2, 3, … without gaps, or with a [history](crate::FeedHistory) from a later number on. A `PodSync` that was made for one reader has the number of
     /// an event that this reader has read or missed, or 0.
     pub seq: u64,
     /// The generator that numbered it.
@@ -255,7 +255,7 @@ pub struct Gap {
     pub from: u64,
     /// The last missed one; less than `from` where none of `instance` is missed.
     pub to: u64,
-    /// The generator that numbered them: the one that runs.
+    /// The generator that numbered them: the one that runs, or one before it whose events a history does not have.
     pub instance: InstanceId,
     /// Why they are missed.
     pub reason: GapReason,

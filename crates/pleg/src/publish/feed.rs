@@ -24,6 +24,12 @@
 //! A reader at number 0 of this instance has no state to build on either: if the first event is no longer held, it gets the same after
 //! a `Gap` of [`GapReason::Overflow`].
 //!
+//! With a [history](FeedHistory), a reader that chose [`Overflow::Gap`] gets all of that from there instead: what the feed no longer holds, and what
+//! earlier instances published after its cursor, up to the events of this instance. There is a `Gap` only for what the history does not
+//! have. Numbers then continue from one instance to the next: the first event of an instance has the number after the last one of the
+//! instance before. A number is still only unique together with its instance, since an instance that crashed may have published
+//! more than was kept. When the instance changes, the `initial` events that follow are the whole state: what they do not name is gone.
+//!
 //! A reader that stops while it reads the state has to get it again, in full. So a `Gap` is no cursor, and the `PodSync`s of the state have
 //! the number before the gap: a reader that continues from one of them gets the gap once more.
 //!
@@ -53,6 +59,7 @@ use crate::model::cursor::{Cursor, InstanceId};
 use crate::model::event::{Event, Gap, GapReason};
 use crate::publish::cache::Cache;
 use crate::publish::filter::{EventFilter, Filtering};
+use crate::publish::past::{EventHistory, FeedHistory, Past, PastReading, PastState};
 use ring::{Ring, sync};
 
 /// How many events a subscriber takes from the ring at once.
@@ -109,6 +116,9 @@ struct SharedFeed {
     /// The number of the newest event; what subscribers wait on. Closed when the writer is gone.
     newest: watch::Receiver<u64>,
     cache: Cache,
+    /// The number of the first event.
+    first: u64,
+    history: Option<Arc<dyn EventHistory>>,
     /// How often a subscriber had fallen too far behind.
     overflows: prometheus::IntCounter,
 }
@@ -125,28 +135,42 @@ impl Feed {
         self.shared.instance
     }
 
-    /// The number of the newest event; 0 before the first.
+    /// The number of the newest event; before the first, one less than [`Feed::first`].
     pub fn newest(&self) -> u64 {
         *self.shared.newest.borrow()
+    }
+
+    /// The number of the first event of this instance: 1, unless a [history](FeedHistory) has events of earlier instances.
+    pub fn first(&self) -> u64 {
+        self.shared.first
     }
 
     /// A new subscriber.
     pub fn subscribe(&self, start: Start, overflow: Overflow) -> Subscriber {
         let ring = self.shared.ring.lock();
-        let (next, restarted) = match start {
-            Start::Now | Start::AfterFirstRelist => (ring.next, None),
-            Start::Oldest => (ring.oldest(), None),
-            Start::After(cursor) if cursor.instance == self.shared.instance && cursor.seq < ring.next => {
-                (cursor.seq + 1, None)
-            }
-            // Where it begins is known when it reads.
-            Start::After(cursor) => (1, Some(cursor)),
+        let first = self.shared.first;
+        let has_past = overflow == Overflow::Gap && self.shared.history.is_some();
+        let is_own = |cursor: Cursor| cursor.instance == self.shared.instance;
+        // Where one begins that has nothing of this instance is known when it reads.
+        let (next, past, restarted) = match start {
+            Start::Now | Start::AfterFirstRelist => (ring.next, None, None),
+            Start::Oldest => (ring.oldest(), None, None),
+            Start::After(cursor) if is_own(cursor) && cursor.seq >= ring.next => (first, None, Some(cursor)),
+            Start::After(cursor) if is_own(cursor) && cursor.seq == 0 => (first, None, None),
+            Start::After(cursor) if is_own(cursor) && cursor.seq + 1 >= first => (cursor.seq + 1, None, None),
+            Start::After(cursor) if has_past => (first, Some(PastReading::from(cursor)), None),
+            Start::After(cursor) => (first, None, Some(cursor)),
         };
         drop(ring);
         Subscriber {
             shared: Arc::clone(&self.shared),
             newest: self.shared.newest.clone(),
             next,
+            past: match past {
+                Some(reading) => PastState::Reading(reading),
+                None if has_past => PastState::IfNeeded,
+                None => PastState::Never,
+            },
             restarted,
             continues: matches!(start, Start::After(_)),
             skips_initial: start == Start::AfterFirstRelist,
@@ -165,6 +189,8 @@ pub struct Subscriber {
     newest: watch::Receiver<u64>,
     /// The number of the event to read next.
     next: u64,
+    /// Whether it reads in the history.
+    past: PastState,
     /// The cursor of another instance that it came with, until it got the gap.
     restarted: Option<Cursor>,
     /// It came with a cursor.
@@ -186,17 +212,42 @@ impl Subscriber {
         self
     }
 
+    /// Reads nothing from a [history](FeedHistory): for the history itself.
+    #[must_use]
+    pub fn without_history(mut self) -> Self {
+        self.past = PastState::Never;
+        self
+    }
+
+    /// The generator is gone: what [`Subscriber::try_next`] still has is all there will be.
+    pub fn is_closed(&self) -> bool {
+        self.newest.has_changed().is_err()
+    }
+
     /// The next item; `None` once the generator is gone and everything was read. Cancel-safe.
     pub async fn next(&mut self) -> Option<Item> {
         loop {
             if let Some(item) = self.try_next() {
                 return Some(item);
             }
+            if self.reads_history() {
+                std::future::poll_fn(|cx| self.poll_past(cx)).await;
+                continue;
+            }
             let next = self.next;
             if self.newest.wait_for(|&newest| newest >= next).await.is_err() {
-                return self.try_next();
+                match self.try_next() {
+                    None if self.reads_history() => {}
+                    last => return last,
+                }
             }
         }
+    }
+
+    /// There is more to read, which a [history](FeedHistory) has: [`Subscriber::next`] waits for it, and [`Subscriber::try_next`] has nothing
+    /// until then.
+    pub fn reads_history(&self) -> bool {
+        matches!(self.past, PastState::Reading(_))
     }
 
     /// The next item, if there is one now.
@@ -225,16 +276,75 @@ impl Subscriber {
 
     /// Where a reader continues that has read everything it was given; none while there is more to give.
     pub fn caught_up(&self) -> Option<Cursor> {
-        let all_read = self.batch.is_empty() && self.restarted.is_none();
+        let all_read = self.batch.is_empty() && self.restarted.is_none() && !self.reads_history();
         all_read.then(|| self.shared.instance.at(self.next - 1))
     }
 
+    /// Waits for the history's answer, and takes it in.
+    fn poll_past(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let (PastState::Reading(past), Some(history)) = (&mut self.past, &self.shared.history) else {
+            return Poll::Ready(());
+        };
+        let (at, place) = (past.at, past.place);
+        let answer = past.answer.get_or_insert_with(|| history.after(at, place));
+        let found = ready!(answer.as_mut().poll(cx));
+        self.past = PastState::IfNeeded;
+        self.take_in(at, found);
+        Poll::Ready(())
+    }
+
+    /// Takes in what the history has after a cursor, and decides where to go on.
+    fn take_in(&mut self, at: Cursor, found: Option<Past>) {
+        let this = self.shared.instance;
+        let Some(past) = found else {
+            if at.instance == this && at.seq + 1 >= self.shared.first {
+                self.past = PastState::Ended;
+            } else {
+                (self.next, self.restarted) = (self.shared.first, Some(at));
+            }
+            return;
+        };
+        let progress = past.next != at || !past.items.is_empty();
+        self.batch.extend(past.items);
+        let next = past.next;
+        if next.instance == this && next.seq + 1 >= self.shared.first {
+            self.next = next.seq + 1;
+            let held = self.next >= self.shared.ring.lock().oldest();
+            if held {
+                return;
+            }
+            if !progress {
+                self.past = PastState::Ended;
+                return;
+            }
+        } else if !progress {
+            (self.next, self.restarted) = (self.shared.first, Some(at));
+            return;
+        }
+        self.past = PastState::Reading(PastReading {
+            place: past.place,
+            ..PastReading::from(next)
+        });
+    }
+
     fn refill(&mut self) {
+        if self.reads_history() {
+            return;
+        }
         let shared = Arc::clone(&self.shared);
         let mut ring = shared.ring.lock();
+        match self.past {
+            PastState::IfNeeded if self.restarted.is_none() && self.next < ring.oldest() => {
+                let at = shared.instance.at(self.next - 1);
+                self.past = PastState::Reading(PastReading::from(at));
+                return;
+            }
+            PastState::Ended => self.past = PastState::IfNeeded,
+            _ => {}
+        }
         if let Some(gap) = self.gap(&ring) {
             // A reader with nothing of this instance needs the state, also one that reads a log.
-            let needs_state = gap.reason == GapReason::Restarted || (self.continues && gap.from == 1);
+            let needs_state = gap.reason == GapReason::Restarted || (self.continues && gap.from == shared.first);
             match self.overflow {
                 _ if needs_state => ring = self.state(gap, &shared, ring),
                 Overflow::Gap => self.batch.push_back(Item::Gap(gap)),
@@ -308,6 +418,10 @@ impl Stream for Subscriber {
             if let Some(item) = this.try_next() {
                 return Poll::Ready(Some(item));
             }
+            if this.reads_history() {
+                ready!(this.poll_past(cx));
+                continue;
+            }
             let (mut newest, next) = (this.newest.clone(), this.next);
             let waiting = this.waiting.get_or_insert_with(|| {
                 ReusableBoxFuture::new(async move { newest.wait_for(|&newest| newest >= next).await.is_ok() })
@@ -315,7 +429,10 @@ impl Stream for Subscriber {
             let more = ready!(waiting.poll(cx));
             this.waiting = None;
             if !more {
-                return Poll::Ready(this.try_next());
+                match this.try_next() {
+                    None if this.reads_history() => {}
+                    last => return Poll::Ready(last),
+                }
             }
         }
     }
@@ -330,15 +447,24 @@ pub(crate) struct FeedWriter {
 
 impl FeedWriter {
     /// The feed of this generator; keeps `capacity` events.
-    pub(crate) fn new(instance: InstanceId, capacity: usize, cache: Cache, overflows: prometheus::IntCounter) -> Self {
-        let (newest, waited_on) = watch::channel(0);
+    pub(crate) fn new(
+        instance: InstanceId,
+        capacity: usize,
+        history: Option<FeedHistory>,
+        cache: Cache,
+        overflows: prometheus::IntCounter,
+    ) -> Self {
+        let first = history.as_ref().map_or(1, |history| history.first_seq.max(1));
+        let (newest, waited_on) = watch::channel(first - 1);
         Self {
             feed: Feed {
                 shared: Arc::new(SharedFeed {
                     instance,
-                    ring: Mutex::new(Ring::new(capacity.max(1))),
+                    ring: Mutex::new(Ring::new(capacity.max(1), first)),
                     newest: waited_on,
                     cache,
+                    first,
+                    history: history.map(|history| history.events),
                     overflows,
                 }),
             },
@@ -365,5 +491,8 @@ impl FeedWriter {
     }
 }
 
+#[cfg(test)]
+#[path = "feed/past/tests.rs"]
+mod past_tests;
 #[cfg(test)]
 mod tests;

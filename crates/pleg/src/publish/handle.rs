@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hashbrown::HashSet;
@@ -34,6 +35,7 @@ pub struct Pleg {
     pub(crate) probes: ProbeQueue,
     pub(crate) metrics: Metrics,
     pub(crate) recordings: mpsc::Sender<oneshot::Sender<Recording>>,
+    pub(crate) turns: Turns,
 }
 
 impl Pleg {
@@ -42,7 +44,7 @@ impl Pleg {
         &self.cache
     }
 
-    /// Which generator this is. Another one, such as that of a restarted daemon, numbers its events from 1 again.
+    /// Which generator this is. Another one, such as that of a restarted daemon, may use the same numbers for its events.
     pub fn instance(&self) -> InstanceId {
         self.feed.instance()
     }
@@ -72,6 +74,13 @@ impl Pleg {
         let (reply, recording) = oneshot::channel();
         self.recordings.send(reply).await.ok()?;
         recording.await.ok()
+    }
+
+    /// How many turns of its loop the generator has taken so far; asks it for another one. Between two calls that are seconds apart the
+    /// number stays the same only if the generator's task hangs, which is a bug: a runtime that does not answer delays no turn. For watchdogs.
+    pub fn progress(&self) -> u64 {
+        self.requests.wake();
+        self.turns.count()
     }
 
     /// The metrics.
@@ -121,6 +130,20 @@ impl Pleg {
         // With every cause: a gauge that stops at the length of a list would be wrong.
         self.metrics.troubles(&self.health.report_in_full());
         self.metrics.render(self.health.inflight())
+    }
+}
+
+/// Turns of the generator's loop. Clones share the count.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Turns(Arc<AtomicU64>);
+
+impl Turns {
+    pub(crate) fn add(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
     }
 }
 

@@ -7,3 +7,4 @@ pub mod cache;
 pub mod feed;
 pub(crate) mod filter;
 pub(crate) mod handle;
+pub(crate) mod past;

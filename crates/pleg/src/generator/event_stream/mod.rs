@@ -130,6 +130,11 @@ impl EventStream {
         }
     }
 
+    /// The stream is up and has lost nothing lately: what happens is reported by it.
+    pub(super) fn is_trusted(&self) -> bool {
+        self.connected && self.trust.lossy().is_none()
+    }
+
     /// The source of changes that hinted lists find: the stream if it is up, otherwise the kernel.
     pub(super) fn hint_source(&self) -> Source {
         if self.connected {

@@ -20,8 +20,15 @@ const LIMIT: usize = 4096;
 const LAGS: usize = 8;
 /// The first question comes within these bounds, however short or long the usual lag is.
 const FIRST: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(100)];
-/// The first question, as long as no lag is known.
+/// The first question about an exit, as long as no lag is known.
 const FIRST_UNKNOWN: Duration = Duration::from_millis(5);
+/// How long the runtime's own events have to report a start before it is asked for: they come first by far, and a start takes time.
+const EVENTS_FIRST: Duration = Duration::from_millis(250);
+/// For each start that waits, the questions about all of them are this much further apart: while many containers start, what they
+/// need most is a runtime that is not busy with questions.
+const SHARE: Duration = Duration::from_millis(10);
+/// Not further apart than this, on that account.
+const MOST_SHARED: Duration = Duration::from_millis(250);
 
 const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -86,15 +93,19 @@ impl Announced {
 pub(super) struct Confirmations {
     due: BTreeSet<(Instant, Arc<str>)>,
     open: HashMap<Arc<str>, (Instant, Announced)>,
-    lag: UsualLag,
+    exits: UsualLag,
+    starts: UsualLag,
 }
 
 impl Confirmations {
-    /// Notes what was announced. A state that is further replaces what waits; otherwise that goes on as planned.
-    pub(super) fn announced(&mut self, announced: Announced) {
+    /// Notes what was announced. A state that is further replaces what waits; otherwise that goes on as planned. `by_events`: the
+    /// runtime's events report it too, and are trusted.
+    pub(super) fn announced(&mut self, announced: Announced, by_events: bool) {
         let first = match announced.reached {
-            Reached::Ended => self.lag.first_question(),
-            Reached::Running | Reached::Gone => Duration::ZERO,
+            Reached::Ended => self.exits.first_question().unwrap_or(FIRST_UNKNOWN),
+            Reached::Running if by_events => EVENTS_FIRST,
+            Reached::Running => self.starts.first_question().unwrap_or_default(),
+            Reached::Gone => Duration::ZERO,
         };
         if let Some((_, waiting)) = self.open.get(&announced.id)
             && waiting.reached >= announced.reached
@@ -127,7 +138,17 @@ impl Confirmations {
     /// The runtime has confirmed an exit.
     pub(super) fn exit_confirmed(&mut self, id: &str, now: Instant) {
         if let Some(announced) = self.forget(id).filter(|announced| announced.reached == Reached::Ended) {
-            self.lag.confirmed(now.saturating_duration_since(announced.since));
+            self.exits.confirmed(now.saturating_duration_since(announced.since));
+        }
+    }
+
+    /// The runtime has confirmed a start.
+    pub(super) fn start_confirmed(&mut self, id: &str, now: Instant) {
+        if let Some(announced) = self
+            .forget(id)
+            .filter(|announced| announced.reached == Reached::Running)
+        {
+            self.starts.confirmed(now.saturating_duration_since(announced.since));
         }
     }
 
@@ -153,7 +174,15 @@ impl Confirmations {
             };
             let waited = now.saturating_duration_since(announced.since);
             if let Some(pause) = question.pause(waited) {
-                self.put(now + pause, announced.clone());
+                // Itself included.
+                let waiting = u32::try_from(self.open.len() + 1).unwrap_or(u32::MAX);
+                let shared = match question {
+                    Question::Exit => Duration::ZERO,
+                    Question::Start | Question::ListPod | Question::List => {
+                        SHARE.saturating_mul(waiting).min(MOST_SHARED)
+                    }
+                };
+                self.put(now + pause.max(shared), announced.clone());
             }
             questions.push((announced, question));
         }
@@ -162,11 +191,11 @@ impl Confirmations {
 
     /// The longest of the lags that were seen lately.
     pub(super) fn longest_lag(&self) -> Duration {
-        self.lag.recent.iter().copied().max().unwrap_or_default()
+        self.exits.recent.iter().copied().max().unwrap_or_default()
     }
 }
 
-/// How long after the kernel this runtime reports an exit.
+/// How long after the kernel this runtime reports exits, or starts.
 #[derive(Debug, Default)]
 struct UsualLag {
     recent: VecDeque<Duration>,
@@ -178,10 +207,11 @@ impl UsualLag {
         self.recent.push_front(lag);
     }
 
-    /// At half of the shortest lag: earlier questions would be in vain, and the next death may be admitted sooner.
-    fn first_question(&self) -> Duration {
-        let shortest = self.recent.iter().min();
-        shortest.map_or(FIRST_UNKNOWN, |shortest| (*shortest / 2).clamp(FIRST[0], FIRST[1]))
+    /// At half of the shortest lag: earlier questions would be in vain, and the next one may be reported sooner. None while no lag is
+    /// known.
+    fn first_question(&self) -> Option<Duration> {
+        let shortest = self.recent.iter().min()?;
+        Some((*shortest / 2).clamp(FIRST[0], FIRST[1]))
     }
 }
 
@@ -218,18 +248,18 @@ mod tests {
     fn an_exit_is_asked_for_in_quick_succession_and_not_without_end() {
         let start = Instant::now();
         let mut confirmations = Confirmations::default();
-        confirmations.announced(announced("a", Reached::Ended, start));
+        confirmations.announced(announced("a", Reached::Ended, start), false);
         let asked = questions(&mut confirmations, Question::Exit, start, 60);
         assert_eq!(asked, [5, 15, 25, 35, 45, 55, 65]);
 
         // Now it is known how long the runtime takes.
-        confirmations.announced(announced("a", Reached::Ended, start));
+        confirmations.announced(announced("a", Reached::Ended, start), false);
         assert_eq!(
             questions(&mut confirmations, Question::Exit, start, 60),
             [32, 42, 52, 62]
         );
 
-        confirmations.announced(announced("a", Reached::Ended, start));
+        confirmations.announced(announced("a", Reached::Ended, start), false);
         let asked = questions(&mut confirmations, Question::Exit, start, u64::MAX);
         assert!(asked.len() < 50 && asked.last().is_some_and(|last| (2000..2300).contains(last)));
         assert!(confirmations.open.is_empty() && confirmations.due.is_empty());
@@ -248,10 +278,10 @@ mod tests {
             ),
         ] {
             let mut confirmations = Confirmations::default();
-            confirmations.announced(announced("a", Reached::Running, start));
+            confirmations.announced(announced("a", Reached::Running, start), false);
             assert_eq!(questions(&mut confirmations, question, start, agrees), expected);
             assert!(confirmations.open.is_empty() && confirmations.due.is_empty());
-            confirmations.announced(announced("a", Reached::Running, start));
+            confirmations.announced(announced("a", Reached::Running, start), false);
             let asked = questions(&mut confirmations, question, start, u64::MAX);
             assert!(asked.len() < 130 && asked.last().is_some_and(|last| *last >= 30_000));
         }
@@ -261,10 +291,10 @@ mod tests {
     fn doubled_announcements_are_one_and_an_end_replaces_a_start() {
         let start = Instant::now();
         let mut confirmations = Confirmations::default();
-        confirmations.announced(announced("a", Reached::Running, start));
-        confirmations.announced(announced("a", Reached::Running, start + ms(1)));
-        confirmations.announced(announced("a", Reached::Ended, start + ms(2)));
-        confirmations.announced(announced("a", Reached::Running, start + ms(3)));
+        confirmations.announced(announced("a", Reached::Running, start), false);
+        confirmations.announced(announced("a", Reached::Running, start + ms(1)), false);
+        confirmations.announced(announced("a", Reached::Ended, start + ms(2)), false);
+        confirmations.announced(announced("a", Reached::Running, start + ms(3)), false);
         assert_eq!(confirmations.next(), Some(start + ms(2) + FIRST_UNKNOWN));
         let due = confirmations.due(start + ms(100), |_| Some(Question::Exit));
         assert_eq!(due, [(announced("a", Reached::Ended, start + ms(2)), Question::Exit)]);
@@ -275,7 +305,7 @@ mod tests {
         let now = Instant::now();
         let mut confirmations = Confirmations::default();
         for n in 0..3 * LIMIT {
-            confirmations.announced(announced(&n.to_string(), Reached::Ended, now));
+            confirmations.announced(announced(&n.to_string(), Reached::Ended, now), false);
         }
         assert_eq!((confirmations.open.len(), confirmations.due.len()), (LIMIT, LIMIT));
         confirmations.due(now + ms(5), |_| None);
@@ -285,12 +315,53 @@ mod tests {
     #[test]
     fn the_first_question_follows_the_shortest_of_the_last_lags() {
         let mut lag = UsualLag::default();
-        assert_eq!(lag.first_question(), FIRST_UNKNOWN);
+        assert_eq!(lag.first_question(), None);
         for (seen, expected) in [(80, 40), (40, 20), (400, 20), (1, 2)] {
             lag.confirmed(ms(seen));
-            assert_eq!(lag.first_question(), ms(expected), "{seen}");
+            assert_eq!(lag.first_question(), Some(ms(expected)), "{seen}");
         }
         (0..LAGS).for_each(|_| lag.confirmed(ms(1000)));
-        assert_eq!((lag.first_question(), lag.recent.len()), (FIRST[1], LAGS));
+        assert_eq!((lag.first_question(), lag.recent.len()), (Some(FIRST[1]), LAGS));
+    }
+
+    #[test]
+    fn a_start_that_events_report_is_left_to_them_first() {
+        let start = Instant::now();
+        let mut confirmations = Confirmations::default();
+        confirmations.announced(announced("a", Reached::Running, start), true);
+        assert_eq!(confirmations.next(), Some(start + EVENTS_FIRST));
+        // An exit is not: that the runtime has missed it must be found out.
+        confirmations.announced(announced("b", Reached::Ended, start), true);
+        assert_eq!(confirmations.next(), Some(start + FIRST_UNKNOWN));
+    }
+
+    #[test]
+    fn a_start_is_first_asked_for_at_half_of_what_starts_take() {
+        let start = Instant::now();
+        let mut confirmations = Confirmations::default();
+        confirmations.announced(announced("a", Reached::Running, start), false);
+        assert_eq!(confirmations.next(), Some(start));
+        confirmations.start_confirmed("a", start + ms(120));
+        confirmations.announced(announced("b", Reached::Running, start), false);
+        assert_eq!(confirmations.next(), Some(start + ms(60)));
+    }
+
+    #[test]
+    fn many_starts_share_the_questions() {
+        let start = Instant::now();
+        let asked = |count: u32| {
+            let mut confirmations = Confirmations::default();
+            for n in 0..count {
+                confirmations.announced(announced(&n.to_string(), Reached::Running, start), false);
+            }
+            let mut asked = 0;
+            while let Some(at) = confirmations.next().filter(|at| *at < start + ms(1000)) {
+                asked += confirmations.due(at, |_| Some(Question::Start)).len();
+            }
+            asked
+        };
+        assert_eq!(asked(1), 50);
+        // 100 a second, not 50 for each.
+        assert!((95..=110).contains(&asked(10)), "{}", asked(10));
     }
 }

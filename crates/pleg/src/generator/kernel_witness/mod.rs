@@ -312,12 +312,14 @@ impl<R: Runtime> Generator<R> {
             (None, Some(uid)) => self.stream.misses.hinted(uid, now),
             (None, None) => self.stream.misses.hinted_all(now),
         }
-        self.witness.unconfirmed.announced(Announced {
+        let announced = Announced {
             id,
             pod,
             reached,
             since: now,
-        });
+        };
+        let by_events = self.stream.is_trusted();
+        self.witness.unconfirmed.announced(announced, by_events);
     }
 
     /// The kernel announced something about the pod.

@@ -35,7 +35,9 @@ impl<R: Runtime> Generator<R> {
     /// A container runs, by what the runtime says.
     pub(super) fn container_runs(&mut self, pod: &PodRef, container: &ContainerRef) {
         let witness = &mut self.witness;
-        witness.unconfirmed.forget(container.id.as_str());
+        witness
+            .unconfirmed
+            .start_confirmed(container.id.as_str(), Instant::now());
         let full = witness.containers.len() >= MOST || witness.wanted.len() >= MOST;
         if full || witness.containers.contains_key(&container.id) {
             return;

@@ -30,11 +30,12 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    pub(super) fn new(capacity: usize) -> Self {
+    /// Keeps `capacity` events; the first one gets the number `first`.
+    pub(super) fn new(capacity: usize, first: u64) -> Self {
         Self {
             events: VecDeque::new(),
             capacity,
-            next: 1,
+            next: first,
             dropped: BTreeMap::new(),
             dropped_by_pod: HashMap::new(),
             dropped_capacity: capacity,

@@ -13,7 +13,7 @@ const OTHER: InstanceId = InstanceId::new(2);
 
 fn writer(capacity: usize, cache: &CacheWriter) -> FeedWriter {
     let overflows = prometheus::IntCounter::new("overflows", "overflows").unwrap();
-    FeedWriter::new(THIS, capacity, cache.reader(), overflows)
+    FeedWriter::new(THIS, capacity, None, cache.reader(), overflows)
 }
 
 fn pod_ref(uid: &str) -> PodRef {
