@@ -26,6 +26,7 @@
 //! | `store` | the state that survives a restart of `pleg node`: [`Store`] | a thread |
 //! | [`net`] | the HTTP client, and TLS, for probes, hooks and URLs | calls |
 //! | [`host`] | facts about this machine, and the clock | calls |
+//! | [`Activity`] | how busy the runtime is: what nobody waits for yields | a counter |
 //! | `metrics` | the metrics of a node | counters |
 //!
 //! # Where do I find …
@@ -66,6 +67,7 @@ pub mod reconcile;
 pub mod sources;
 pub mod status;
 
+mod activity;
 mod cgroups;
 mod error;
 mod eviction;
@@ -77,6 +79,7 @@ mod store;
 #[cfg(test)]
 mod testing;
 
+pub use activity::{Acting, Activity};
 pub use eviction::EvictionConfig;
 pub use eviction::admission::{NodePressure, PressureCondition};
 pub use eviction::signals::Signal;

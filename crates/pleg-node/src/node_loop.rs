@@ -187,6 +187,7 @@ impl NodeLoop {
         let (mut health_tick, mut orphan_tick) = (every(HEALTH_TICK), every(ORPHAN_TICK));
         self.orphans.start();
         let (reports, graceful_shutdown) = (self.reports(), self.graceful_shutdown.clone());
+        let preemptions = self.workers.context.preemptions.clone();
         let mut ending: Option<Ending> = None;
         loop {
             let ready = relisted && self.orphans.knows_preexisting();
@@ -210,6 +211,7 @@ impl NodeLoop {
                 Some(listed) = self.orphans.next() => self.on_listed(listed),
                 Some(found) = self.leftovers.next() => self.on_leftovers(found),
                 Some(eviction) = evictions.recv() => self.workers.evict(eviction),
+                uid = preemptions.next() => self.workers.preempt(&uid),
                 _ = cache.synced(first_relist, Duration::MAX), if !relisted => relisted = true,
                 // Nothing is started while the node shuts down.
                 snapshot = snapshots.recv(), if ready && open && ending.is_none() => match snapshot {
@@ -330,9 +332,12 @@ impl NodeLoop {
         if !self.desired.is_complete() {
             return;
         }
+        let desired: BTreeSet<PodUid> = self.desired.pods().map(|desired| desired.pod.id.uid.clone()).collect();
         for Leftover { uid, id } in found {
-            let is_desired = self.desired.pods().any(|desired| desired.pod.id.uid == uid);
-            if is_desired || self.workers.knows(&uid) || self.workers.context.pleg.cache().get(&uid).is_some() {
+            if desired.contains(&uid)
+                || self.workers.knows(&uid)
+                || self.workers.context.pleg.cache().get(&uid).is_some()
+            {
                 continue;
             }
             match id {

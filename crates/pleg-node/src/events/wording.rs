@@ -5,14 +5,17 @@ use std::time::Duration;
 
 use pleg_cri::ErrorKind;
 
-use crate::manifest::{Pod, ProbeKind, RestartPolicy, Role};
+use crate::manifest::{Pod, ProbeKind, RestartPolicy};
 use crate::reconcile::action::KillReason;
 
 /// Why a container is killed, in the event `Killing`.
 pub(crate) fn killing(pod: &Pod, name: &str, reason: KillReason) -> String {
     let restarts = |what: String| {
-        let role = pod.spec.container(name).map(|container| container.role);
-        let never = pod.spec.restart_policy == RestartPolicy::Never && role != Some(Role::Sidecar);
+        let of_container = pod
+            .spec
+            .container(name)
+            .map(|container| pod.spec.restart_policy_of(container));
+        let never = of_container.unwrap_or(pod.spec.restart_policy) == RestartPolicy::Never;
         if never && reason != KillReason::ImageChanged {
             return what;
         }

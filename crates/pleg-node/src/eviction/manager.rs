@@ -1,6 +1,6 @@
 //! The task: observes, publishes conditions, reclaims, and evicts one pod at a time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,6 +71,8 @@ pub(crate) struct EvictionManager {
     has_image_fs: bool,
     /// When limits of local storage are checked again.
     next_storage_scan: Instant,
+    /// What was warned of since a threshold is met, or since the last eviction: it is not repeated every round.
+    warned: BTreeSet<String>,
     images: mpsc::Sender<DeleteUnused>,
     evictions: mpsc::Sender<Eviction>,
 }
@@ -101,6 +103,7 @@ impl EvictionManager {
             image_path: None,
             has_image_fs: false,
             next_storage_scan: Instant::now(),
+            warned: BTreeSet::new(),
             images,
             evictions,
         }
@@ -144,20 +147,30 @@ impl EvictionManager {
                 condition.message
             );
         }
-        let threshold = verdict.act_on?;
+        let Some(threshold) = verdict.act_on else {
+            self.warned.clear();
+            return None;
+        };
         let resource = threshold.signal.resource();
-        warn!(
-            reason = "EvictionThresholdMet",
-            signal = threshold.signal.name(),
-            "attempting to reclaim {resource}"
-        );
         let message = format!("Attempting to reclaim {resource}");
-        self.context.events.node_warning("EvictionThresholdMet", &message);
+        if self.is_news(&message) {
+            warn!(
+                reason = "EvictionThresholdMet",
+                signal = threshold.signal.name(),
+                "attempting to reclaim {resource}"
+            );
+            self.context.events.node_warning("EvictionThresholdMet", &message);
+        }
         if resource.is_disk() && self.reclaim(&threshold, &figures).await {
             info!("disk pressure is reduced without evicting pods");
             return None;
         }
         self.evict_one(&threshold, &figures.observations).await
+    }
+
+    /// Whether this was not warned of yet.
+    fn is_news(&mut self, what: &str) -> bool {
+        self.warned.insert(what.to_owned())
     }
 
     async fn observe(&mut self) -> Figures {
@@ -245,11 +258,14 @@ impl EvictionManager {
         })
     }
 
-    async fn evict_one(&self, threshold: &Threshold, observations: &Observations) -> Option<PodUid> {
+    async fn evict_one(&mut self, threshold: &Threshold, observations: &Observations) -> Option<PodUid> {
         let resource = threshold.signal.resource();
         let mut pods = self.usage(resource).await;
         if pods.is_empty() {
-            warn!("eviction thresholds have been met, but no pods are active to evict");
+            let nothing = "eviction thresholds have been met, but no pods are active to evict";
+            if self.is_news(nothing) {
+                warn!("{nothing}");
+            }
             return None;
         }
         rank(&mut pods, resource);
@@ -258,10 +274,14 @@ impl EvictionManager {
             .find(|pod| !pod.is_critical())
             .and_then(|usage| Some((usage.pod.as_ref()?, usage)))
         else {
-            warn!("unable to evict any pods from the node: all are critical");
+            let nothing = "unable to evict any pods from the node: all are critical";
+            if self.is_news(nothing) {
+                warn!("{nothing}");
+            }
             return None;
         };
         let message = message(threshold, observations, usage);
+        self.warned.clear();
         self.evict(pod, self.grace(threshold, pod), threshold.signal.name(), message)
             .await
     }

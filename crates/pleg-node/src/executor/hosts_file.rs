@@ -126,6 +126,9 @@ mod tests {
         pod.spec.host_aliases.clear();
         let lines = format!("{HEADER}{LOCAL}10.0.0.7\tweb.sub.default.svc.cluster.local\tweb\n");
         assert_eq!(content(&node, &pod, &ips[..1]).unwrap(), lines);
+        pod.spec.hostname.override_name = Some("other.example".to_owned());
+        let lines = format!("{HEADER}{LOCAL}10.0.0.7\tother.example\n");
+        assert_eq!(content(&node, &pod, &ips[..1]).unwrap(), lines);
     }
 
     #[test]

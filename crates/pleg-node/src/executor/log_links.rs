@@ -46,31 +46,35 @@ pub(super) fn remove(link: &Path) -> io::Result<()> {
 /// Removes the links into the log directory of a pod.
 pub(super) fn remove_of_pod(directory: &Path, pod: &Pod, logs: &Path) -> io::Result<()> {
     let prefix = prefix(pod);
-    remove_links(directory, |name, target| {
-        name.starts_with(&prefix) && target.starts_with(logs)
-    })
+    // By name first: there may be thousands of links.
+    remove_links(
+        directory,
+        |name| name.starts_with(&prefix),
+        |target| target.starts_with(logs),
+    )
 }
 
 /// Removes the links into a directory of logs whose log is gone.
 pub(crate) fn remove_dead(directory: &Path, logs: &Path) -> io::Result<()> {
-    remove_links(directory, |_, target| {
-        target.starts_with(logs) && fs::symlink_metadata(target).is_err()
-    })
+    let is_dead = |target: &Path| target.starts_with(logs) && fs::symlink_metadata(target).is_err();
+    remove_links(directory, |_| true, is_dead)
 }
 
-fn remove_links(directory: &Path, is_dead: impl Fn(&str, &Path) -> bool) -> io::Result<()> {
+fn remove_links(directory: &Path, is_named: impl Fn(&str) -> bool, is_dead: impl Fn(&Path) -> bool) -> io::Result<()> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         entries => entries?,
     };
     for entry in entries {
         let entry = entry?;
-        let name = entry.file_name();
+        if !is_named(&entry.file_name().to_string_lossy()) {
+            continue;
+        }
         // What is not a link is not ours.
         let Ok(target) = fs::read_link(entry.path()) else {
             continue;
         };
-        if is_dead(&name.to_string_lossy(), &target) {
+        if is_dead(&target) {
             remove(&entry.path())?;
         }
     }

@@ -44,13 +44,14 @@ use parking_lot::Mutex;
 use pleg::{ContainerId, Pleg};
 use pleg_cri::duration::seconds;
 use pleg_cri::{Client, Subject, Unary, v1};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use self::cleanup::CleanupError;
 use self::container::{StartRequest, StopRequest};
-use self::objects::{ApiObjects, NoApiServer};
+use self::objects::{ApiObjects, NoApiServer, Objects};
 use self::requests::{NodeConfig, SysctlError};
+use crate::activity::Activity;
 use crate::cgroups::PodCgroups;
 use crate::events::Events;
 use crate::host;
@@ -64,6 +65,15 @@ pub(crate) use self::error::call_failed;
 pub(crate) use self::error::{ActionError, ExecError};
 pub(crate) use self::termination_messages::ExitedContainer;
 
+/// For how many pods volumes are brought up to date at once: after a restart, all pods of the node are due.
+const CONCURRENT_REFRESHES: usize = 8;
+/// How many sandboxes are stopped at once, and how many removed, for each core: more are not faster, and then all end as late as the last
+/// one.
+const TEARDOWNS_OF_A_CORE: usize = 2;
+/// What takes longer than this lets the next one start: a refresh, or the end of a sandbox.
+const SLOT: Duration = Duration::from_secs(3);
+/// How long the removal of a sandbox yields to many pods that start or stop at once.
+const REMOVAL_PATIENCE: Duration = Duration::from_secs(5);
 /// Deadline of reading a file of a pod.
 const READ_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -83,6 +93,12 @@ pub(crate) struct ActionContext {
     pub(crate) cut_kills: CancellationToken,
     /// Held, by threads for file operations, while files of the pod's volumes are written: two writers would disturb each other.
     pub(crate) volume_writes: Arc<Mutex<()>>,
+    /// For a sandbox: what the volumes of the pod contain.
+    pub(crate) volume_objects: Objects,
+    /// Notified when a sandbox that is being removed is stopped.
+    pub(crate) sandbox_stopped: Arc<Notify>,
+    /// Cancelled when another pod waits for the name of this one: its sandbox is removed without delay.
+    pub(crate) hurry: CancellationToken,
 }
 
 /// How an action went.
@@ -97,13 +113,13 @@ pub(crate) struct ActionOutcome {
 }
 
 impl ActionOutcome {
-    /// The pod terminates, so the action is no longer needed.
-    pub(crate) fn cancelled(action: Action) -> Self {
+    /// The action could not begin: [`ActionError::Cancelled`] if the pod terminates, so that it is no longer needed.
+    pub(crate) fn failed(action: Action, error: ActionError) -> Self {
         Self {
             action,
             created: false,
             pre_stopped: false,
-            result: Err(ActionError::Cancelled),
+            result: Err(error),
         }
     }
 
@@ -112,7 +128,7 @@ impl ActionOutcome {
     }
 }
 
-/// Acts through the runtime. Clones share the limit of image pulls.
+/// Acts through the runtime. Clones share the limits of image pulls and of refreshes.
 #[derive(Debug, Clone)]
 pub(crate) struct RuntimeExecutor {
     client: Client,
@@ -120,6 +136,10 @@ pub(crate) struct RuntimeExecutor {
     node: Arc<NodeConfig>,
     objects: Arc<dyn ApiObjects>,
     pulls: Arc<Semaphore>,
+    refreshes: Arc<Semaphore>,
+    teardowns: Arc<Semaphore>,
+    removals: Arc<Semaphore>,
+    activity: Activity,
     cgroups: PodCgroups,
     events: Events,
 }
@@ -132,9 +152,18 @@ impl RuntimeExecutor {
             node,
             objects: Arc::new(NoApiServer),
             pulls: Arc::new(Semaphore::new(images::CONCURRENT_PULLS)),
+            refreshes: Arc::new(Semaphore::new(CONCURRENT_REFRESHES)),
+            teardowns: Arc::new(Semaphore::new(host::for_each_core(TEARDOWNS_OF_A_CORE))),
+            removals: Arc::new(Semaphore::new(host::for_each_core(TEARDOWNS_OF_A_CORE))),
+            activity: Activity::default(),
             cgroups: PodCgroups::default(),
             events: Events::default(),
         }
+    }
+
+    /// What the runtime does just now.
+    pub(crate) fn activity(&self) -> &Activity {
+        &self.activity
     }
 
     /// Where objects of the API come from.
@@ -147,8 +176,29 @@ impl RuntimeExecutor {
         &*self.objects
     }
 
-    /// Brings the files of a running pod's volumes up to date. Files whose content is the same are not written.
+    /// What the volumes of a pod contain.
+    pub(crate) async fn volume_objects(&self, pod: &Pod) -> Result<Objects, ActionError> {
+        let fetched = objects::for_volumes(&*self.objects, pod).await;
+        fetched.map_err(ActionError::VolumeObjects)
+    }
+
+    /// Brings the files of a running pod's volumes up to date, when it is its turn. Files whose content is the same are not written.
     pub(crate) async fn refresh_volumes(
+        &self,
+        pod: &Pod,
+        writes: Arc<Mutex<()>>,
+        cancelled: &CancellationToken,
+    ) -> Result<(), ActionError> {
+        let slot = tokio::select! {
+            biased;
+            () = cancelled.cancelled() => return Err(ActionError::Cancelled),
+            slot = self.refreshes.acquire() => slot,
+        };
+        // One that has begun ends by itself.
+        in_slot(slot, self.refresh_volumes_now(pod, writes, cancelled)).await
+    }
+
+    async fn refresh_volumes_now(
         &self,
         pod: &Pod,
         writes: Arc<Mutex<()>>,
@@ -157,7 +207,7 @@ impl RuntimeExecutor {
         let fetched = tokio::select! {
             biased;
             () = cancelled.cancelled() => return Err(ActionError::Cancelled),
-            fetched = objects::for_volumes(&*self.objects, pod) => fetched.map_err(ActionError::VolumeObjects)?,
+            fetched = self.volume_objects(pod) => fetched?,
         };
         let cancelled = cancelled.clone();
         let refresh = move |node: &NodeConfig, pod: &Pod| {
@@ -173,6 +223,7 @@ impl RuntimeExecutor {
     /// Carries out an action.
     pub(crate) async fn execute(&self, pod: &Pod, action: Action, context: &ActionContext) -> ActionOutcome {
         let (mut created, mut pre_stopped) = (false, false);
+        let _acting = action.is_awaited().then(|| self.activity.begin());
         let stop_request = |id, name, grace| StopRequest {
             pod,
             id,
@@ -183,7 +234,7 @@ impl RuntimeExecutor {
         let result = match &action {
             Action::RunSandbox { attempt, replaces } => self.run_sandbox(pod, *attempt, replaces, context).await,
             Action::StopSandbox(id) => self.stop_sandbox(pod, id).await,
-            Action::RemoveSandbox(id) | Action::RemoveOldSandbox(id) => self.remove_sandbox(pod, id).await,
+            Action::RemoveSandbox(id) | Action::RemoveOldSandbox(id) => self.remove_sandbox(pod, id, context).await,
             Action::RemoveContainer { id, name, attempt } => self.remove_container(pod, id, name, *attempt).await,
             Action::Start {
                 name,
@@ -347,6 +398,16 @@ impl RuntimeExecutor {
         let done = tokio::task::spawn_blocking(move || work(&node, &pod)).await?;
         done.map_err(Into::into)
     }
+}
+
+/// Does something in a slot, which is given up if it takes long, so that nothing waits for another's fault.
+async fn in_slot<S, T>(slot: S, work: impl Future<Output = T>) -> T {
+    let mut work = std::pin::pin!(work);
+    if let Ok(done) = tokio::time::timeout(SLOT, &mut work).await {
+        return done;
+    }
+    drop(slot);
+    work.await
 }
 
 /// The subject of calls about a pod.

@@ -4,11 +4,14 @@ use std::sync::Arc;
 
 use pleg::SandboxId;
 use pleg_cri::{Subject, v1};
+use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 
 use super::error::call_failed;
 use super::requests::{NodeConfig, dns, hostname};
-use super::{ActionContext, ActionError, RuntimeExecutor, ignore_not_found, objects, subject, volumes};
+use super::{
+    ActionContext, ActionError, REMOVAL_PATIENCE, RuntimeExecutor, ignore_not_found, in_slot, subject, volumes,
+};
 use crate::events::wording;
 use crate::manifest::Pod;
 
@@ -30,9 +33,7 @@ impl RuntimeExecutor {
             let message = wording::missing_cluster_dns(pod);
             self.events.pod_warning(pod, "MissingClusterDNS", &message);
         }
-        let objects = objects::for_volumes(&*self.objects, pod).await;
-        let objects = objects.map_err(ActionError::VolumeObjects)?;
-        let writes = Arc::clone(&context.volume_writes);
+        let (writes, objects) = (Arc::clone(&context.volume_writes), context.volume_objects.clone());
         let prepare = move |node: &NodeConfig, pod: &Pod| {
             let _writing = writes.lock();
             volumes::prepare(node, pod, &objects)
@@ -56,13 +57,38 @@ impl RuntimeExecutor {
         ignore_not_found(self.call(&about, request).await).map_err(call_failed("KillPodSandboxError"))
     }
 
-    /// Stops a sandbox and removes it, with its containers.
-    pub(super) async fn remove_sandbox(&self, pod: &Pod, id: &SandboxId) -> Result<(), ActionError> {
-        self.stop_sandbox(pod, id).await?;
+    /// Stops a sandbox and removes it, with its containers: each when it is its turn. Nobody waits for the removal but another pod of the
+    /// same name, so it yields to many pods that start or stop at once, for a while.
+    pub(super) async fn remove_sandbox(
+        &self,
+        pod: &Pod,
+        id: &SandboxId,
+        context: &ActionContext,
+    ) -> Result<(), ActionError> {
+        let stopping = self.activity.begin();
+        let slot = self.teardowns.acquire().await;
+        in_slot(slot, self.stop_sandbox(pod, id)).await?;
+        drop(stopping);
+        context.sandbox_stopped.notify_one();
+        let slot = tokio::select! {
+            biased;
+            () = context.hurry.cancelled() => None,
+            slot = self.removal_turn() => Some(slot),
+        };
         let request = v1::RemovePodSandboxRequest {
             pod_sandbox_id: id.to_string(),
         };
         let about = Subject::sandbox(pod.id.full_name(), id.shared());
-        ignore_not_found(self.call(&about, request).await).map_err(call_failed("KillPodSandboxError"))
+        let removed = in_slot(slot, self.call(&about, request)).await;
+        ignore_not_found(removed).map_err(call_failed("KillPodSandboxError"))
+    }
+
+    /// Waits until a sandbox may be removed. What has waited for long waits for its turn only.
+    async fn removal_turn(&self) -> impl Sized + use<'_> {
+        let patience = Instant::now() + REMOVAL_PATIENCE;
+        let slot = self.removals.acquire().await;
+        // One that is over is as good as one that never began.
+        let _ = timeout_at(patience, self.activity.burst_over()).await;
+        slot
     }
 }

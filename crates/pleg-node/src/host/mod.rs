@@ -13,6 +13,8 @@ use crate::manifest::{DnsConfig, InvalidNodeName, NodeName};
 
 /// The memory of the machine if it is unknown: it only weighs pods against each other.
 const DEFAULT_MEMORY: u64 = 1 << 30;
+/// The most of anything that is done at once because there are many cores.
+const MAX_AT_ONCE: usize = 32;
 /// A resolv.conf is a few lines.
 const MAX_RESOLV_CONF: usize = 64 << 10;
 
@@ -52,6 +54,12 @@ pub fn memory() -> u64 {
 /// The CPUs that this process may use.
 pub fn cpus() -> u64 {
     std::thread::available_parallelism().map_or(1, |cpus| u64::try_from(cpus.get()).unwrap_or(u64::MAX))
+}
+
+/// So many for each core.
+pub(crate) fn for_each_core(of_one: usize) -> usize {
+    let cores = usize::try_from(cpus()).unwrap_or(usize::MAX);
+    cores.max(1).saturating_mul(of_one).min(MAX_AT_ONCE)
 }
 
 /// The size of the disk that has this directory, or will have it; 0 if it cannot be had.

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use super::env::{EnvFrom, EnvVar};
 use super::probe::{Hook, Probe, ProbeKind};
 use super::quantity::Quantity;
+use super::restart::ContainerRestart;
 use super::security::ContainerSecurity;
 use super::volume::Mount;
 
@@ -40,6 +41,8 @@ pub struct Container {
     pub name: String,
     /// Its role in the pod.
     pub role: Role,
+    /// Its own restart policy, if it has one.
+    pub restart: Option<ContainerRestart>,
     /// Its image.
     pub image: String,
     /// When the image is pulled.

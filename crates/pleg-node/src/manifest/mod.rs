@@ -21,6 +21,7 @@ mod object;
 mod probe;
 mod problem;
 mod quantity;
+mod restart;
 mod security;
 mod spec;
 mod tree;
@@ -44,8 +45,9 @@ pub use object::UnusablePod;
 pub use probe::{Hook, HttpGet, Probe, ProbeHandler, ProbeKind};
 pub use problem::Problem;
 pub use quantity::{Quantity, QuantityError};
+pub use restart::{ContainerRestart, RestartPolicy, RestartRule};
 pub use security::{ContainerSecurity, FsGroup, PodSecurity, Seccomp};
-pub use spec::{Dns, DnsConfig, HostAlias, Hostname, Overhead, PidNamespace, Priority, RestartPolicy, Spec};
+pub use spec::{Dns, DnsConfig, HostAlias, Hostname, Overhead, PidNamespace, Priority, Spec};
 pub use tree::{MAX_BYTES, SyntaxError, Tree};
 pub use volume::{
     DownwardFile, DownwardValue, EmptyDir, HostPathKind, Medium, Mount, ObjectFile, ProjectedKind, ProjectedVolume,

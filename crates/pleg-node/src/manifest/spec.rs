@@ -6,20 +6,9 @@ use std::time::Duration;
 
 use super::container::Container;
 use super::quantity::Quantity;
+use super::restart::RestartPolicy;
 use super::security::PodSecurity;
 use super::volume::Volume;
-
-/// Which exited containers are restarted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum RestartPolicy {
-    /// All.
-    #[default]
-    Always,
-    /// Those with an exit code other than 0.
-    OnFailure,
-    /// None.
-    Never,
-}
 
 /// Which processes a container sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -126,7 +115,7 @@ pub struct Spec {
     pub ephemeral_containers: Vec<Container>,
     /// Volumes, by name.
     pub volumes: BTreeMap<String, Volume>,
-    /// Which exited containers are restarted.
+    /// Which exited containers are restarted, unless they say otherwise themselves.
     pub restart_policy: RestartPolicy,
     /// The grace period of its termination.
     pub termination_grace: Duration,

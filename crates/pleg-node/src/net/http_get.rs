@@ -3,13 +3,13 @@
 use std::net::IpAddr;
 use std::sync::LazyLock;
 
-use http_body_util::Empty;
+use http_body_util::{BodyExt as _, Empty};
 use hyper::body::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use super::NetError;
-use super::exchange::exchange;
+use super::exchange::{Exchange, exchange};
 use super::tls::{Tls, TlsSetupError};
 use crate::manifest::HttpGet;
 
@@ -44,6 +44,13 @@ pub(crate) type Head = (http::StatusCode, http::HeaderMap);
 
 /// Sends a GET request and returns the head of the response. Callers set the timeout.
 pub(crate) async fn get(get: &HttpGet, ip: Option<IpAddr>) -> Result<Head, NetError> {
+    // The body does not matter, and may be endless.
+    let (head, _) = start_get(get, ip).await?.response.into_parts();
+    Ok((head.status, head.headers))
+}
+
+/// Sends a GET request; the body of the response is not read yet. Callers set the timeout.
+pub(crate) async fn start_get(get: &HttpGet, ip: Option<IpAddr>) -> Result<Exchange, NetError> {
     let host = host_or_pod_ip(get.host.as_deref(), ip)?;
     let stream = connect(get.host.as_deref(), get.port, ip).await?;
     if get.tls {
@@ -53,13 +60,23 @@ pub(crate) async fn get(get: &HttpGet, ip: Option<IpAddr>) -> Result<Head, NetEr
     get_over(stream, get, &host).await
 }
 
-async fn get_over<S>(stream: S, get: &HttpGet, host: &str) -> Result<Head, NetError>
+async fn get_over<S>(stream: S, get: &HttpGet, host: &str) -> Result<Exchange, NetError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    // The body does not matter, and may be endless.
-    let (head, _) = exchange(stream, request(get, host)?).await?.response.into_parts();
-    Ok((head.status, head.headers))
+    Ok(exchange(stream, request(get, host)?).await?)
+}
+
+/// The beginning of a response's body, as text. Callers set the timeout.
+pub(crate) async fn read_at_most(exchange: Exchange, limit: usize) -> String {
+    let (mut body, mut text) = (exchange.response.into_body(), Vec::new());
+    while let Some(Ok(frame)) = body.frame().await
+        && text.len() < limit
+    {
+        text.extend(frame.into_data().unwrap_or_default());
+    }
+    text.truncate(limit);
+    String::from_utf8_lossy(&text).into_owned()
 }
 
 fn request(get: &HttpGet, host: &str) -> Result<http::Request<Empty<Bytes>>, http::Error> {

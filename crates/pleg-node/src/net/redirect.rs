@@ -7,18 +7,29 @@ use http::header::LOCATION;
 use http::{HeaderMap, StatusCode, Uri};
 
 use super::NetError;
-use super::http_get::{get, host_or_pod_ip};
+use super::http_get::{host_or_pod_ip, read_at_most, start_get};
 use crate::manifest::HttpGet;
 
 /// Most requests of one probe.
 const MAX_REQUESTS: usize = 10;
+/// As much of a body as a kubelet reads.
+const MAX_BODY: usize = 10 << 10;
 
 /// The last response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
-    /// The redirect that was not followed, because it leads to another host.
-    pub(crate) elsewhere: Option<String>,
+    /// Set if it redirects to another host, which is not asked.
+    pub(crate) elsewhere: Option<Elsewhere>,
+}
+
+/// A redirect that was not followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Elsewhere {
+    /// Where to.
+    pub(crate) location: String,
+    /// What the response said beside that.
+    pub(crate) body: String,
 }
 
 /// Sends a GET request, and follows redirects. Callers set the timeout.
@@ -26,8 +37,9 @@ pub(crate) async fn get_following(first: &HttpGet, ip: Option<IpAddr>) -> Result
     let host = host_or_pod_ip(first.host.as_deref(), ip)?;
     let mut request = first.clone();
     for _ in 0..MAX_REQUESTS {
-        let (status, headers) = get(&request, ip).await?;
-        let Some(location) = redirect(status, &headers) else {
+        let exchange = start_get(&request, ip).await?;
+        let status = exchange.response.status();
+        let Some(location) = redirect(status, exchange.response.headers()) else {
             return Ok(Answer {
                 status,
                 elsewhere: None,
@@ -36,8 +48,11 @@ pub(crate) async fn get_following(first: &HttpGet, ip: Option<IpAddr>) -> Result
         match resolve(&request, &host, &location) {
             Some(Target::SameHost(next)) => request = *next,
             Some(Target::Elsewhere) => {
-                let elsewhere = Some(location);
-                return Ok(Answer { status, elsewhere });
+                let body = read_at_most(exchange, MAX_BODY).await;
+                return Ok(Answer {
+                    status,
+                    elsewhere: Some(Elsewhere { location, body }),
+                });
             }
             None => return Err(NetError::BadRedirect(location)),
         }
@@ -139,7 +154,7 @@ mod tests {
                 let request = String::from_utf8_lossy(&buffer[..read]).into_owned();
                 let path = request.split(' ').nth(1).unwrap_or_default().to_owned();
                 let answer = match to(port, &path) {
-                    Some(place) => format!("HTTP/1.1 302 Found\r\nLocation: {place}\r\nContent-Length: 0\r\n\r\n"),
+                    Some(place) => format!("HTTP/1.1 302 Found\r\nLocation: {place}\r\nContent-Length: 5\r\n\r\nthere"),
                     None => "HTTP/1.1 204 No Content\r\n\r\n".to_owned(),
                 };
                 let _ = sender.send(request);
@@ -174,7 +189,11 @@ mod tests {
         let (port, _requests) = server(|_, _| Some("http://example.com/login".to_owned())).await;
         let answer = get_following(&request(port, "/"), HERE).await.unwrap();
         assert_eq!(answer.status.as_u16(), 302);
-        assert_eq!(answer.elsewhere.as_deref(), Some("http://example.com/login"));
+        let elsewhere = answer.elsewhere.unwrap();
+        assert_eq!(
+            (elsewhere.location.as_str(), elsewhere.body.as_str()),
+            ("http://example.com/login", "there")
+        );
     }
 
     #[tokio::test]

@@ -1,9 +1,10 @@
-//! Ends all pods when the node shuts down: first those of ordinary priority, then critical ones, each group within its share of the time.
+//! Ends all pods when the node shuts down: the lowest priority first, each group of priorities within its share of the time. Usually there are
+//! two groups: critical pods, and all others.
 //!
 //! Pods of an API server fail with the kubelet's words, so that their controllers create others elsewhere. Static pods terminate, and start
 //! again with the next `pleg node`. Nothing is started any more. At the end, what is left of the last statuses is published.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use pleg::PodUid;
@@ -26,27 +27,59 @@ const PUBLISH: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone)]
 pub struct GracefulShutdown {
     /// Cancelled when the node shuts down.
-    pub requested: CancellationToken,
-    /// How long all pods have together.
-    pub grace_period: Duration,
-    /// How much of that is kept for critical pods.
-    pub critical_pods: Duration,
+    pub(super) requested: CancellationToken,
+    /// By the lowest priority of a group: how long its pods have. They end one group after the other, the lowest first.
+    periods: BTreeMap<i64, Duration>,
 }
 
 impl GracefulShutdown {
-    /// What ordinary pods have.
-    fn ordinary_pods(&self) -> Duration {
-        self.grace_period.saturating_sub(self.critical_pods)
+    /// All pods have `grace_period` together, of which `critical_pods` is kept for critical ones.
+    pub fn new(requested: CancellationToken, grace_period: Duration, critical_pods: Duration) -> Self {
+        let ordinary_pods = grace_period.saturating_sub(critical_pods);
+        let periods = BTreeMap::from([(i64::MIN, ordinary_pods), (CRITICAL, critical_pods)]);
+        Self { requested, periods }
+    }
+
+    /// Pods of each of these priorities or more have so long. Pods below all of them belong to the lowest one.
+    pub fn by_priority(requested: CancellationToken, periods: BTreeMap<i32, Duration>) -> Self {
+        let periods = periods
+            .into_iter()
+            .map(|(priority, period)| (i64::from(priority), period));
+        Self {
+            requested,
+            periods: periods.collect(),
+        }
+    }
+
+    /// The group of a pod of this priority.
+    fn group(&self, priority: i64) -> Option<i64> {
+        let group = self.periods.range(..=priority).next_back();
+        group
+            .or_else(|| self.periods.first_key_value())
+            .map(|(group, _)| *group)
+    }
+
+    /// The groups after this one; all, if there is none.
+    fn next_group(&self, after: Option<i64>) -> Option<(i64, Duration)> {
+        let mut groups = self
+            .periods
+            .iter()
+            .filter(|(group, _)| after.is_none_or(|after| **group > after));
+        groups.next().map(|(group, period)| (*group, *period))
+    }
+
+    fn total(&self) -> Duration {
+        self.periods
+            .values()
+            .fold(Duration::ZERO, |all, period| all.saturating_add(*period))
     }
 }
 
 /// What is waited for.
 #[derive(Debug, Clone)]
 pub(super) enum Ending {
-    /// These pods, until then. Critical ones follow.
-    Ordinary(BTreeSet<PodUid>, Instant),
-    /// These pods, until then.
-    Critical(BTreeSet<PodUid>, Instant),
+    /// The pods of this group, until then. The next group follows.
+    Group(i64, BTreeSet<PodUid>, Instant),
     /// The last statuses.
     Publishing(Instant),
 }
@@ -55,7 +88,7 @@ impl Ending {
     /// Waits until it is over. Cancel-safe.
     pub(super) async fn is_over(&self, reports: &PodReports) {
         let (pods, deadline) = match self {
-            Self::Ordinary(pods, deadline) | Self::Critical(pods, deadline) => (Some(pods), *deadline),
+            Self::Group(_, pods, deadline) => (Some(pods), *deadline),
             Self::Publishing(deadline) => (None, *deadline),
         };
         let done = async {
@@ -100,34 +133,36 @@ impl NodeLoop {
     /// What comes next; none once all is over. `ending` is what is over now; none if the shutdown has just been requested.
     pub(super) fn next_ending(&self, ending: Option<&Ending>) -> Option<Ending> {
         let config = self.graceful_shutdown.as_ref()?;
-        match ending {
+        let last = match ending {
             None => {
-                let within = config.ordinary_pods();
+                let groups: Vec<String> = config.periods.values().map(|period| seconds(*period)).collect();
                 info!(
-                    "the node is shutting down: ending all pods within {}, of which critical ones have the last {}",
-                    seconds(config.grace_period),
-                    seconds(config.critical_pods)
+                    "the node is shutting down: ending all pods within {}, by priority, the lowest first: {}",
+                    seconds(config.total()),
+                    groups.join(", then ")
                 );
-                Some(Ending::Ordinary(self.end_pods(within, false), Instant::now() + within))
+                None
             }
-            Some(Ending::Ordinary(pods, _)) => {
+            Some(Ending::Group(group, pods, _)) => {
                 self.log_left(pods);
-                let within = config.critical_pods;
-                Some(Ending::Critical(self.end_pods(within, true), Instant::now() + within))
+                Some(*group)
             }
-            Some(Ending::Critical(pods, _)) => {
-                self.log_left(pods);
-                Some(Ending::Publishing(Instant::now() + PUBLISH))
+            Some(Ending::Publishing(_)) => return None,
+        };
+        Some(match config.next_group(last) {
+            Some((group, within)) => {
+                let pods = self.end_pods(within, |priority| config.group(priority) == Some(group));
+                Ending::Group(group, pods, Instant::now() + within)
             }
-            Some(Ending::Publishing(_)) => None,
-        }
+            None => Ending::Publishing(Instant::now() + PUBLISH),
+        })
     }
 
-    /// Ends the pods that are critical, or those that are not.
-    fn end_pods(&self, within: Duration, critical: bool) -> BTreeSet<PodUid> {
+    /// Ends the pods of these priorities.
+    fn end_pods(&self, within: Duration, is_meant: impl Fn(i64) -> bool) -> BTreeSet<PodUid> {
         let reports = self.workers.context.reports.pods();
         let pods = reports.iter().map(|report| &report.pod);
-        let group = pods.filter(|pod| (priority(pod) >= CRITICAL) == critical);
+        let group = pods.filter(|pod| is_meant(priority(pod)));
         let mut ended = BTreeSet::new();
         for pod in group {
             let (uid, grace) = (pod.id.uid.clone(), pod.spec.termination_grace.min(within));
@@ -153,5 +188,35 @@ impl NodeLoop {
         if !left.is_empty() {
             warn!("pods that have not ended in time: {}", left.join(", "));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_priority_belongs_to_one_group() {
+        let second = Duration::from_secs(1);
+        let requested = CancellationToken::new();
+        let usual = GracefulShutdown::new(requested.clone(), 30 * second, 10 * second);
+        assert_eq!(
+            (usual.group(-5), usual.group(CRITICAL - 1)),
+            (Some(i64::MIN), Some(i64::MIN))
+        );
+        assert_eq!((usual.group(CRITICAL), usual.total()), (Some(CRITICAL), 30 * second));
+        assert_eq!(usual.next_group(None), Some((i64::MIN, 20 * second)));
+        assert_eq!(usual.next_group(Some(i64::MIN)), Some((CRITICAL, 10 * second)));
+        assert_eq!(usual.next_group(Some(CRITICAL)), None);
+
+        let periods = BTreeMap::from([(0, second), (1000, 2 * second), (50, 3 * second)]);
+        let own = GracefulShutdown::by_priority(requested, periods);
+        let groups = [-1, 0, 49, 50, 999, 1000, i64::MAX].map(|priority| own.group(priority));
+        assert_eq!(groups, [0, 0, 0, 50, 50, 1000, 1000].map(Some));
+        let mut order = Vec::new();
+        while let Some((group, _)) = own.next_group(order.last().copied()) {
+            order.push(group);
+        }
+        assert_eq!((order, own.total()), (vec![0, 50, 1000], 6 * second));
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use pleg::PodUid;
 
+use super::preemption::{Worth, victims, worth};
 use crate::cgroups::limits::{cpu_request, ephemeral_storage_request, memory_request};
 use crate::manifest::{Pod, Quantity};
 use crate::reconcile::history::PodFailure;
@@ -24,7 +25,23 @@ pub struct Allocatable {
 }
 
 /// Of CPU, memory and local storage.
-type Requests = [i64; 3];
+pub(super) type Requests = [i64; 3];
+
+/// What a pod requests, and what it is worth when another one needs its place.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Requested {
+    pub(super) requests: Requests,
+    pub(super) worth: Option<Worth>,
+}
+
+impl Requested {
+    fn of(pod: &Pod) -> Self {
+        Self {
+            requests: requests_of(pod),
+            worth: worth(pod),
+        }
+    }
+}
 
 const NAMES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
@@ -44,7 +61,7 @@ fn requests_of(pod: &Pod) -> Requests {
 pub(crate) struct RequestedResources {
     limits: Option<Allocatable>,
     // Held for a lookup or a change; never across an await.
-    requests: Arc<Mutex<BTreeMap<PodUid, Requests>>>,
+    requests: Arc<Mutex<BTreeMap<PodUid, Requested>>>,
 }
 
 impl RequestedResources {
@@ -58,20 +75,33 @@ impl RequestedResources {
 
     /// Counts a pod, if it fits beside the others.
     pub(crate) fn claim(&self, pod: &Pod) -> Result<(), PodFailure> {
-        let requested = requests_of(pod);
+        let requested = Requested::of(pod);
         let mut all = self.requests.lock();
         if let Some(limits) = self.limits
             && !all.contains_key(&pod.id.uid)
         {
-            fits(limits, &all, requested)?;
+            fits(limits, &all, requested.requests)?;
         }
         all.insert(pod.id.uid.clone(), requested);
         Ok(())
     }
 
+    /// Counts a critical pod, which always fits. Returns the pods that have to make room for it; they count no longer.
+    pub(crate) fn claim_critical(&self, pod: &Pod) -> Vec<PodUid> {
+        let requested = Requested::of(pod);
+        let mut all = self.requests.lock();
+        let victims = match self.limits {
+            Some(limits) if !all.contains_key(&pod.id.uid) => victims(limits, &all, requested.requests),
+            _ => Vec::new(),
+        };
+        all.retain(|uid, _| !victims.contains(uid));
+        all.insert(pod.id.uid.clone(), requested);
+        victims
+    }
+
     /// Counts a pod that is here already.
     pub(crate) fn adopt(&self, pod: &Pod) {
-        self.requests.lock().insert(pod.id.uid.clone(), requests_of(pod));
+        self.requests.lock().insert(pod.id.uid.clone(), Requested::of(pod));
     }
 
     /// The pod has ended.
@@ -80,7 +110,12 @@ impl RequestedResources {
     }
 }
 
-fn fits(limits: Allocatable, all: &BTreeMap<PodUid, Requests>, requested: Requests) -> Result<(), PodFailure> {
+/// Whether a pod fits beside all others.
+pub(super) fn fits(
+    limits: Allocatable,
+    all: &BTreeMap<PodUid, Requested>,
+    requested: Requests,
+) -> Result<(), PodFailure> {
     let limit = |limit: u64| i64::try_from(limit).unwrap_or(i64::MAX);
     let pods = i64::try_from(all.len()).unwrap_or(i64::MAX);
     if pods >= limit(limits.pods) {
@@ -88,7 +123,7 @@ fn fits(limits: Allocatable, all: &BTreeMap<PodUid, Requests>, requested: Reques
     }
     let capacity = [limits.milli_cpu, limits.memory, limits.ephemeral_storage].map(limit);
     for (n, name) in NAMES.iter().enumerate() {
-        let used = all.values().map(|requests| requests[n]).fold(0, i64::saturating_add);
+        let used = all.values().map(|pod| pod.requests[n]).fold(0, i64::saturating_add);
         if requested[n] > 0 && used.saturating_add(requested[n]) > capacity[n] {
             return Err(out_of(name, requested[n], used, capacity[n]));
         }
@@ -153,6 +188,18 @@ mod tests {
             third.message,
             "Pod was rejected: Node didn't have enough resource: pods, requested: 1, used: 2, capacity: 2"
         );
+        // A critical pod always fits, and those that make room for it count no longer.
+        let full = RequestedResources::limited(limits);
+        full.claim(&first).unwrap();
+        let mut critical = (*pod("critical", "cpu: 900m")).clone();
+        critical.spec.priority.value = 2_000_001_000;
+        assert_eq!(full.claim_critical(&critical), Vec::<PodUid>::new(), "static pods stay");
+        full.release(&critical.id.uid);
+        let mut api = (*first).clone();
+        api.document = None;
+        full.adopt(&api);
+        assert_eq!(full.claim_critical(&critical), std::slice::from_ref(&first.id.uid));
+        assert_eq!(full.claim(&pod("third", "cpu: 200m")).unwrap_err().reason, "OutOfcpu");
         // Without limits everything fits.
         assert_eq!(RequestedResources::default().claim(&pod("big", "cpu: 1000")), Ok(()));
     }

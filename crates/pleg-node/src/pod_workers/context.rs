@@ -9,9 +9,11 @@ use tokio::sync::{Semaphore, watch};
 
 use super::allocatable::RequestedResources;
 use super::host_ports::HostPorts;
+use super::preemption::Preemptions;
 use crate::events::Events;
 use crate::executor::RuntimeExecutor;
 use crate::executor::requests::NodeConfig;
+use crate::host;
 use crate::host::clock::Clock;
 use crate::metrics::{MetricsError, NodeMetrics};
 use crate::probes::ProbeResults;
@@ -19,8 +21,30 @@ use crate::status::reports::PodReports;
 use crate::status::{NodeInfo, Stale};
 use crate::store::StoreWriter;
 
-/// How many pods start at once. A runtime on two cores is not faster with more than four, and usually one of ours is being inspected.
-const CONCURRENT_STARTS: usize = 5;
+/// How many pods start at once, for each core. A runtime on two cores is not faster with more than four.
+const STARTS_OF_A_CORE: usize = 2;
+/// For how many more pods the objects of their volumes are fetched while they wait for a start slot: a token takes the API server some
+/// milliseconds, and for a new pod now and then a tenth of a second.
+const CONCURRENT_PREPARATIONS: usize = 10;
+
+/// Permits to start pods. First come, first served, so that the first pods run soon. Clones share them.
+#[derive(Debug, Clone)]
+pub(crate) struct StartSlots {
+    /// To fetch what its volumes contain; held until the pod has a start slot.
+    pub(crate) preparations: Arc<Semaphore>,
+    /// To have the runtime create its sandbox and containers.
+    pub(crate) starts: Arc<Semaphore>,
+}
+
+impl Default for StartSlots {
+    fn default() -> Self {
+        Self {
+            preparations: Arc::new(Semaphore::new(CONCURRENT_PREPARATIONS)),
+            // One more: usually one of ours is being inspected.
+            starts: Arc::new(Semaphore::new(host::for_each_core(STARTS_OF_A_CORE) + 1)),
+        }
+    }
+}
 
 /// What all pod workers of a node share. Clones share it too.
 #[derive(Debug, Clone)]
@@ -32,12 +56,12 @@ pub(crate) struct NodeContext {
     // Held for a lookup or a change; never across an await.
     pub(crate) probes: Arc<Mutex<ProbeResults>>,
     pub(crate) node: Arc<NodeInfo>,
-    /// Permits to start a pod. First come, first served, so that the first pods run soon.
-    pub(crate) starts: Arc<Semaphore>,
+    pub(crate) start_slots: StartSlots,
     /// Where state that has to survive a restart of `pleg node` goes; none without a state file.
     pub(crate) store: Option<StoreWriter>,
     pub(crate) host_ports: HostPorts,
     pub(crate) requested: RequestedResources,
+    pub(crate) preemptions: Preemptions,
     pub(crate) metrics: NodeMetrics,
     /// Where it is told what happens.
     pub(crate) events: Events,
@@ -58,18 +82,20 @@ impl NodeContext {
             runtime: runtime.to_owned(),
         };
         let metrics = NodeMetrics::new(pleg.metrics().registry())?;
+        let executor = RuntimeExecutor::new(client, pleg.clone(), Arc::new(node));
         Ok(Self {
-            executor: RuntimeExecutor::new(client, pleg.clone(), Arc::new(node)),
             host_ports: HostPorts::default(),
             requested: RequestedResources::default(),
+            preemptions: Preemptions::default(),
             metrics,
             events: Events::default(),
             pleg,
             clock: Clock::default(),
-            reports: PodReports::default(),
+            reports: PodReports::default().with_activity(executor.activity().clone()),
+            executor,
             probes: Arc::default(),
             node: Arc::new(info),
-            starts: Arc::new(Semaphore::new(CONCURRENT_STARTS)),
+            start_slots: StartSlots::default(),
             store: None,
             stale,
         })

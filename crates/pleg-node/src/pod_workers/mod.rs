@@ -10,11 +10,13 @@
 //! | `worker` | the task of one pod: wait for a fresh status, decide, act, report |
 //! | `context` | what all workers share |
 //! | `allocatable` | what pods may request in total |
+//! | `preemption` | which pods make room for a critical one |
 //! | `host_ports` | which pod has which host port |
 
 pub(crate) mod allocatable;
 pub(crate) mod context;
 pub(crate) mod host_ports;
+pub(crate) mod preemption;
 pub(crate) mod worker;
 
 mod orphans;
@@ -28,7 +30,7 @@ use std::time::Duration;
 use pleg::{PodRef, PodUid};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
-use tracing::error;
+use tracing::{error, warn};
 
 use self::context::NodeContext;
 use self::worker::{PodWorker, PodWorkerHandle, WorkerExit, may_use_ports, was_accepted};
@@ -36,17 +38,23 @@ use crate::eviction::manager::Eviction;
 use crate::manifest::Pod;
 use crate::reconcile::backoff::{doubling, later};
 use crate::reconcile::decide::Goal;
-use crate::reconcile::history::PodHistory;
+use crate::reconcile::history::{PodFailure, PodHistory};
 use crate::sources::DesiredPod;
 
 /// Delay before a panicked pod worker is restarted, and its maximum; doubles with each panic.
 const PANIC_BACK_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+
+/// Why a pod makes room for a critical one, in the kubelet's words.
+const PREEMPTING: &str = "Preempting";
+const PREEMPTED: &str = "Preempted in order to admit critical pod";
 
 /// The pod workers of a node.
 #[derive(Debug)]
 pub(crate) struct PodWorkers {
     pub(crate) context: NodeContext,
     workers: BTreeMap<PodUid, WorkerEntry>,
+    /// By `namespace/name`: how many workers have that name. More than one while pods of an earlier run terminate.
+    names: HashMap<Arc<str>, usize>,
     /// By `namespace/name`: pods that start when the name is free.
     waiting: BTreeMap<Arc<str>, DesiredPod>,
     running: JoinSet<WorkerExit>,
@@ -56,8 +64,8 @@ pub(crate) struct PodWorkers {
     histories: BTreeMap<PodUid, PodHistory>,
     /// The stored manifests of pods of an earlier run that have no worker, and of which something may be left.
     stored_pods: BTreeMap<PodUid, Arc<Pod>>,
-    /// Our pods that existed before this run and have no worker, while they may still be desired.
-    preexisting: Vec<PodRef>,
+    /// By `namespace/name`: our pods that existed before this run and have no worker, while they may still be desired.
+    preexisting: BTreeMap<Arc<str>, BTreeMap<PodUid, PodRef>>,
     /// Desired pods that have terminated without being deleted.
     ended_undeleted: BTreeSet<PodUid>,
     shutdown: CancellationToken,
@@ -76,12 +84,13 @@ impl PodWorkers {
         Self {
             context,
             workers: BTreeMap::new(),
+            names: HashMap::new(),
             waiting: BTreeMap::new(),
             running: JoinSet::new(),
             tasks: HashMap::new(),
             histories: BTreeMap::new(),
             stored_pods: BTreeMap::new(),
-            preexisting: Vec::new(),
+            preexisting: BTreeMap::new(),
             ended_undeleted: BTreeSet::new(),
             shutdown: CancellationToken::new(),
         }
@@ -117,13 +126,23 @@ impl PodWorkers {
         for old in replaced {
             self.terminate_orphan(old, "its manifest changed while pleg node was not running");
         }
-        let has_name = |worker: &WorkerEntry| worker.handle.id.full_name() == name;
-        if self.workers.values().any(has_name) {
+        if self.names.contains_key(&name) {
+            self.hurry(&desired.pod.id);
             self.waiting.insert(name, desired);
         } else {
             self.save_manifest(&desired);
             let goal = self.goal_of(&desired.pod);
             self.spawn(desired.pod, goal);
+        }
+    }
+
+    /// Another pod waits for this name: what is left of the one that has it is removed without delay.
+    fn hurry(&self, waiting: &PodRef) {
+        let workers = self.workers.values().map(|worker| &worker.handle);
+        for worker in workers {
+            if worker.id.name == waiting.name && worker.id.namespace == waiting.namespace {
+                worker.hurry.cancel();
+            }
         }
     }
 
@@ -240,11 +259,27 @@ impl PodWorkers {
         }
     }
 
+    /// Ends a pod that has to make room for a critical one, within its own grace period.
+    pub(crate) fn preempt(&self, uid: &PodUid) {
+        let Some(worker) = self.workers.get(uid) else { return };
+        let pod = Arc::clone(&worker.handle.pod.borrow());
+        warn!(pod = %pod.id, reason = PREEMPTING, "{PREEMPTED}");
+        self.context.events.pod_warning(&pod, PREEMPTING, PREEMPTED);
+        self.evict(Eviction {
+            uid: uid.clone(),
+            why: PodFailure {
+                reason: PREEMPTING.to_owned(),
+                message: PREEMPTED.to_owned(),
+            },
+            grace: pod.spec.termination_grace,
+        });
+    }
+
     /// Whether anything is known about a pod: it has a worker, or existed before this run.
     pub(crate) fn knows(&self, uid: &PodUid) -> bool {
         self.workers.contains_key(uid)
             || self.stored_pods.contains_key(uid)
-            || self.preexisting.iter().any(|pod| pod.uid == *uid)
+            || self.preexisting.values().any(|pods| pods.contains_key(uid))
             || self.waiting.values().any(|desired| desired.pod.id.uid == *uid)
     }
 
@@ -254,7 +289,7 @@ impl PodWorkers {
         self.context.reports.reopen(uid);
         let history = self.histories.remove(uid).unwrap_or_default();
         self.stored_pods.remove(uid);
-        self.preexisting.retain(|other| other.uid != *uid);
+        self.forget_preexisting(&pod.id);
         self.spawn_after(Duration::ZERO, pod, goal, history, 0);
     }
 
@@ -280,7 +315,10 @@ impl PodWorkers {
         });
         let task = task.id();
         self.tasks.insert(task, uid.clone());
-        self.workers.insert(uid, WorkerEntry { handle, task, panics });
+        let name = handle.id.full_name();
+        if self.workers.insert(uid, WorkerEntry { handle, task, panics }).is_none() {
+            *self.names.entry(name).or_default() += 1;
+        }
         self.context.metrics.active(self.workers.len());
     }
 
@@ -302,6 +340,7 @@ impl PodWorkers {
         let Some(worker) = self.workers.remove(&uid) else {
             return;
         };
+        self.release_name(&worker.handle.id.full_name());
         self.context.metrics.active(self.workers.len());
         let pod = Arc::clone(&worker.handle.pod.borrow());
         match exit {
@@ -316,6 +355,16 @@ impl PodWorkers {
         // If yet another pod of that name is still terminating, this one waits again.
         if let Some(next) = self.waiting.remove(&pod.id.full_name()) {
             self.start_pod(next, true);
+        }
+    }
+
+    /// A worker of this name is gone.
+    fn release_name(&mut self, name: &Arc<str>) {
+        if let Some(workers) = self.names.get_mut(name) {
+            *workers -= 1;
+            if *workers == 0 {
+                self.names.remove(name);
+            }
         }
     }
 

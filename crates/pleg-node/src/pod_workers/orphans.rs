@@ -24,17 +24,30 @@ impl PodWorkers {
 
     /// These pods of ours existed before this run.
     pub(crate) fn set_preexisting(&mut self, pods: Vec<PodRef>) {
-        self.preexisting = pods;
+        self.preexisting.clear();
+        for pod in pods {
+            // A pod with several sandboxes is listed several times.
+            let of_name = self.preexisting.entry(pod.full_name()).or_default();
+            of_name.insert(pod.uid.clone(), pod);
+        }
+    }
+
+    /// This pod has a worker.
+    pub(super) fn forget_preexisting(&mut self, pod: &PodRef) {
+        let name = pod.full_name();
+        if let Some(of_name) = self.preexisting.get_mut(&name) {
+            of_name.remove(&pod.uid);
+            if of_name.is_empty() {
+                self.preexisting.remove(&name);
+            }
+        }
     }
 
     /// Pods without a worker that existed before this run and have this name, but are not this pod.
     pub(super) fn preexisting_of_name(&self, name: &Arc<str>, uid: &PodUid) -> Vec<PodRef> {
-        let is_other =
-            |other: &&PodRef| other.full_name() == *name && other.uid != *uid && !self.workers.contains_key(&other.uid);
-        let others = self.preexisting.iter().filter(is_other);
-        // A pod with several sandboxes is listed several times.
-        let by_uid: BTreeMap<PodUid, PodRef> = others.map(|other| (other.uid.clone(), other.clone())).collect();
-        by_uid.into_values().collect()
+        let of_name = self.preexisting.get(name).into_iter().flat_map(BTreeMap::values);
+        let is_other = |other: &&PodRef| other.uid != *uid && !self.workers.contains_key(&other.uid);
+        of_name.filter(is_other).cloned().collect()
     }
 
     /// Terminates orphaned pods: their manifests were removed while we were not running. `ours` are the pods that the runtime has; pods
@@ -46,7 +59,7 @@ impl PodWorkers {
         desired: &BTreeSet<PodUid>,
         spared: &BTreeSet<Arc<str>>,
     ) {
-        self.preexisting.retain(|pod| spared.contains(&pod.full_name()));
+        self.preexisting.retain(|name, _| spared.contains(name));
         let stored: Vec<PodRef> = self.stored_pods.values().map(|pod| pod.id.clone()).collect();
         let mut kept = desired.clone();
         for id in ours.into_iter().chain(stored) {

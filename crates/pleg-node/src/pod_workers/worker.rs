@@ -6,9 +6,11 @@
 
 mod actions;
 mod admission;
+mod deletion;
 mod events;
 mod refresh;
 mod report;
+mod retries;
 mod termination_messages;
 
 use std::collections::BTreeMap;
@@ -26,7 +28,9 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use self::deletion::DeletionProgress;
 use self::refresh::VolumeRefresh;
+use self::retries::Retries;
 use super::context::NodeContext;
 use crate::error::with_causes;
 use crate::eviction::manager::Eviction;
@@ -65,6 +69,8 @@ pub(crate) struct PodWorkerHandle {
     pub(crate) history: Arc<Mutex<PodHistory>>,
     /// Set to evict the pod; the worker takes it.
     pub(crate) eviction: Arc<Mutex<Option<Eviction>>>,
+    /// Cancelled when another pod waits for the name of this one.
+    pub(crate) hurry: CancellationToken,
 }
 
 /// The worker of one pod.
@@ -83,8 +89,7 @@ pub(crate) struct PodWorker {
     in_flight: InFlight,
     /// Number of actions on the sandbox that are in flight.
     sandbox_actions: usize,
-    /// By id: objects that could not be stopped or removed, how often in a row, and when that is retried.
-    retries: BTreeMap<String, (u32, Instant)>,
+    retries: Retries,
     /// Cancelled when the pod has failed or terminates: nothing is started, and no start waits for an image or a hook any more.
     no_starts: CancellationToken,
     /// By name: attempts that are being started, and what ends their post-start hooks.
@@ -94,6 +99,10 @@ pub(crate) struct PodWorker {
     /// When the grace periods of kills in flight are over.
     kills_end: Option<Instant>,
     start_slot: Option<StartSlot>,
+    /// Notified when a sandbox that is being removed is stopped.
+    sandbox_stopped: Arc<Notify>,
+    /// Cancelled when another pod waits for the name of this one.
+    hurry: CancellationToken,
     refresh: VolumeRefresh,
     prober: PodProber,
     /// The last status, and the decision that was made on it.
@@ -115,6 +124,7 @@ pub(crate) struct PodWorker {
     /// What the actions in flight are part of, and since when.
     operation: Option<(Operation, Instant)>,
     last_published: Option<Arc<k8s_openapi::api::core::v1::PodStatus>>,
+    deletion: DeletionProgress,
 }
 
 /// A permit to start a pod, and when it is given up.
@@ -138,11 +148,13 @@ impl PodWorker {
             wake: Arc::clone(&wake),
             history: Arc::clone(&saved),
             eviction: Arc::clone(&eviction),
+            hurry: CancellationToken::new(),
         };
         let prober = PodProber::new(
             context.executor.clone(),
             Arc::clone(&context.probes),
             context.metrics.clone(),
+            context.reports.probe_counts().clone(),
             Arc::clone(&wake),
         );
         // What the API server has: a terminal phase is final, and transitions are as old as it says.
@@ -160,7 +172,7 @@ impl PodWorker {
             history,
             in_flight: InFlight::default(),
             sandbox_actions: 0,
-            retries: BTreeMap::new(),
+            retries: Retries::default(),
             no_starts: CancellationToken::new(),
             starting: BTreeMap::new(),
             cut_kills: CancellationToken::new(),
@@ -177,6 +189,9 @@ impl PodWorker {
             starting_since: Some(Instant::now()),
             operation: None,
             last_published,
+            sandbox_stopped: Arc::default(),
+            hurry: handle.hurry.clone(),
+            deletion: DeletionProgress::default(),
         };
         (worker, handle)
     }
@@ -209,6 +224,7 @@ impl PodWorker {
                 }
                 Ok(()) = self.desired.changed() => sync_due = true,
                 () = self.wake.notified() => sync_due = true,
+                () = self.sandbox_stopped.notified() => self.finish_deletion().await,
                 refresh = self.refresh.next() => self.on_refresh(refresh),
                 Ok(()) = self.context.stale.changed() => self.publish_status(),
                 () = sleep_until(slot_ends.unwrap_or_else(far)), if slot_ends.is_some() => self.start_slot = None,
@@ -389,12 +405,26 @@ impl PodWorker {
         }
     }
 
-    /// Whether the pod may get a sandbox: not under pressure if it never had one, nor while another pod has one of its host ports.
+    /// Whether the pod may get a sandbox: not without a network that it needs, nor under pressure if it never had one, nor while another pod
+    /// has one of its host ports.
     fn admit(&self, status: &PodStatus) -> Result<(), PodFailure> {
+        if !self.pod.spec.host_network {
+            self.needs_network()?;
+        }
         if status.sandboxes.is_empty() {
             self.context.reports.pressure().admit(&self.pod)?;
         }
         self.context.host_ports.claim(&self.pod)
+    }
+
+    fn needs_network(&self) -> Result<(), PodFailure> {
+        match self.context.pleg.readiness().network_not_ready() {
+            None => Ok(()),
+            Some(why) => Err(PodFailure {
+                reason: "NetworkNotReady".to_owned(),
+                message: format!("network is not ready: {why}"),
+            }),
+        }
     }
 
     fn decide(&mut self, status: &PodStatus, goal: Goal) -> Decision {
@@ -418,10 +448,10 @@ impl PodWorker {
 
     /// Starts the actions of a decision, except those that failed a moment ago. Returns when the first of these is retried.
     fn carry_out(&mut self, decision: &Decision, status: &PodStatus, running: &mut Running) -> Option<Instant> {
-        self.forget_retries(status);
+        self.retries.forget_gone(status);
         let (mut retry_at, mut not_admitted) = (None::<Instant>, None);
         for action in &decision.actions {
-            if let Some(until) = self.retry_at(action) {
+            if let Some(until) = self.retries.due(action) {
                 retry_at = Some(retry_at.map_or(until, |at| at.min(until)));
                 continue;
             }
@@ -460,7 +490,7 @@ impl PodWorker {
 
     /// Saves the history, if it changed.
     fn save_history(&mut self) {
-        if *self.saved.lock() == self.history {
+        if self.deletion.is_reported() || *self.saved.lock() == self.history {
             return;
         }
         if let Some(store) = &self.context.store {
@@ -471,6 +501,9 @@ impl PodWorker {
 
     /// Nothing of the pod is left in the runtime: removes its directories.
     async fn clean_up(&mut self) -> WorkerExit {
+        if self.deletion.is_reported() {
+            return WorkerExit::Terminated;
+        }
         self.refresh.stop().await;
         let removed = self.context.executor.clean_up(&self.pod).await;
         // Before it is reported: who hears of it may send the next pod at once.

@@ -14,14 +14,17 @@
 //! | liveness | alive | the container is killed |
 //! | readiness | not ready | not ready |
 
+mod counts;
 mod run_probe;
+
+pub use self::counts::{ProbeCount, ProbeCounts};
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use pleg::ContainerId;
+use pleg::{ContainerId, PodUid};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -79,8 +82,11 @@ pub(crate) struct PodProber {
     executor: RuntimeExecutor,
     results: Arc<Mutex<ProbeResults>>,
     metrics: NodeMetrics,
+    counts: ProbeCounts,
     /// Wakes the pod worker.
     wake: Arc<Notify>,
+    /// The pod, once it was probed.
+    pod: Option<PodUid>,
     tasks: BTreeMap<ContainerId, JoinHandle<()>>,
 }
 
@@ -89,13 +95,16 @@ impl PodProber {
         executor: RuntimeExecutor,
         results: Arc<Mutex<ProbeResults>>,
         metrics: NodeMetrics,
+        counts: ProbeCounts,
         wake: Arc<Notify>,
     ) -> Self {
         Self {
             executor,
             results,
             metrics,
+            counts,
             wake,
+            pod: None,
             tasks: BTreeMap::new(),
         }
     }
@@ -135,10 +144,12 @@ impl PodProber {
                 executor: self.executor.clone(),
                 results: Arc::clone(&self.results),
                 metrics: self.metrics.clone(),
+                counts: self.counts.clone(),
                 wake: Arc::clone(&self.wake),
                 probed,
             };
             let id = prober.probed.id.clone();
+            self.pod.get_or_insert_with(|| prober.probed.pod.id.uid.clone());
             self.tasks.insert(id, tokio::spawn(prober.run()));
         }
     }
@@ -147,6 +158,9 @@ impl PodProber {
 impl Drop for PodProber {
     fn drop(&mut self) {
         self.probe_only(Vec::new());
+        if let Some(uid) = &self.pod {
+            self.counts.forget(uid);
+        }
     }
 }
 
@@ -157,6 +171,7 @@ struct ContainerProber {
     executor: RuntimeExecutor,
     results: Arc<Mutex<ProbeResults>>,
     metrics: NodeMetrics,
+    counts: ProbeCounts,
     wake: Arc<Notify>,
 }
 
@@ -188,7 +203,7 @@ impl ContainerProber {
             if let Err(error) = answer.as_ref()
                 && error.is_unknown()
             {
-                self.metrics.probe(kind, None);
+                self.count(kind, None);
                 if !std::mem::replace(&mut was_unknown, true) {
                     let (pod, container) = (&self.probed.pod.id, &self.probed.name);
                     warn!(%pod, container, "{} probe could not be run: {}", kind.name(), with_causes(error));
@@ -198,7 +213,7 @@ impl ContainerProber {
             }
             was_unknown = false;
             let success = answer.is_ok();
-            self.metrics.probe(kind, Some(success));
+            self.count(kind, Some(success));
             in_a_row = if last == Some(success) {
                 in_a_row.saturating_add(1)
             } else {
@@ -213,6 +228,12 @@ impl ContainerProber {
             }
             tokio::time::sleep_until(began + probe.period).await;
         }
+    }
+
+    fn count(&self, kind: ProbeKind, success: Option<bool>) {
+        self.metrics.probe(kind, success);
+        let (pod, container) = (&self.probed.pod.id, &self.probed.name);
+        self.counts.count(pod, container, kind, success);
     }
 
     /// Each answer that is not a plain success is an event, whatever the thresholds say.

@@ -115,8 +115,11 @@ async fn http(get: &HttpGet, ip: Option<IpAddr>) -> Result<ProbeSuccess, ProbeEr
     let answer = get_following(get, ip).await?;
     let status = answer.status.as_u16();
     if (200..400).contains(&status) {
-        let elsewhere = answer.elsewhere.inspect(|elsewhere| warn_once(get, elsewhere));
-        let warning = elsewhere.map(|elsewhere| format!("Probe terminated redirects, Location: {elsewhere}"));
+        let elsewhere = answer
+            .elsewhere
+            .inspect(|elsewhere| warn_once(get, &elsewhere.location));
+        let warning =
+            elsewhere.map(|elsewhere| format!("Probe terminated redirects, Response body: {}", elsewhere.body));
         return Ok(ProbeSuccess { warning });
     }
     Err(ProbeError::HttpStatus(status))

@@ -97,6 +97,18 @@ impl Action {
         }
     }
 
+    /// Somebody waits for it: a pod starts or stops. What is removed was reported as gone before.
+    pub(crate) fn is_awaited(&self) -> bool {
+        match self {
+            Self::RunSandbox { .. } | Self::StopSandbox(_) | Self::Start { .. } | Self::Kill { .. } => true,
+            Self::RemoveSandbox(_)
+            | Self::RemoveOldSandbox(_)
+            | Self::RemoveContainer { .. }
+            | Self::Resize { .. }
+            | Self::PreStop { .. } => false,
+        }
+    }
+
     /// The id of the object that the action stops or removes, if it does.
     pub(crate) fn stopped_object(&self) -> Option<&str> {
         match self {

@@ -314,21 +314,24 @@ impl Decider<'_> {
         self.init_failed() || self.lost_its_sandbox()
     }
 
-    /// With policy `Never`, an init container that fails is not restarted.
+    /// Whether an init container has failed that is not restarted.
     fn init_failed(&self) -> bool {
         let spec = &self.input.pod.spec;
         let failed = |container: &Container| {
             let observed = self.observed.container(&container.name);
             container.role == Role::Init
-                && matches!(observed, ObservedContainer::Exited { exit, .. } if exit.exit_code != 0)
+                && matches!(observed, ObservedContainer::Exited { exit, .. }
+                    if exit.exit_code != 0 && !spec.restarts(container, exit.exit_code))
         };
-        spec.restart_policy == RestartPolicy::Never && spec.init_containers.iter().any(failed)
+        spec.init_containers.iter().any(failed)
     }
 
-    /// With policy `Never`, a sandbox is not replaced once a container was started in it. Creating one does not count.
+    /// With policy `Never`, a sandbox is not replaced once a container was started in it, unless one of them has another policy. Creating
+    /// one does not count.
     fn lost_its_sandbox(&self) -> bool {
         let spec = &self.input.pod.spec;
         spec.restart_policy == RestartPolicy::Never
+            && spec.containers.iter().all(|container| spec.never_restarts(container))
             && self.observed.usable_sandbox().is_none()
             && spec.all_containers().any(|container| !self.never_began(container))
     }

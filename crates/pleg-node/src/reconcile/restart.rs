@@ -8,7 +8,7 @@ use super::backoff::BackOff;
 use super::decide::Decider;
 use super::history::Exit;
 use super::observed::{ObservedContainer, ObservedPod};
-use crate::manifest::{Container, ProbeKind, RestartPolicy, Role};
+use crate::manifest::{Container, ProbeKind, RestartPolicy};
 
 /// Whether a container that exited like this is restarted: by the restart policy, or because it was killed to be replaced.
 pub(crate) fn should_restart(observed: &ObservedPod<'_>, container: &Container, exit: &Exit) -> bool {
@@ -17,12 +17,9 @@ pub(crate) fn should_restart(observed: &ObservedPod<'_>, container: &Container, 
     if history.is_some_and(|history| history.updated == Some(exit.attempt)) {
         return true;
     }
-    match (container.role, observed.pod.spec.restart_policy) {
-        (Role::Ephemeral, _) => false,
-        (Role::Sidecar, _) | (_, RestartPolicy::Always) => true,
-        (_, RestartPolicy::OnFailure) => exit.exit_code != 0 || replaced,
-        (_, RestartPolicy::Never) => false,
-    }
+    let spec = &observed.pod.spec;
+    spec.restarts(container, exit.exit_code)
+        || (replaced && spec.restart_policy_of(container) == RestartPolicy::OnFailure)
 }
 
 impl Decider<'_> {

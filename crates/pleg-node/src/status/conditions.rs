@@ -26,7 +26,7 @@ pub(super) fn conditions(
         ready = unknown(stale);
     }
     let mut all = vec![
-        (ConditionKind::PodReadyToStartContainers, ready_to_start(observed)),
+        (ConditionKind::PodReadyToStartContainers, ready_to_start(from, observed)),
         (ConditionKind::Initialized, initialized(from, observed, phase, init)),
         (ConditionKind::Ready, gated(from, ready.clone())),
         (ConditionKind::ContainersReady, ready),
@@ -63,12 +63,13 @@ pub(super) fn conditions(
 }
 
 /// Containers can be started once there is a sandbox with a network.
-fn ready_to_start(observed: &ObservedPod<'_>) -> Value {
-    if observed.usable_sandbox().is_some() {
+fn ready_to_start(from: &StatusInput<'_>, observed: &ObservedPod<'_>) -> Value {
+    if observed.usable_sandbox().is_some() && !from.terminated {
         return HOLDS;
     }
     let message = match observed.newest_sandbox() {
         None => "no pod sandbox exists",
+        Some(_) if from.terminated => "pod sandbox is not ready",
         Some(sandbox) if sandbox.state == SandboxState::Ready => "pod sandbox has no IP address",
         Some(_) => "pod sandbox is not ready",
     };

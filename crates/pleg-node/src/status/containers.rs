@@ -76,7 +76,7 @@ fn observed_state(
 ) -> Option<ApiContainerState> {
     match now {
         ObservedContainer::Absent => None,
-        ObservedContainer::Created(_) => Some(waiting("ContainerCreating", String::new())),
+        ObservedContainer::Created(_) => Some(waiting(default_reason(from), String::new())),
         ObservedContainer::Running(running) | ObservedContainer::InOldSandbox(running) => {
             Some(ApiContainerState::Running {
                 started_at: running.started_at,
@@ -108,7 +108,7 @@ fn waiting_for_start(
         _ => {}
     }
     // Killed to be replaced: its exit code 0 is not a success.
-    let is_replaced = from.pod.spec.restart_policy == RestartPolicy::OnFailure
+    let is_replaced = from.pod.spec.restart_policy_of(container) == RestartPolicy::OnFailure
         && container.role == Role::Main
         && state.and_then(ApiContainerState::exit_code) == Some(0);
     let replaced = || is_replaced.then(|| waiting("ContainerCreating", String::new()));

@@ -83,8 +83,8 @@ fn may_run(from: &StatusInput<'_>) -> bool {
 
 /// The phase, by the kubelet's rules.
 fn phase(spec: &Spec, init: &[ApiContainerStatus], main: &[ApiContainerStatus]) -> Phase {
-    let (mut pending_init, mut pending_sidecars, mut failed_init) = (0, 0, 0);
-    let (mut running, mut waiting, mut stopped, mut succeeded) = (0, 0, 0, 0);
+    let (mut pending_init, mut pending_sidecars, mut failed_for_good) = (0, 0, 0);
+    let (mut running, mut waiting, mut restarting, mut stopped, mut succeeded) = (0, 0, 0, 0, 0);
     for (container, status) in spec.init_containers.iter().zip(init) {
         let ended = last_exit(status);
         match (container.role, &status.state, ended) {
@@ -99,34 +99,40 @@ fn phase(spec: &Spec, init: &[ApiContainerStatus], main: &[ApiContainerStatus]) 
             (
                 _,
                 ApiContainerState::Terminated { .. } | ApiContainerState::Waiting { .. },
-                Some(1.. | i32::MIN..=-1),
-            ) => failed_init += 1,
+                Some(code @ (1.. | i32::MIN..=-1)),
+            ) if !spec.restarts(container, code) => failed_for_good += 1,
             _ => pending_init += 1,
         }
     }
-    for status in main {
+    for (container, status) in spec.containers.iter().zip(main) {
         match (&status.state, &status.last_state) {
             (ApiContainerState::Running { .. }, _) => running += 1,
             (ApiContainerState::Terminated { exit_code, .. }, _) => {
                 stopped += 1;
                 succeeded += usize::from(*exit_code == 0);
+                restarting += usize::from(spec.restarts(container, *exit_code));
             }
-            (ApiContainerState::Waiting { .. }, Some(_)) => stopped += 1,
+            (ApiContainerState::Waiting { .. }, Some(last)) => {
+                stopped += 1;
+                // One that was killed to be replaced may have exited with 0.
+                let on_failure = spec.restart_policy_of(container) == RestartPolicy::OnFailure;
+                let restarts = last.exit_code().is_some_and(|code| spec.restarts(container, code));
+                restarting += usize::from(on_failure || restarts);
+            }
             (ApiContainerState::Waiting { .. }, None) => waiting += 1,
         }
     }
-    if failed_init > 0 && spec.restart_policy == RestartPolicy::Never {
-        return Phase::Failed;
-    }
-    let pending = pending_init > 0 || failed_init > 0 || (pending_sidecars > 0 && !was_initialised(main));
-    match spec.restart_policy {
-        _ if pending || waiting > 0 => Phase::Pending,
-        _ if running > 0 => Phase::Running,
-        // All containers are about to be restarted.
-        RestartPolicy::Always => Phase::Running,
-        _ if stopped == succeeded => Phase::Succeeded,
-        RestartPolicy::Never => Phase::Failed,
-        RestartPolicy::OnFailure => Phase::Running,
+    let pending = pending_init > 0 || (pending_sidecars > 0 && !was_initialised(main));
+    if failed_for_good > 0 {
+        Phase::Failed
+    } else if pending || waiting > 0 {
+        Phase::Pending
+    } else if running > 0 || restarting > 0 {
+        Phase::Running
+    } else if stopped == succeeded {
+        Phase::Succeeded
+    } else {
+        Phase::Failed
     }
 }
 

@@ -11,9 +11,12 @@ use parking_lot::RwLock;
 use pleg::PodUid;
 use serde::{Serialize, Serializer};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
+use crate::activity::Activity;
 use crate::eviction::admission::NodePressure;
 use crate::manifest::Pod;
+use crate::probes::ProbeCounts;
 use crate::reconcile::backoff::later;
 use crate::reconcile::decide::{Goal, Stage};
 use crate::sources::{RefusedPod, SourceProblem};
@@ -154,6 +157,8 @@ pub struct PodReports {
     /// Grows with each change.
     version: watch::Sender<u64>,
     pressure: NodePressure,
+    activity: Activity,
+    probe_counts: ProbeCounts,
 }
 
 impl Default for PodReports {
@@ -162,6 +167,8 @@ impl Default for PodReports {
             published: Arc::default(),
             version: watch::Sender::new(0),
             pressure: NodePressure::default(),
+            activity: Activity::default(),
+            probe_counts: ProbeCounts::default(),
         }
     }
 }
@@ -211,6 +218,22 @@ impl PodReports {
         &self.pressure
     }
 
+    /// How busy the runtime is with these pods.
+    pub fn activity(&self) -> &Activity {
+        &self.activity
+    }
+
+    /// How their probes went.
+    pub fn probe_counts(&self) -> &ProbeCounts {
+        &self.probe_counts
+    }
+
+    /// With the activity that the executor counts.
+    pub(crate) fn with_activity(mut self, activity: Activity) -> Self {
+        self.activity = activity;
+        self
+    }
+
     /// Statuses that change, for a publisher: from now on, the record of a terminated pod stays until its last status is acknowledged.
     /// There can be one publisher; another one takes over, and starts with all pods.
     pub fn publish(&self) -> StatusUpdates {
@@ -235,7 +258,7 @@ impl PodReports {
 
     /// Puts in the newest report of a pod. Pod workers do that; others only in tests of publishers.
     pub fn set(&self, report: Report) {
-        self.published.write().queue.set(report);
+        self.published.write().queue.set(report, Instant::now());
         self.changed();
     }
 
@@ -246,7 +269,7 @@ impl PodReports {
 
     /// The pod has terminated; this is its last report. Its record is deleted from `store`, if given, once that is published.
     pub(crate) fn finish(&self, report: Report, store: Option<StoreWriter>) {
-        self.published.write().queue.finish(report, store);
+        self.published.write().queue.finish(report, store, Instant::now());
         self.changed();
     }
 

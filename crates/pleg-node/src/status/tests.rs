@@ -115,6 +115,12 @@ const ROWS: &[Row] = &[
         ["Pending; app=Waiting:ContainerCreating"; 3],
     ),
     (
+        "an init container is made",
+        INIT,
+        |c| c.sandbox(true, 0).created("i", 1),
+        ["Pending; i=Waiting:PodInitializing; app=Waiting:PodInitializing"; 3],
+    ),
+    (
         "it runs",
         APP,
         |c| c.sandbox(true, 0).running("app", 1),
@@ -245,6 +251,31 @@ fn phases_and_states() {
             assert_eq!(words(&status(&case)), *wanted, "{policy}: {what}");
         }
     }
+}
+
+/// A pod is over when no container of it is restarted, whatever its own policy.
+#[test]
+fn phases_follow_the_policies_of_containers() {
+    let two = |own: &str| {
+        format!("containers: [{{name: app, image: img, {own}}}, {{name: b, image: img, restartPolicy: Never}}]")
+    };
+    for (policy, own, code, expected) in [
+        ("Never", "restartPolicy: Always", 0, Phase::Running),
+        ("Never", "restartPolicy: OnFailure", 3, Phase::Running),
+        ("Never", "restartPolicy: OnFailure", 0, Phase::Succeeded),
+        ("Always", "restartPolicy: Never", 3, Phase::Failed),
+        ("Always", "restartPolicy: Never", 0, Phase::Succeeded),
+    ] {
+        let case = Case::new(&format!("restartPolicy: {policy}, {}", two(own)));
+        let case = case.sandbox(true, 0).exited("app", 999, code).exited("b", 999, 0);
+        assert_eq!(status(&case).phase, expected, "{policy}, {own}: exit {code}");
+    }
+    let init = |policy: &str, own: &str| {
+        let spec = format!("restartPolicy: {policy}, initContainers: [{{name: i, image: img, {own}}}], {APP}");
+        status(&Case::new(&spec).sandbox(true, 0).exited("i", 999, 1)).phase
+    };
+    assert_eq!(init("Never", "restartPolicy: OnFailure"), Phase::Pending);
+    assert_eq!(init("Always", "restartPolicy: Never"), Phase::Failed);
 }
 
 #[test]

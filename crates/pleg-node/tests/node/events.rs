@@ -197,3 +197,57 @@ async fn until(kept: &Kept, what: &str, is: impl Fn(&str, &str) -> bool) {
     let waited = tokio::time::timeout(Duration::from_hours(1), wait).await;
     assert!(waited.is_ok(), "{what}: {:#?}", kept.told());
 }
+
+/// Pods wait for the network of the runtime, unless they use the host's.
+#[tokio::test(start_paused = true)]
+async fn without_a_network_pods_wait_and_those_with_the_hosts_run() {
+    let machine = Machine::start().await;
+    let readiness = pleg_sim::Readiness {
+        network: false,
+        ..pleg_sim::Readiness::default()
+    };
+    machine.sim.world().set_readiness(readiness);
+    let (node, kept) = node(&machine).await;
+    while node.pleg.readiness().network_not_ready().is_none() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let containers = "containers: [{name: app, image: img}]";
+    let pods = [
+        spec("own", containers),
+        spec("host", &format!("hostNetwork: true, {containers}")),
+    ];
+    let uids = node.want(&pods).await;
+    node.until_ready(&uids[1]).await;
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert_eq!(node.state(&uids[0], "app"), "NetworkNotReady");
+    assert_eq!(machine.sandboxes().len(), 1);
+    let report = node.reports.get(&uids[0]).unwrap();
+    assert_eq!(report.phase(), pleg_node::status::Phase::Pending);
+    let told: Vec<_> = kept
+        .told()
+        .into_iter()
+        .filter(|(reason, _)| reason == "NetworkNotReady")
+        .collect();
+    let [(_, message)] = &told[..] else {
+        panic!("told once: {told:?}");
+    };
+    let wanted = "network is not ready: container runtime network not ready: NetworkReady=false";
+    assert!(message.starts_with(wanted), "{message}");
+
+    machine.sim.world().set_readiness(pleg_sim::Readiness::default());
+    node.until_ready(&uids[0]).await;
+    // What runs is not touched when the network goes, and a container is restarted in the sandbox that it has.
+    machine.sim.world().set_readiness(readiness);
+    while node.pleg.readiness().network_not_ready().is_none() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let app = machine.attempts(&uids[0]).remove(0);
+    machine.sim.world().kill_container(&app.id);
+    let restarted = |reports: &pleg_node::PodReports| {
+        let report = reports.get(&uids[0]);
+        report.is_some_and(|report| report.containers()[0].ready && report.containers()[0].restart_count == 1)
+    };
+    node.until("it is restarted", restarted).await;
+    node.stop().await;
+    machine.check();
+}

@@ -258,3 +258,34 @@ async fn a_soft_threshold_waits() {
     node.stop().await;
     machine.check();
 }
+
+/// What cannot be helped is said when it begins, not every ten seconds.
+#[tokio::test(start_paused = true)]
+async fn the_same_warning_is_not_repeated() {
+    #[derive(Debug, Default)]
+    struct Count(std::sync::atomic::AtomicUsize);
+    impl pleg_node::events::EventSink for Count {
+        fn record(&self, event: pleg_node::events::Event) {
+            if event.reason == "EvictionThresholdMet" {
+                self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            }
+        }
+    }
+    let machine = Machine::start().await;
+    let count = std::sync::Arc::new(Count::default());
+    let told = || count.0.load(std::sync::atomic::Ordering::Relaxed);
+    let sink = std::sync::Arc::clone(&count);
+    let node = machine.node_set_up(|node| node.with_events(sink)).await;
+    let uids = node.want(&[critical("critical")]).await;
+    node.until_ready(&uids[0]).await;
+    for times in [1, 2] {
+        machine.figures().memory = memory(50);
+        tokio::time::sleep(Duration::from_mins(3)).await;
+        assert_eq!(told(), times);
+        machine.figures().memory = memory(4000);
+        tokio::time::sleep(Duration::from_mins(1)).await;
+    }
+    assert!(machine.runs(&uids[0]));
+    node.stop().await;
+    machine.check();
+}

@@ -222,6 +222,16 @@ impl Machine {
         assert!(waited.await.is_ok(), "{rpc}: {:?}", self.sim.stats().of(rpc));
     }
 
+    /// Waits until the runtime has no sandbox.
+    pub(crate) async fn until_no_sandbox(&self) {
+        let waited = tokio::time::timeout(Duration::from_mins(10), async {
+            while !self.sandboxes().is_empty() {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        });
+        assert!(waited.await.is_ok(), "{:?}", self.sandboxes());
+    }
+
     pub(crate) fn sandboxes(&self) -> Vec<SandboxTruth> {
         self.sim.truth().sandboxes
     }

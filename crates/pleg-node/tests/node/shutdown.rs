@@ -49,11 +49,7 @@ async fn want_all(node: &Running) -> [PodUid; 3] {
 async fn pods_end_with_the_node_and_critical_ones_last() {
     let machine = Machine::start().await;
     let requested = CancellationToken::new();
-    let config = GracefulShutdown {
-        requested: requested.clone(),
-        grace_period: Duration::from_secs(30),
-        critical_pods: Duration::from_secs(10),
-    };
+    let config = GracefulShutdown::new(requested.clone(), Duration::from_secs(30), Duration::from_secs(10));
     let node = machine.node_set_up(|node| node.with_graceful_shutdown(config)).await;
     let [ordinary, critical, api] = want_all(&node).await;
     for uid in [&ordinary, &critical, &api] {
@@ -103,11 +99,7 @@ async fn pods_end_with_the_node_and_critical_ones_last() {
 async fn a_pod_that_hangs_does_not_hold_up_the_shutdown() {
     let machine = Machine::start().await;
     let requested = CancellationToken::new();
-    let config = GracefulShutdown {
-        requested: requested.clone(),
-        grace_period: Duration::from_secs(20),
-        critical_pods: Duration::ZERO,
-    };
+    let config = GracefulShutdown::new(requested.clone(), Duration::from_secs(20), Duration::ZERO);
     let node = machine.node_set_up(|node| node.with_graceful_shutdown(config)).await;
     let uids = node.want(&[static_pod("stuck", "")]).await;
     node.until_ready(&uids[0]).await;
@@ -120,4 +112,40 @@ async fn a_pod_that_hangs_does_not_hold_up_the_shutdown() {
     requested.cancel();
     node.ended().await;
     assert!(since.elapsed() <= Duration::from_secs(40), "{:?}", since.elapsed());
+}
+
+/// Three groups of priorities, each with its own time, the lowest first.
+#[tokio::test(start_paused = true)]
+async fn pods_end_by_priority() {
+    let machine = Machine::start().await;
+    let requested = CancellationToken::new();
+    let periods = [(0, 10), (2_000_000_000, 20), (2_000_001_000, 5)];
+    let periods = periods.map(|(priority, seconds)| (priority, Duration::from_secs(seconds)));
+    let config = GracefulShutdown::by_priority(requested.clone(), periods.into());
+    let node = machine.node_set_up(|node| node.with_graceful_shutdown(config)).await;
+    let manifests = [
+        static_pod("low", "terminationGracePeriodSeconds: 300,"),
+        static_pod(
+            "middle",
+            "priorityClassName: system-cluster-critical, terminationGracePeriodSeconds: 300,",
+        ),
+        static_pod(
+            "critical",
+            "priorityClassName: system-node-critical, terminationGracePeriodSeconds: 300,",
+        ),
+    ];
+    let uids = node.want(&manifests).await;
+    for uid in &uids {
+        node.until_ready(uid).await;
+    }
+    let since = Instant::now();
+    requested.cancel();
+    for (uid, ends) in uids.iter().zip([10, 30]) {
+        node.until("the group has ended", |_| !machine.runs(uid)).await;
+        let took = since.elapsed().as_secs();
+        assert!((ends - 1..=ends + 2).contains(&took), "{ends}: {took}");
+    }
+    assert!(machine.runs(&uids[2]));
+    node.ended().await;
+    assert!(machine.running().is_empty());
 }

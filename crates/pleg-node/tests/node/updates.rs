@@ -150,7 +150,8 @@ async fn a_second_shorter_delete_counts_and_the_record_waits_for_the_publisher()
     assert_eq!(last.report.phase(), Phase::Failed);
     let state = last.report.containers()[0].state.clone().unwrap();
     assert_eq!(state.terminated.unwrap().exit_code, 137);
-    assert!(machine.running().is_empty() && machine.sandboxes().is_empty());
+    assert!(machine.running().is_empty());
+    machine.until_no_sandbox().await;
 
     // More news of the object start nothing, and a restart before the acknowledgement publishes the same status again.
     pod["metadata"]["resourceVersion"] = "9".into();
@@ -161,11 +162,55 @@ async fn a_second_shorter_delete_counts_and_the_record_waits_for_the_publisher()
     want(&node, &[&pod]).await;
     let again = publish_until(&mut updates, |update| update.last).await;
     assert_eq!(again.report.phase(), Phase::Failed);
-    assert_eq!(again.report.containers(), last.report.containers());
+    assert_eq!(again.report.containers()[0].state, last.report.containers()[0].state);
     updates.acknowledge(&uid(), again.revision);
     want(&node, &[]).await;
     node.until_gone().await;
     assert!(machine.sim.truth().containers.is_empty());
+    node.stop().await;
+    machine.check();
+}
+
+/// A runtime takes longest to remove a sandbox, and nobody who deletes a pod waits for that.
+#[tokio::test(start_paused = true)]
+async fn a_deleted_pod_is_reported_as_gone_before_its_sandbox_is_removed() {
+    let machine = Machine::start().await;
+    let node = machine.node().await;
+    let mut updates = node.reports.publish();
+    let mut pod = object(&["serve"]);
+    want(&node, &[&pod]).await;
+    let ready = |update: &StatusUpdate| update.report.containers().iter().any(|app| app.ready);
+    let update = publish_until(&mut updates, ready).await;
+    updates.acknowledge(&uid(), update.revision);
+
+    let faults = machine.sim.faults();
+    faults.hang(Rpc::RemovePodSandbox, None, None).unwrap();
+    pod["metadata"]["deletionTimestamp"] = "2030-01-02T03:04:05Z".into();
+    pod["metadata"]["deletionGracePeriodSeconds"] = 5.into();
+    want(&node, &[&pod]).await;
+    // Its first status without a running container is the last one: what is removed later changes nothing.
+    let is_over = |update: &StatusUpdate| update.report.containers().iter().all(|app| !app.ready);
+    let ended = publish_until(&mut updates, is_over).await;
+    assert_ne!(ended.report.phase(), Phase::Running);
+    updates.acknowledge(&uid(), ended.revision);
+    let last = publish_until(&mut updates, |update| {
+        assert_eq!(update.report.status, ended.report.status);
+        update.last
+    });
+    let last = last.await;
+    assert_eq!(machine.sandboxes().len(), 1);
+    updates.acknowledge(&uid(), last.revision);
+
+    // The next pod of its name waits for the runtime, not for the API server.
+    want(&node, &[]).await;
+    let mut next = object(&["serve"]);
+    next["metadata"]["uid"] = "6f0c2f3a-0b5c-4c65-9a35-0a8f9c1f3b12".into();
+    want(&node, &[&next]).await;
+    machine.until_in_flight(Rpc::RemovePodSandbox, 1).await;
+    assert!(machine.running().is_empty());
+    faults.unhang(Some(Rpc::RemovePodSandbox), None);
+    node.until_ready(&"6f0c2f3a-0b5c-4c65-9a35-0a8f9c1f3b12".into()).await;
+    assert_eq!(machine.sandboxes().len(), 1);
     node.stop().await;
     machine.check();
 }
@@ -298,6 +343,123 @@ async fn a_container_is_resized_in_place() {
     node.until("the restart", |_| restarts(&node) == Some(1)).await;
     assert_eq!(quota(), (150_000, 128));
     assert_eq!(node.kills("resources"), 1);
+    node.stop().await;
+    machine.check();
+}
+
+/// This one, and these.
+fn with<'a>(one: &'a Value, more: &'a [Value]) -> Vec<&'a Value> {
+    std::iter::once(one).chain(more).collect()
+}
+
+/// What nobody waits for yields: a sandbox of a pod that is gone is removed once no other pod is being stopped, or after a while.
+#[tokio::test(start_paused = true)]
+async fn sandboxes_are_removed_after_all_others_are_stopped() {
+    let others: Vec<String> = (1..5)
+        .map(|n| format!("6f0c2f3a-0b5c-4c65-9a35-0a8f9c1f3b0{n}"))
+        .collect();
+    for (others_end, at_least, at_most) in [(true, 0, 2), (false, 5, 6)] {
+        let machine = Machine::start().await;
+        let node = machine.node().await;
+        let mut pods = vec![object(&["serve"])];
+        for (n, other) in others.iter().enumerate() {
+            let mut pod = object(&["ignore-term"]);
+            pod["metadata"]["uid"] = other.as_str().into();
+            pod["metadata"]["name"] = format!("web-{}", n + 1).into();
+            pods.push(pod);
+        }
+        want(&node, &pods.iter().collect::<Vec<_>>()).await;
+        node.until_ready(&uid()).await;
+        for other in &others {
+            node.until_ready(&other.as_str().into()).await;
+        }
+
+        let started = tokio::time::Instant::now();
+        let grace = if others_end { 1 } else { 60 };
+        for (n, pod) in pods.iter_mut().enumerate() {
+            pod["metadata"]["deletionTimestamp"] = "2030-01-02T03:04:05Z".into();
+            pod["metadata"]["deletionGracePeriodSeconds"] = if n == 0 { 5 } else { grace }.into();
+        }
+        want(&node, &pods.iter().collect::<Vec<_>>()).await;
+        // The first is reported as gone at once, and its sandbox stays for a moment.
+        node.until("the first is gone", |reports| reports.get(&uid()).is_none())
+            .await;
+        assert!(
+            started.elapsed() < Duration::from_millis(500),
+            "{:?}",
+            started.elapsed()
+        );
+        assert_eq!(machine.sandboxes().len(), 5);
+        while !machine.objects_of("web-0").is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let took = started.elapsed().as_secs();
+        assert!((at_least..=at_most).contains(&took), "{took}");
+        if !others_end {
+            assert!(node.reports.get(&others[0].as_str().into()).is_some());
+        }
+
+        // A pod that wants the name of another does not wait for others.
+        if !others_end {
+            let mut next = object(&["serve"]);
+            next["metadata"]["uid"] = "6f0c2f3a-0b5c-4c65-9a35-0a8f9c1f3b13".into();
+            want(&node, &with(&next, &pods[1..])).await;
+            let next_uid = "6f0c2f3a-0b5c-4c65-9a35-0a8f9c1f3b13".into();
+            node.until_ready(&next_uid).await;
+            next["metadata"]["deletionTimestamp"] = "2030-01-02T03:04:05Z".into();
+            next["metadata"]["deletionGracePeriodSeconds"] = 5.into();
+            want(&node, &with(&next, &pods[1..])).await;
+            node.until("gone", |reports| reports.get(&next_uid).is_none()).await;
+            let again = tokio::time::Instant::now();
+            next = object(&["serve"]);
+            next["metadata"]["uid"] = "6f0c2f3a-0b5c-4c65-9a35-0a8f9c1f3b14".into();
+            want(&node, &with(&next, &pods[1..])).await;
+            node.until_ready(&"6f0c2f3a-0b5c-4c65-9a35-0a8f9c1f3b14".into()).await;
+            assert!(again.elapsed() < Duration::from_secs(2), "{:?}", again.elapsed());
+        }
+        node.stop().await;
+        machine.check();
+    }
+}
+
+/// As in the kubelet: a critical pod that does not fit takes the place of others, and they fail, so that they run elsewhere.
+#[tokio::test(start_paused = true)]
+async fn pods_make_room_for_a_critical_one() {
+    let machine = Machine::start().await;
+    let allocatable = pleg_node::Allocatable {
+        milli_cpu: 1000,
+        memory: 1 << 30,
+        ephemeral_storage: 1 << 30,
+        pods: 10,
+    };
+    let node = machine.node_set_up(|node| node.with_allocatable(allocatable)).await;
+    let sized = |name: &str, uid: &str, cpu: &str, priority: i32| {
+        let mut pod = object(&["serve"]);
+        (pod["metadata"]["name"], pod["metadata"]["uid"]) = (name.into(), uid.into());
+        pod["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": cpu}});
+        pod["spec"]["priority"] = priority.into();
+        pod
+    };
+    let (cheap, dear, critical) = (
+        sized("cheap", UID, "500m", 0),
+        sized("dear", "6f0c2f3a-0b5c-4c65-9a35-0a8f9c1f3b12", "500m", 1000),
+        sized("dns", "6f0c2f3a-0b5c-4c65-9a35-0a8f9c1f3b13", "400m", 2_000_001_000),
+    );
+    let uid_of = |pod: &Value| PodUid::from(pod["metadata"]["uid"].as_str().unwrap());
+    want(&node, &[&cheap, &dear]).await;
+    for pod in [&cheap, &dear] {
+        node.until_ready(&uid_of(pod)).await;
+    }
+    want(&node, &[&cheap, &dear, &critical]).await;
+    node.until_ready(&uid_of(&critical)).await;
+    node.until_phase(&uid(), Phase::Failed).await;
+    let status = node.reports.get(&uid()).unwrap().status.clone();
+    let (reason, message) = (status.reason.as_deref(), status.message.as_deref());
+    assert_eq!(
+        (reason, message),
+        (Some("Preempting"), Some("Preempted in order to admit critical pod"))
+    );
+    assert!(machine.runs(&uid_of(&dear)) && !machine.runs(&uid()));
     node.stop().await;
     machine.check();
 }

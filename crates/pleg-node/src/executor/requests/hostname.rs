@@ -15,9 +15,10 @@ pub struct HostnameTooLong {
     name: String,
 }
 
-/// The name without domain.
+/// The name without domain. With `hostnameOverride`, there is no other one.
 pub(crate) fn short(pod: &Pod) -> String {
-    if let Some(name) = &pod.spec.hostname.name {
+    let hostname = &pod.spec.hostname;
+    if let Some(name) = hostname.override_name.as_ref().or(hostname.name.as_ref()) {
         return name.clone();
     }
     // The cut may leave an end that is not valid in DNS.
@@ -40,12 +41,8 @@ pub(crate) fn domain(node: &NodeConfig, pod: &Pod) -> Option<String> {
 
 /// The kernel's host name in the pod. Not used with the host's network.
 pub(crate) fn of_kernel(node: &NodeConfig, pod: &Pod) -> Result<String, HostnameTooLong> {
-    let hostname = &pod.spec.hostname;
-    if let Some(name) = &hostname.override_name {
-        return Ok(name.clone());
-    }
     let short = short(pod);
-    match domain(node, pod).filter(|_| hostname.set_as_fqdn) {
+    match domain(node, pod).filter(|_| pod.spec.hostname.set_as_fqdn) {
         None => Ok(short),
         Some(domain) => {
             let name = format!("{short}.{domain}");

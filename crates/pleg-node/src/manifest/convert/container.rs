@@ -8,7 +8,7 @@ use super::super::problem::At;
 use super::super::{
     Container, Hook, Port, Probe, ProbeKind, Protocol, PullPolicy, Role, Stdin, TerminationMessage, Volume, names,
 };
-use super::{Policy, env, probe, resources, security, spec, volume};
+use super::{Policy, env, probe, resources, restart, security, spec, volume};
 
 /// Converts a list of containers. `at` is the place of the list.
 pub(super) fn convert_all(
@@ -59,6 +59,7 @@ fn convert(container: &core::Container, volumes: &BTreeMap<String, Volume>, role
     let image = container.image.clone().unwrap_or_default();
     at.key("image").require(&image, names::image);
     let role = convert_role(container.restart_policy.as_deref(), role, at);
+    let restart = restart::convert(container, role, at);
     let ports = convert_ports(container.ports.as_ref(), at);
     let by_name = ports
         .iter()
@@ -70,6 +71,7 @@ fn convert(container: &core::Container, volumes: &BTreeMap<String, Volume>, role
     Container {
         name,
         role,
+        restart,
         pull_policy: pull_policy(container.image_pull_policy.as_deref(), &image, at),
         image,
         command: container.command.clone().unwrap_or_default(),
@@ -104,7 +106,6 @@ fn convert(container: &core::Container, volumes: &BTreeMap<String, Volume>, role
 fn refuse_unsupported(container: &core::Container, at: &At<'_>) {
     // A static pod is replaced when it changes.
     at.not_for_nodes("resizePolicy", container.resize_policy.is_some());
-    at.unsupported("restartPolicyRules", container.restart_policy_rules.is_some());
     at.unsupported("volumeDevices", container.volume_devices.is_some());
 }
 
@@ -120,14 +121,14 @@ fn convert_stdin(container: &core::Container) -> Stdin {
 }
 
 fn convert_role(restart_policy: Option<&str>, role: Role, at: &At<'_>) -> Role {
-    let at = at.key("restartPolicy");
     match (restart_policy, role) {
-        (None, role) => role,
-        (Some(policy), Role::Init) => at.one_of(policy, &[("Always", Role::Sidecar)]).unwrap_or(role),
-        (Some(_), role) => {
-            at.refuse("only init containers can have their own restart policy; use spec.restartPolicy for the pod");
+        (Some("Always"), Role::Init) => Role::Sidecar,
+        (Some(_), Role::Ephemeral) => {
+            at.key("restartPolicy")
+                .refuse("an ephemeral container is never restarted");
             role
         }
+        (_, role) => role,
     }
 }
 

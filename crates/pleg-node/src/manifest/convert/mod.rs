@@ -7,12 +7,13 @@
 //! | module | job |
 //! |---|---|
 //! | `spec` | the pod as a whole |
-//! | `container`, `env`, `probe`, `resources`, `security`, `volume` | the parts of a container and of the pod |
+//! | `container`, `env`, `probe`, `resources`, `restart`, `security`, `volume` | the parts of a container and of the pod |
 
 mod container;
 mod env;
 mod probe;
 mod resources;
+mod restart;
 mod security;
 mod spec;
 mod volume;

@@ -12,7 +12,7 @@ use super::super::spec::DEFAULT_GRACE;
 use super::super::{
     Container, Dns, DnsConfig, HostAlias, Hostname, Overhead, PidNamespace, Priority, RestartPolicy, Role, Spec, names,
 };
-use super::{Policy, container, resources, security, volume};
+use super::{Policy, container, resources, restart, security, volume};
 
 /// Converts the `spec` of a pod. `at` is its place in the document.
 pub(crate) fn convert(spec: &core::PodSpec, at: &At<'_>) -> Spec {
@@ -193,12 +193,7 @@ fn use_host_ports(containers: &mut [Container]) {
 }
 
 fn convert_restart_policy(policy: Option<&str>, at: &At<'_>) -> RestartPolicy {
-    let words = [
-        ("Always", RestartPolicy::Always),
-        ("OnFailure", RestartPolicy::OnFailure),
-        ("Never", RestartPolicy::Never),
-    ];
-    let policy = policy.and_then(|policy| at.key("restartPolicy").one_of(policy, &words));
+    let policy = policy.and_then(|policy| at.key("restartPolicy").one_of(policy, &restart::POLICIES));
     policy.unwrap_or_default()
 }
 

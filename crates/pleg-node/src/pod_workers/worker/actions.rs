@@ -5,38 +5,24 @@ use std::time::Duration;
 
 use pleg::{ContainerId, PodStatus};
 use pleg_cri::duration::seconds;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{info, warn};
 
 use super::{Done, PodWorker, Running, StartSlot};
 use crate::error::with_causes;
-use crate::executor::{ActionContext, ActionError, ActionOutcome};
-use crate::manifest::Role;
+use crate::executor::objects::Objects;
+use crate::executor::{ActionContext, ActionError, ActionOutcome, RuntimeExecutor};
+use crate::manifest::{Pod, Role};
+use crate::pod_workers::context::StartSlots;
 use crate::reconcile::action::{Action, KillReason, MIN_GRACE};
-use crate::reconcile::backoff::{StartFailure, doubling};
+use crate::reconcile::backoff::StartFailure;
 use crate::reconcile::observed::newest_first;
 use crate::reconcile::resize::SetResources;
 
-/// Delay before a failed stop or removal is retried, and its maximum; doubles with each failure in a row.
-const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// A pod that takes longer than this to start lets the next one start.
 const START_SLOT: Duration = Duration::from_secs(3);
 
 impl PodWorker {
-    /// When an action that failed a moment ago is retried; none if it may be started now.
-    pub(super) fn retry_at(&self, action: &Action) -> Option<Instant> {
-        let (_, at) = self.retries.get(action.stopped_object()?)?;
-        Some(*at).filter(|at| *at > Instant::now())
-    }
-
-    /// Forgets failed stops and removals of objects that are gone.
-    pub(super) fn forget_retries(&mut self, status: &PodStatus) {
-        self.retries.retain(|id, _| {
-            let is_sandbox = status.sandboxes.iter().any(|sandbox| sandbox.id.as_str() == id);
-            is_sandbox || status.containers.iter().any(|container| container.id.as_str() == id)
-        });
-    }
-
     pub(super) fn start_action(&mut self, action: Action, status: &PodStatus, running: &mut Running) {
         self.log_start(&action);
         self.tell_start(&action);
@@ -58,26 +44,17 @@ impl PodWorker {
             no_starts,
             cut_kills: self.cut_kills.clone(),
             volume_writes: self.refresh.writes(),
+            volume_objects: Objects::default(),
+            sandbox_stopped: Arc::clone(&self.sandbox_stopped),
+            hurry: self.hurry.clone(),
         };
         let (executor, pod) = (self.context.executor.clone(), Arc::clone(&self.pod));
         // A pod takes a start slot with its sandbox, and keeps it until its containers run.
-        let starts = matches!(action, Action::RunSandbox { .. }).then(|| Arc::clone(&self.context.starts));
+        let slots = matches!(action, Action::RunSandbox { .. }).then(|| self.context.start_slots.clone());
         running.push(Box::pin(async move {
-            let Some(starts) = starts else {
-                return (executor.execute(&pod, action, &context).await, None);
-            };
-            let permit = tokio::select! {
-                permit = starts.acquire_owned() => permit.ok(),
-                () = context.no_starts.cancelled() => return (ActionOutcome::cancelled(action), None),
-            };
-            let ends = Instant::now() + START_SLOT;
-            let mut executing = std::pin::pin!(executor.execute(&pod, action, &context));
-            if let Ok(outcome) = timeout_at(ends, &mut executing).await {
-                (outcome, permit.map(|permit| (permit, ends)))
-            } else {
-                // The runtime is slow with this pod: the next one may start.
-                drop(permit);
-                (executing.await, None)
+            match slots {
+                None => (executor.execute(&pod, action, &context).await, None),
+                Some(slots) => run_in_turn(&slots, &executor, &pod, action, context).await,
             }
         }));
     }
@@ -210,7 +187,7 @@ impl PodWorker {
                     Err(error) => history.record_resize_failure(&with_causes(error), now),
                 }
             }
-            _ => self.record_stop(action, result.is_ok()),
+            _ => self.retries.record(action, result.is_ok()),
         }
     }
 
@@ -243,18 +220,6 @@ impl PodWorker {
             self.history.sandbox_failure = Some(StartFailure::after(before.as_ref(), error.reason(), &message, now));
             self.start_slot = None;
         }
-    }
-
-    fn record_stop(&mut self, action: &Action, success: bool) {
-        let Some(id) = action.stopped_object() else { return };
-        if success {
-            self.retries.remove(id);
-            return;
-        }
-        let failures = self.retries.get(id).map_or(0, |(failures, _)| *failures);
-        let retry_at = Instant::now() + doubling(RETRY.0, RETRY.1, failures);
-        self.retries
-            .insert(id.to_owned(), (failures.saturating_add(1), retry_at));
     }
 
     fn count(&self, action: &Action, error: Option<&ActionError>) {
@@ -299,6 +264,53 @@ impl PodWorker {
                 info!(%pod, container = name, %grace, %reason, "stopping container");
             }
         }
+    }
+}
+
+/// Creates a sandbox when it is this pod's turn. What its volumes contain is fetched before that, while other pods start: start slots are for
+/// the runtime.
+async fn run_in_turn(
+    slots: &StartSlots,
+    executor: &RuntimeExecutor,
+    pod: &Pod,
+    action: Action,
+    mut context: ActionContext,
+) -> Done {
+    let turn = async {
+        let preparation = slots.preparations.acquire().await;
+        let mut fetching = std::pin::pin!(executor.volume_objects(pod));
+        let (fetched, preparation) = if let Ok(fetched) = timeout(START_SLOT, &mut fetching).await {
+            (fetched, Some(preparation))
+        } else {
+            // The API server is slow with this pod: the next one may prepare.
+            drop(preparation);
+            (fetching.await, None)
+        };
+        let objects = fetched?;
+        let permit = Arc::clone(&slots.starts).acquire_owned().await;
+        drop(preparation);
+        // An error means that the semaphore is closed, which it never is.
+        Ok((objects, permit.ok()))
+    };
+    let turn = tokio::select! {
+        turn = turn => turn,
+        () = context.no_starts.cancelled() => Err(ActionError::Cancelled),
+    };
+    let permit = match turn {
+        Ok((objects, permit)) => {
+            context.volume_objects = objects;
+            permit
+        }
+        Err(error) => return (ActionOutcome::failed(action, error), None),
+    };
+    let ends = Instant::now() + START_SLOT;
+    let mut executing = std::pin::pin!(executor.execute(pod, action, &context));
+    if let Ok(outcome) = timeout_at(ends, &mut executing).await {
+        (outcome, permit.map(|permit| (permit, ends)))
+    } else {
+        // The runtime is slow with this pod: the next one may start.
+        drop(permit);
+        (executing.await, None)
     }
 }
 

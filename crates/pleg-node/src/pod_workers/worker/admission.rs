@@ -1,7 +1,7 @@
 //! Whether the node admits the pod at all.
 
 use pleg::PodStatus;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::PodWorker;
 use crate::eviction::ranking::{CRITICAL, priority};
@@ -29,7 +29,7 @@ impl PodWorker {
     }
 
     /// Whether the pod fits on this node, beside the others. For a static pod there is no other node: it waits for ports, and until the
-    /// pressure is over. Critical pods always fit.
+    /// pressure is over. Critical pods always fit: others make room for them.
     fn find_room(&self) -> Result<(), PodFailure> {
         let context = &self.context;
         if self.was_accepted || self.goal.borrow().is_terminating() {
@@ -40,7 +40,11 @@ impl PodWorker {
             context.host_ports.claim(&self.pod).map_err(|_| no_free_ports())?;
         }
         if priority(&self.pod) >= CRITICAL {
-            context.requested.adopt(&self.pod);
+            let victims = context.requested.claim_critical(&self.pod);
+            if !victims.is_empty() {
+                info!(pod = %self.pod.id, pods = victims.len(), "ending pods to make room for a critical one");
+                context.preemptions.add(victims);
+            }
             return Ok(());
         }
         context.requested.claim(&self.pod)

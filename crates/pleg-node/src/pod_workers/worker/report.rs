@@ -105,6 +105,9 @@ impl PodWorker {
 
     /// Computes the pod status and puts it into the reports.
     pub(super) fn publish_status(&mut self) {
+        if self.deletion.is_reported() {
+            return;
+        }
         if let Some(report) = self.report(false) {
             self.context.reports.set(report);
         }
@@ -116,26 +119,35 @@ impl PodWorker {
         let stale = self.quarantined.clone().or_else(|| node_stale.as_deref().cloned());
         let (observed, decision) = self.last.as_ref()?;
         let goal = *self.goal.borrow();
+        let terminated = terminated || self.has_ended();
         let terminating_since = match goal {
             Goal::Run => None,
             Goal::Terminate { since, .. } => Some(since),
         };
-        let status = Arc::new(status::compute(&status::StatusInput {
-            pod: &self.pod,
-            status: observed,
-            history: &self.history,
-            probes: &self.context.probes.lock(),
-            backing_off: &decision.backing_off,
-            in_flight: &self.in_flight.containers,
-            not_admitted: self.not_admitted.as_ref(),
-            terminated,
-            stopping_since: self.history.finishing_since.or(terminating_since),
-            stale: stale.as_ref(),
-            before: self.last_published.as_deref(),
-            node: &self.context.node,
-            now: self.context.clock.now(),
-        }));
+        let compute = || {
+            status::compute(&status::StatusInput {
+                pod: &self.pod,
+                status: observed,
+                history: &self.history,
+                probes: &self.context.probes.lock(),
+                backing_off: &decision.backing_off,
+                in_flight: &self.in_flight.containers,
+                not_admitted: self.not_admitted.as_ref(),
+                terminated,
+                stopping_since: self.history.finishing_since.or(terminating_since),
+                stale: stale.as_ref(),
+                before: self.last_published.as_deref(),
+                node: &self.context.node,
+                now: self.context.clock.now(),
+            })
+        };
+        // What the runtime removes afterwards takes nothing back.
+        let last = self.deletion.last_status().filter(|_| terminated).cloned();
+        let status = last.unwrap_or_else(|| Arc::new(compute()));
         let stage = decision.stage.clone();
+        if terminated {
+            self.deletion.set_last_status(&status);
+        }
         self.last_published = Some(Arc::clone(&status));
         Some(Report {
             pod: Arc::clone(&self.pod),

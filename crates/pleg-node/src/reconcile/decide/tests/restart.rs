@@ -274,3 +274,34 @@ fn a_failed_hook_kills_its_container() {
         assert_eq!(words(&next.decide()), [""; 0], "{policy}");
     }
 }
+
+/// What a container says of its restarts replaces what its pod says.
+#[test]
+fn a_container_has_a_restart_policy_of_its_own() {
+    let app = |own: &str| format!("containers: [{{name: app, image: img, {own}}}]");
+    let on_42 =
+        "restartPolicy: Never, restartPolicyRules: [{action: Restart, exitCodes: {operator: In, values: [42]}}]";
+    let restarted: &[&str] = &["start app#1 in s0"];
+    let finished: &[&str] = &["stop s0", "finished"];
+    for (policy, own, code, expected) in [
+        ("Never", on_42, 42, restarted),
+        ("Never", on_42, 1, finished),
+        ("Always", "restartPolicy: Never", 1, finished),
+        ("Never", "restartPolicy: Always", 0, restarted),
+        ("Never", "restartPolicy: OnFailure", 0, finished),
+    ] {
+        let case = with(policy, &app(own)).sandbox(true, 0).exited("app", 999, code);
+        assert_eq!(words(&case.decide()), expected, "{policy}, {own}: exit {code}");
+    }
+    // A lost sandbox is replaced for those that are restarted.
+    let lost = |own: &str| with("Never", &app(own)).sandbox(false, 0).exited("app", 999, 1);
+    assert_eq!(words(&lost("restartPolicy: Always").decide()), ["run s1 for [s0]"]);
+    assert_eq!(words(&lost("restartPolicy: Never").decide()), ["finished"]);
+    // An init container too: it is tried again, or fails the pod.
+    let init = |policy: &str, own: &str| {
+        let spec = format!("initContainers: [{{name: i, image: img, {own}}}], {APP}");
+        words(&with(policy, &spec).sandbox(true, 0).exited("i", 999, 1).decide())
+    };
+    assert_eq!(init("Never", "restartPolicy: OnFailure"), ["start i#1 in s0"]);
+    assert_eq!(init("Always", "restartPolicy: Never"), finished);
+}

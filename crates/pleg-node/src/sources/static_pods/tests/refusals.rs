@@ -258,8 +258,23 @@ const ROWS: &[(&str, &str, &str)] = &[
     ),
     (
         "imagePullPolicy: Never",
-        "imagePullPolicy: Never\n    restartPolicy: Always",
-        "spec.containers[0].restartPolicy: only init containers can have their own restart policy; use spec.restartPolicy for the pod",
+        "imagePullPolicy: Never\n    restartPolicy: Sometimes",
+        r#"spec.containers[0].restartPolicy: "Sometimes" is not valid; expected Always, OnFailure or Never"#,
+    ),
+    (
+        "imagePullPolicy: Never",
+        "imagePullPolicy: Never\n    restartPolicyRules: [{action: Restart, exitCodes: {operator: In, values: [1]}}]",
+        "spec.containers[0].restartPolicyRules: restartPolicy must be set too",
+    ),
+    (
+        "imagePullPolicy: Never",
+        "imagePullPolicy: Never\n    restartPolicy: Never\n    restartPolicyRules: [{action: RestartAllContainers, exitCodes: {operator: In, values: [1]}}]",
+        "spec.containers[0].restartPolicyRules[0].action: RestartAllContainers is not supported by pleg node",
+    ),
+    (
+        "imagePullPolicy: Never",
+        "imagePullPolicy: Never\n    restartPolicy: Never\n    restartPolicyRules: [{action: Restart}]",
+        "spec.containers[0].restartPolicyRules[0].exitCodes: required field is missing",
     ),
     (
         "hostPID: true",
