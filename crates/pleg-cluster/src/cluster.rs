@@ -181,6 +181,9 @@ impl Cluster {
         if let Err(error) = api.reach().register(node.pleg.metrics().registry()) {
             warn!("requests to the API server are not counted: {error}");
         }
+        if let Err(error) = self.events.register(node.pleg.metrics().registry()) {
+            warn!("events that are dropped are not counted: {error}");
+        }
         let (object, node_object) = NodeObject::new();
         let (images, listed) = watch::channel(Vec::new());
         let client_certificate = ClientCertificate::new(
@@ -199,7 +202,7 @@ impl Cluster {
         let table = PodTable::default();
         let pods = PodSource::new(api.clone(), name, table.clone(), node.snapshots.clone());
         let mirrors = MirrorPods::new(api.clone(), name, table.clone(), node.reports.clone());
-        let statuses = StatusPublisher::new(api.clone(), table, node.reports.clone());
+        let statuses = StatusPublisher::new(api.clone(), name, table, node.reports.clone());
 
         tasks.spawn(connection::watch_kubeconfig(self.connection, api.clone(), stop()));
         tasks.spawn(client_certificate.run(stop()));
@@ -207,7 +210,7 @@ impl Cluster {
         tasks.spawn(once_registered(
             &node_object,
             stop(),
-            self.events.run(api.clone(), stop()),
+            self.events.run(api.clone(), node.reports.activity().clone(), stop()),
         ));
         tasks.spawn(images::run(node.runtime.clone(), images, stop()));
         tasks.spawn(manager.run(stop()));

@@ -11,6 +11,7 @@
 //! | [`cluster`] | all parts, started and ended together | |
 //! | [`api`] | the API server: clients, deadlines, errors in words | calls |
 //! | [`reach`], [`retry`] | whether the API server can be reached; when to try again, and one line in the log | |
+//! | `list_watch`, `pace` | the loop that lists and watches, and how often it asks | |
 //! | [`identity`] | whose certificate the node has | pure |
 //! | [`connection`] | the kubeconfig, read again whenever it changes | one task |
 //! | [`node`] | the Node object: registration, status, conditions, lease | tasks, and pure parts |
@@ -19,6 +20,7 @@
 //! | [`status`] | pod statuses to the API server, one patch for a pod at a time | one task, and pure parts |
 //! | [`events`] | Events with the kubelet's reasons, counted up and rate-limited | one task, and pure parts |
 //! | [`certificates`] | bootstrap by a token, and rotation of client and serving certificates | one task, and pure parts |
+//! | [`report`] | beside a stock kubelet: a condition and Events about what is stuck on this node | one task, and pure parts |
 //! | [`server`] | the node's own HTTPS server: logs, exec, attach, port-forward, statistics | tasks |
 
 pub mod api;
@@ -27,10 +29,13 @@ pub mod cluster;
 pub mod connection;
 pub mod events;
 pub mod identity;
+mod list_watch;
 pub mod node;
 pub mod objects;
+mod pace;
 pub mod pods;
 pub mod reach;
+pub mod report;
 pub mod retry;
 pub mod server;
 pub mod status;

@@ -55,7 +55,8 @@ struct Inner {
 struct ApiMetrics {
     requests: IntCounterVec,
     last_answer: IntGauge,
-    last_heartbeat: IntGauge,
+    /// None where there is no lease to renew.
+    last_heartbeat: Option<IntGauge>,
 }
 
 #[derive(Debug, Default)]
@@ -86,7 +87,7 @@ impl Default for Reach {
 }
 
 impl ApiMetrics {
-    fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+    fn new(registry: &Registry, has_lease: bool) -> Result<Self, prometheus::Error> {
         let gauge = |name: &str, help: &str| -> Result<IntGauge, prometheus::Error> {
             let gauge = IntGauge::new(name, help)?;
             registry.register(Box::new(gauge.clone()))?;
@@ -98,16 +99,19 @@ impl ApiMetrics {
         );
         let requests = IntCounterVec::new(about, &["method", "code"])?;
         registry.register(Box::new(requests.clone()))?;
+        let heartbeat = || {
+            gauge(
+                "pleg_node_last_heartbeat_timestamp_seconds",
+                "When the lease of the node was last renewed; 0 if it never was.",
+            )
+        };
         Ok(Self {
             requests,
             last_answer: gauge(
                 "pleg_node_api_last_answer_timestamp_seconds",
                 "When the API server last answered a request; 0 if it never did.",
             )?,
-            last_heartbeat: gauge(
-                "pleg_node_last_heartbeat_timestamp_seconds",
-                "When the lease of the node was last renewed; 0 if it never was.",
-            )?,
+            last_heartbeat: has_lease.then(heartbeat).transpose()?,
         })
     }
 }
@@ -121,16 +125,24 @@ impl Reach {
 
     /// Exports the metrics from now on. Fails only if those of another node are registered already.
     pub fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
-        let metrics = ApiMetrics::new(registry)?;
+        let metrics = ApiMetrics::new(registry, true)?;
         // A second time is refused by the registry.
+        let _ = self.0.metrics.set(metrics);
+        Ok(())
+    }
+
+    /// The same for a process that has no lease to renew.
+    pub fn register_requests(&self, registry: &Registry) -> Result<(), prometheus::Error> {
+        let metrics = ApiMetrics::new(registry, false)?;
         let _ = self.0.metrics.set(metrics);
         Ok(())
     }
 
     /// The lease was renewed.
     pub(crate) fn heartbeat(&self) {
-        if let Some(metrics) = self.0.metrics.get() {
-            metrics.last_heartbeat.set(Timestamp::now().as_second());
+        let metrics = self.0.metrics.get();
+        if let Some(heartbeat) = metrics.and_then(|metrics| metrics.last_heartbeat.as_ref()) {
+            heartbeat.set(Timestamp::now().as_second());
         }
     }
 
@@ -158,16 +170,11 @@ impl Reach {
             metrics.last_answer.set(now.as_second());
         }
         let mut state = self.0.state.lock();
+        state.compare_clocks(date, now);
         if status == 401 {
-            let why = state.identity.as_ref().and_then(|identity| identity.invalid(now));
-            let why = why.unwrap_or_else(|| "get new ones for this node, or correct the kubeconfig".to_owned());
-            let what = format!(
-                "the API server at {} does not accept our credentials: {why}",
-                state.server
-            );
+            let what = state.refused_credentials(date, now);
             return state.failed("401", &what);
         }
-        state.compare_clocks(date, now);
         let Some(outage) = state.outage.take() else { return };
         let lasted = outage.since.elapsed();
         if !outage.logged.is_empty() {
@@ -209,6 +216,17 @@ impl State {
             warn!("{what}. Pods run on; it is tried again");
             self.logged_at = Some(now);
         }
+    }
+
+    /// Credentials that are not accepted: why, by our clock or else by that of the API server, and what to do.
+    fn refused_credentials(&self, date: Option<Timestamp>, now: Timestamp) -> String {
+        let invalid = |at: Timestamp| self.identity.as_ref()?.invalid(at);
+        let why = invalid(now).or_else(|| invalid(date?));
+        let why = why.unwrap_or_else(|| "get new ones for this node, or correct the kubeconfig".to_owned());
+        format!(
+            "the API server at {} does not accept our credentials: {why}",
+            self.server
+        )
     }
 
     fn compare_clocks(&mut self, date: Option<Timestamp>, now: Timestamp) {
@@ -419,6 +437,30 @@ mod tests {
         assert!(state.skew_logged);
         state.compare_clocks(Some(now), now);
         assert!(!state.skew_logged);
+    }
+
+    #[test]
+    fn credentials_are_judged_by_both_clocks() {
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        let state = State {
+            identity: Some(Identity {
+                user: "system:node:a".to_owned(),
+                not_before: at("2026-01-01T00:00:00Z"),
+                not_after: at("2026-01-02T00:00:00Z"),
+            }),
+            ..State::default()
+        };
+        let (valid, late) = (at("2026-01-01T12:00:00Z"), at("2026-01-02T12:00:00Z"));
+        for (date, now, has) in [
+            (None, late, "expired at"),
+            (Some(valid), late, "expired at"),
+            (Some(late), valid, "expired at"),
+            (Some(valid), valid, "get new ones"),
+            (None, valid, "get new ones"),
+        ] {
+            let said = state.refused_credentials(date, now);
+            assert!(said.contains(has), "{said}");
+        }
     }
 
     #[test]

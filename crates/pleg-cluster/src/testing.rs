@@ -3,7 +3,8 @@
 //! It runs in the test's own task and needs no socket, so paused time works.
 
 use std::fmt;
-use std::sync::Arc;
+use std::io;
+use std::sync::{Arc, LazyLock};
 
 use futures_util::StreamExt as _;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -13,6 +14,8 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tower::BoxError;
+use tracing::Dispatch;
+use tracing::subscriber::NoSubscriber;
 
 use crate::api::Api;
 
@@ -127,6 +130,43 @@ impl FakeApi {
         let mut count = self.count.subscribe();
         // It cannot be closed: we have the sender.
         let _ = count.wait_for(|_| is(&self.requests.lock())).await;
+    }
+}
+
+/// What is logged, line by line.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LogLines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for LogLines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl LogLines {
+    /// Of this thread, until the answer is dropped.
+    pub(crate) fn capture(&self) -> tracing::subscriber::DefaultGuard {
+        // While there is one subscriber only, tracing decides about a line of the log by the thread that comes to it first, and that one may
+        // run a test that captures nothing.
+        static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::new()));
+        LazyLock::force(&SECOND);
+        let log = self.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(move || log.clone())
+            .finish();
+        tracing::subscriber::set_default(subscriber)
+    }
+
+    /// All of them so far.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let text = String::from_utf8_lossy(&self.0.lock()).into_owned();
+        text.lines().map(str::to_owned).collect()
     }
 }
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use pleg_node::events::{Event, EventObject, EventType};
+use prometheus::{IntCounterVec, Opts, Registry};
 use tokio::time::Instant;
 
 use super::lru::Lru;
@@ -82,6 +83,29 @@ pub(super) enum Observed {
     Filtered,
 }
 
+/// Why an event was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lost {
+    /// Too many waited, or happened.
+    TooMany,
+    /// It waited for so long that the API server would have forgotten it.
+    TooOld,
+    /// The API server does not want it.
+    Refused,
+}
+
+impl Lost {
+    const ALL: [Self; 3] = [Self::TooMany, Self::TooOld, Self::Refused];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::TooMany => "too-many",
+            Self::TooOld => "too-old",
+            Self::Refused => "refused",
+        }
+    }
+}
+
 /// An event that is to be written.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Write {
@@ -103,7 +127,10 @@ pub(super) struct Correlator {
     hasher: std::hash::RandomState,
     /// The number in the name of the last event.
     last_number: i128,
-    dropped: u64,
+    /// Events that were lost, by [`Lost`].
+    lost: [u64; Lost::ALL.len()],
+    /// The same, once it is exported.
+    exported: Option<IntCounterVec>,
 }
 
 impl Correlator {
@@ -117,7 +144,8 @@ impl Correlator {
             queue: VecDeque::new(),
             hasher: std::hash::RandomState::new(),
             last_number: 0,
-            dropped: 0,
+            lost: [0; Lost::ALL.len()],
+            exported: None,
         }
     }
 
@@ -222,7 +250,7 @@ impl Correlator {
         if self.queue.len() >= MAX_QUEUE
             && let Some(oldest) = self.queue.pop_front()
         {
-            self.dropped = self.dropped.saturating_add(1);
+            self.lose(Lost::TooMany);
             if let Some(entry) = self.events.get_mut(&oldest) {
                 entry.queued = false;
             }
@@ -236,12 +264,12 @@ impl Correlator {
             let key = self.queue.pop_front()?;
             // Forgotten meanwhile, or too old to be of use.
             let Some(entry) = self.events.get_mut(&key) else {
-                self.dropped = self.dropped.saturating_add(1);
+                self.lose(Lost::TooMany);
                 continue;
             };
             entry.queued = false;
             if now.duration_since(entry.at) > MAX_AGE {
-                self.dropped = self.dropped.saturating_add(1);
+                self.lose(Lost::TooOld);
                 continue;
             }
             // It may have happened before the UID of the node was known.
@@ -268,14 +296,40 @@ impl Correlator {
         self.enqueue(key);
     }
 
-    /// It will not be written.
-    pub(super) fn drop_one(&mut self) {
-        self.dropped = self.dropped.saturating_add(1);
+    /// An event will not be written.
+    pub(super) fn lose(&mut self, why: Lost) {
+        let lost = &mut self.lost[why as usize];
+        *lost = lost.saturating_add(1);
+        if let Some(exported) = &self.exported {
+            exported.with_label_values(&[why.name()]).inc();
+        }
     }
 
-    /// Events that were lost: too many, too old, or refused.
+    /// Events that were lost.
     pub(super) fn dropped(&self) -> u64 {
-        self.dropped
+        self.lost.iter().sum()
+    }
+
+    /// Exports how many, by cause.
+    pub(super) fn export(&mut self, registry: &Registry) -> Result<(), prometheus::Error> {
+        let options = Opts::new(
+            "pleg_node_events_dropped_total",
+            "Events that the API server never got, by cause.",
+        );
+        let exported = IntCounterVec::new(options, &["reason"])?;
+        registry.register(Box::new(exported.clone()))?;
+        for why in Lost::ALL {
+            exported
+                .with_label_values(&[why.name()])
+                .inc_by(self.lost[why as usize]);
+        }
+        self.exported = Some(exported);
+        Ok(())
+    }
+
+    /// Whether so much waits that events may soon be lost.
+    pub(super) fn is_half_full(&self) -> bool {
+        self.queue.len() >= MAX_QUEUE / 2
     }
 
     /// Whether nothing waits.

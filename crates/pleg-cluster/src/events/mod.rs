@@ -9,7 +9,7 @@
 //! | `recorder` | the handle, and the task that writes |
 //! | `correlator` | which events are written: counts, combined events, limits per object: pure |
 //! | `node` | events of the node itself, from its object: pure, and one task |
-//! | `object` | events as objects of the API: pure |
+//! | `object` | events as objects of the API, and who records them: pure |
 //! | `token_bucket`, `lru` | a rate limit and a bounded map: pure |
 
 mod correlator;
@@ -20,4 +20,5 @@ mod recorder;
 mod token_bucket;
 
 pub(crate) use self::node::follow_node;
+pub(crate) use self::object::Component;
 pub use self::recorder::EventRecorder;

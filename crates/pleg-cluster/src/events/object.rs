@@ -3,8 +3,9 @@
 //! They are `core/v1` Events with a count, as those of the kubelet, which is what `kubectl describe` and `kubectl get events` count and sort
 //! by; the newer events.k8s.io has no place for a count that goes up by a patch.
 //!
-//! Their component is `kubelet`, in `source` and in `reportingComponent`: this node does what the kubelet does, with its reasons and words, and
-//! dashboards, alerts and upstream's own tests select events of pods by that name. The host, and `reportingInstance`, is the node.
+//! The component of a node's events is `kubelet`, in `source` and in `reportingComponent`: this node does what the kubelet does, with its reasons
+//! and words, and dashboards, alerts and upstream's own tests select events of pods by that name. The host, and `reportingInstance`, is the node.
+//! Beside a kubelet it is `pleg`.
 
 use std::fmt::Write as _;
 
@@ -14,8 +15,59 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use pleg_node::events::{EventObject, EventType};
 use serde_json::{Value, json};
 
-/// The component that events come from.
-const COMPONENT: &str = "kubelet";
+/// Who records events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Component {
+    /// In `source` and `reportingComponent`.
+    pub(crate) name: &'static str,
+    /// What to do if it may not write events: before and after the verb that is missing.
+    if_forbidden: (&'static str, &'static str),
+}
+
+impl Component {
+    /// In the place of a kubelet.
+    pub(crate) const KUBELET: Self = Self {
+        name: "kubelet",
+        if_forbidden: ("The node needs the permission to ", " events: cluster role system:node"),
+    };
+    /// Beside a kubelet.
+    pub(crate) const PLEG: Self = Self {
+        name: "pleg",
+        if_forbidden: (
+            "Grant the verb ",
+            " on events: deploy/rbac.yaml has the rules. The condition of the node is reported without it",
+        ),
+    };
+
+    /// What to do if this verb on events is missing.
+    pub(super) fn if_forbidden(self, verb: EventVerb) -> String {
+        let (before, after) = self.if_forbidden;
+        format!("{before}{}{after}", verb.name())
+    }
+}
+
+/// What is done to an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EventVerb {
+    /// It is new.
+    Create,
+    /// It is counted up.
+    Patch,
+}
+
+impl EventVerb {
+    /// Both.
+    pub(crate) const ALL: [Self; 2] = [Self::Create, Self::Patch];
+
+    /// As rules name it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Patch => "patch",
+        }
+    }
+}
+
 /// The namespace of events about objects without one.
 const DEFAULT_NAMESPACE: &str = "default";
 /// Characters of an object's name that an event's name begins with: with a time, it has at most 253.
@@ -43,7 +95,7 @@ impl Record {
     }
 
     /// The event, to be created.
-    pub(super) fn event(&self, node: &str) -> core::Event {
+    pub(super) fn event(&self, component: Component, node: &str) -> core::Event {
         core::Event {
             metadata: ObjectMeta {
                 name: Some(self.name.clone()),
@@ -58,10 +110,10 @@ impl Record {
             first_timestamp: Some(Time(whole_seconds(self.first))),
             last_timestamp: Some(Time(whole_seconds(self.last))),
             source: Some(core::EventSource {
-                component: Some(COMPONENT.to_owned()),
+                component: Some(component.name.to_owned()),
                 host: Some(node.to_owned()),
             }),
-            reporting_component: Some(COMPONENT.to_owned()),
+            reporting_component: Some(component.name.to_owned()),
             reporting_instance: Some(node.to_owned()),
             ..Default::default()
         }
@@ -147,7 +199,7 @@ mod tests {
             field_path: Some("spec.containers{app}".to_owned()),
         };
         let record = record(reference(&object, "n1", None));
-        let event = serde_json::to_value(record.event("n1")).unwrap();
+        let event = serde_json::to_value(record.event(Component::KUBELET, "n1")).unwrap();
         let expected = json!({
             "apiVersion": "v1", "kind": "Event",
             "metadata": {"name": "web.1", "namespace": "shop"},
@@ -169,7 +221,7 @@ mod tests {
     fn an_event_of_the_node_is_in_the_default_namespace() {
         for (uid, expected) in [(None, "n1"), (Some("u7"), "u7")] {
             let record = record(reference(&EventObject::Node, "n1", uid));
-            let event = record.event("n1");
+            let event = record.event(Component::KUBELET, "n1");
             assert_eq!(event.metadata.namespace.as_deref(), Some("default"));
             assert_eq!(event.involved_object.namespace, None);
             assert_eq!(event.involved_object.uid.as_deref(), Some(expected));

@@ -1,25 +1,31 @@
 //! The handle that records events, and the task that writes them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 use kube::api::{Patch, PatchParams, PostParams};
 use parking_lot::Mutex;
+use pleg_node::Activity;
 use pleg_node::events::{Event, EventSink, EventType};
+use prometheus::Registry;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::correlator::{Correlator, Observed, Write};
+use super::correlator::{Correlator, Lost, Observed, Write};
+use super::object::{Component, EventVerb};
 use super::token_bucket::TokenBucket;
 use crate::api::{Api, ApiError, Cause, call};
 
 /// Events that are written at once, and then the time for one more: 50 each second.
 const BURST: u32 = 100;
 const PERIOD: Duration = Duration::from_millis(20);
+/// The same while many pods start or stop: their statuses need the API server more.
+const IN_BURST: (u32, Duration) = (10, Duration::from_millis(200));
 /// Delay before the API server is tried again, and its maximum; doubles with each failure in a row.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 /// The API server may ask for longer delays, up to this.
@@ -39,14 +45,24 @@ struct Shared {
     correlator: Mutex<Correlator>,
     /// Something waits to be written.
     wake: Notify,
+    component: Component,
+    /// The verbs of [`EventVerb::ALL`] that the API server forbade when they were last used.
+    forbidden: [AtomicBool; 2],
 }
 
 impl EventRecorder {
     /// For the node of this name. Events wait until [`EventRecorder::run`] writes them.
     pub fn new(node: &str) -> Self {
+        Self::of_component(Component::KUBELET, node)
+    }
+
+    /// The same, for events of another component than the node's agent.
+    pub(crate) fn of_component(component: Component, node: &str) -> Self {
         Self(Arc::new(Shared {
             correlator: Mutex::new(Correlator::new(node)),
             wake: Notify::new(),
+            component,
+            forbidden: Default::default(),
         }))
     }
 
@@ -65,16 +81,30 @@ impl EventRecorder {
         self.0.correlator.lock().dropped()
     }
 
-    /// Writes events until shutdown, and then for a moment what is left.
-    pub async fn run(self, api: Api, shutdown: CancellationToken) {
+    /// Exports how many events were lost, and why. Fails only if those of another recorder are exported already.
+    pub fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
+        self.0.correlator.lock().export(registry)
+    }
+
+    /// The verbs on events that the API server forbade when they were last used.
+    pub(crate) fn forbidden(&self) -> impl Iterator<Item = EventVerb> {
+        EventVerb::ALL
+            .into_iter()
+            .filter(|verb| self.0.forbidden[*verb as usize].load(Ordering::Relaxed))
+    }
+
+    /// Writes events until shutdown, and then for a moment what is left. Slower while many pods start or stop.
+    pub async fn run(self, api: Api, activity: Activity, shutdown: CancellationToken) {
         let node = self.0.correlator.lock().node().to_owned();
         let mut writer = Writer {
             api,
             node,
             shared: self.0,
+            activity,
             rate: TokenBucket::new(BURST, PERIOD, Instant::now()),
+            rate_in_burst: TokenBucket::new(IN_BURST.0, IN_BURST.1, Instant::now()),
             failures: 0,
-            logged: None,
+            logged: [None; 2],
             dropped_before: 0,
         };
         if shutdown.run_until_cancelled(writer.write_all()).await.is_none() {
@@ -115,11 +145,13 @@ struct Writer {
     api: Api,
     node: String,
     shared: Arc<Shared>,
+    activity: Activity,
     rate: TokenBucket,
+    rate_in_burst: TokenBucket,
     /// How often in a row the API server could not be used.
     failures: u32,
-    /// When a refusal was last logged.
-    logged: Option<Instant>,
+    /// When a refusal of a verb was last logged.
+    logged: [Option<Instant>; 2],
     /// Events that were lost before the API server was away.
     dropped_before: u64,
 }
@@ -132,12 +164,23 @@ impl Writer {
                 self.shared.wake.notified().await;
                 continue;
             };
-            while let Err(wait) = self.rate.take(Instant::now()) {
-                sleep(wait).await;
-            }
+            self.turn().await;
             if let Some(delay) = self.write(write).await {
                 sleep(delay).await;
             }
+        }
+    }
+
+    /// Waits until another event may be written.
+    async fn turn(&mut self) {
+        while self.activity.is_burst() && !self.shared.correlator.lock().is_half_full() {
+            let Err(wait) = self.rate_in_burst.take(Instant::now()) else {
+                break;
+            };
+            let _ = timeout(wait, self.activity.burst_over()).await;
+        }
+        while let Err(wait) = self.rate.take(Instant::now()) {
+            sleep(wait).await;
         }
     }
 
@@ -154,14 +197,21 @@ impl Writer {
 
     /// Writes an event. Returns how long to wait, if the API server cannot be used.
     async fn write(&mut self, write: Write) -> Option<Duration> {
+        let verb = if write.create {
+            EventVerb::Create
+        } else {
+            EventVerb::Patch
+        };
         let written = self.send(&write).await;
         self.note(write, &written);
         if let Written::Retry(error) = &written {
             return Some(self.on_outage(error));
         }
         if let Written::Refused(error) = &written {
-            self.log_refusal(error);
+            self.log_refusal(verb, error);
         }
+        let is_forbidden = matches!(&written, Written::Refused(error) if error.is_forbidden());
+        self.shared.forbidden[verb as usize].store(is_forbidden, Ordering::Relaxed);
         self.on_answer();
         None
     }
@@ -184,7 +234,7 @@ impl Writer {
                 correlator.retry(key);
             }
             Written::Useless => correlator.set_created(&key, false),
-            Written::Refused(_) => correlator.drop_one(),
+            Written::Refused(_) => correlator.lose(Lost::Refused),
             Written::Retry(_) => correlator.retry(key),
         }
     }
@@ -195,7 +245,11 @@ impl Writer {
         let object = record.involved.name.as_deref().unwrap_or_default();
         let what = format!("record event {} of {object}", record.reason);
         let answer = if write.create {
-            call(what, events.create(&PostParams::default(), &record.event(&self.node))).await
+            call(
+                what,
+                events.create(&PostParams::default(), &record.event(self.shared.component, &self.node)),
+            )
+            .await
         } else {
             let patch = Patch::Strategic(record.patch());
             call(what, events.patch(&record.name, &PatchParams::default(), &patch)).await
@@ -230,17 +284,15 @@ impl Writer {
         }
     }
 
-    fn log_refusal(&mut self, error: &ApiError) {
+    fn log_refusal(&mut self, verb: EventVerb, error: &ApiError) {
         let now = Instant::now();
-        if self
-            .logged
-            .is_some_and(|logged| now.duration_since(logged) < LOG_PERIOD)
-        {
+        let logged = &mut self.logged[verb as usize];
+        if logged.is_some_and(|logged| now.duration_since(logged) < LOG_PERIOD) {
             return;
         }
-        self.logged = Some(now);
+        *logged = Some(now);
         if error.is_forbidden() {
-            warn!("{error}. The node needs the permission to create and patch events: cluster role system:node");
+            warn!("{error}. {}", self.shared.component.if_forbidden(verb));
         } else {
             warn!("{error}");
         }

@@ -9,7 +9,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ContainerImage, Node};
@@ -23,12 +22,13 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::conditions::{pressure, ready};
-use super::follow::{News, follow};
+use super::follower::{NodeFollower, show};
 use super::lease::NAMESPACE;
 use super::object::{DesiredNode, rebooted};
 use super::settings::{NodeSettings, Register};
 use super::taken::{OtherMachine, Standing, is_ours};
 use crate::api::{Api, ApiError, call};
+use crate::list_watch::{Selection, follow};
 use crate::retry::{Backoff, TroubleLog};
 
 /// How often the status is computed.
@@ -287,8 +287,12 @@ impl NodeManager {
 
     /// Follows the object and keeps its status up to date, until it is lost.
     async fn keep(&mut self) -> Lost {
-        let (api, name) = (self.api.clone(), self.name.clone());
-        let mut news = follow(api.clone(), name.clone());
+        let selection =
+            Selection::all(format!("node {}", self.name)).with_fields(format!("metadata.name={}", self.name));
+        let follower = NodeFollower::new(self.object.clone());
+        let following = follow::<Node>(self.api.clone(), selection, follower);
+        let mut following = std::pin::pin!(following);
+        let mut changes = self.object.subscribe();
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut backoff, mut not_before) = (Backoff::new(RETRY.0, RETRY.1), Instant::now());
@@ -296,11 +300,8 @@ impl NodeManager {
         loop {
             tokio::select! {
                 biased;
-                Some(found) = news.next() => if self.is_lost(found) {
-                    return Lost::Deleted;
-                },
-                // The watch may have died with the connection, and the object may be anything.
-                () = api.reach().recovered() => news = follow(api.clone(), name.clone()),
+                () = &mut following => return Lost::Deleted,
+                Ok(()) = changes.changed() => {}
                 _ = tick.tick() => ticks += 1,
             }
             if Instant::now() < not_before {
@@ -318,40 +319,6 @@ impl NodeManager {
                 }
             }
         }
-    }
-
-    /// Takes in news of the object. Returns whether it is gone, or another one has its name.
-    fn is_lost(&self, news: News) -> bool {
-        let (node, was_read) = match news {
-            News::Gone => return true,
-            News::Read(node) => (node, true),
-            News::Changed(node) => (node, false),
-        };
-        let known = self.object.borrow().clone();
-        if known.is_some_and(|known| known.metadata.uid != node.metadata.uid) {
-            return true;
-        }
-        self.show(*node, was_read);
-        false
-    }
-
-    /// Shows the object to others, unless it is older than what is known. One that `was_read` is what it is: the API server may have been
-    /// restored to an older state.
-    fn show(&self, node: Node, was_read: bool) {
-        let version = |node: &Node| {
-            node.metadata
-                .resource_version
-                .as_ref()
-                .and_then(|text| text.parse::<u64>().ok())
-        };
-        self.object.send_if_modified(|known| {
-            let is_newer = known.as_ref().is_none_or(|known| version(known) < version(&node));
-            let is_news = known.as_deref() != Some(&node) && (was_read || is_newer);
-            if is_news {
-                *known = Some(Arc::new(node));
-            }
-            is_news
-        });
     }
 
     /// Patches the status if that is due.
@@ -373,7 +340,7 @@ impl NodeManager {
         let node = self.patch(&known, &desired).await?;
         self.log
             .fine(format_args!("the status of node {} is up to date", self.name));
-        self.show(node, false);
+        show(&self.object, node, false);
         Ok(())
     }
 

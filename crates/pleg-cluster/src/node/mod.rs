@@ -12,13 +12,13 @@
 //! | [`conditions`] | Ready and pressure: pure |
 //! | [`object`] | what the object should be, and the patch that makes it so: pure |
 //! | [`taken`] | whether another machine has this name: pure |
-//! | `follow` | news of the object: a stream |
+//! | `follower` | shows the object as it is listed and watched |
 //! | [`manager`] | the task of the object |
 //! | [`lease`] | the task of the lease |
 //! | [`images`] | the task that lists images |
 
 pub mod conditions;
-mod follow;
+mod follower;
 pub mod images;
 pub mod lease;
 pub mod machine;

@@ -50,25 +50,37 @@ impl Resources {
             of("cpu", cpu(self.milli_cpu)),
             of("ephemeral-storage", bytes(self.ephemeral_storage)),
             of("memory", bytes(self.memory)),
-            of("pods", self.pods.to_string()),
+            of("pods", decimal(self.pods)),
         ])
     }
 }
 
 fn cpu(milli: u64) -> String {
     if milli.is_multiple_of(1000) {
-        (milli / 1000).to_string()
+        decimal(milli / 1000)
     } else {
         format!("{milli}m")
     }
 }
 
-/// With the largest binary suffix that leaves a whole number.
-fn bytes(mut number: u64) -> String {
-    let suffixes = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+fn bytes(number: u64) -> String {
+    if number.is_multiple_of(1024) {
+        with_suffix(number, 1024, ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"])
+    } else {
+        decimal(number)
+    }
+}
+
+fn decimal(number: u64) -> String {
+    with_suffix(number, 1000, ["", "k", "M", "G", "T", "P", "E"])
+}
+
+/// With the largest suffix that leaves a whole number. Any other form would differ from what the API server has, and be patched again and
+/// again.
+fn with_suffix(mut number: u64, base: u64, suffixes: [&str; 7]) -> String {
     let mut suffix = 0;
-    while number > 0 && number.is_multiple_of(1024) && suffix + 1 < suffixes.len() {
-        number /= 1024;
+    while number > 0 && number.is_multiple_of(base) && suffix + 1 < suffixes.len() {
+        number /= base;
         suffix += 1;
     }
     format!("{number}{}", suffixes[suffix])
@@ -95,6 +107,7 @@ mod tests {
             (1024, "1Ki"),
             (16 << 30, "16Gi"),
             (16_318_392 << 10, "16318392Ki"),
+            (123_000, "123k"),
         ] {
             assert_eq!(bytes(number), text);
         }
@@ -102,6 +115,7 @@ mod tests {
             (cpu(2000), cpu(1500), cpu(0)),
             ("2".to_owned(), "1500m".to_owned(), "0".to_owned())
         );
+        assert_eq!((decimal(110), decimal(5000)), ("110".to_owned(), "5k".to_owned()));
     }
 
     #[test]

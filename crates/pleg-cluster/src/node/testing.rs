@@ -103,6 +103,11 @@ impl Objects {
                 self.watches.push(sender);
                 Answer::Watch(events)
             }
+            ("GET", "/api/v1/nodes") => {
+                let items: Vec<&Value> = self.node.iter().collect();
+                let metadata = json!({"resourceVersion": self.version.to_string()});
+                Answer::ok(&json!({"kind": "NodeList", "apiVersion": "v1", "metadata": metadata, "items": items}))
+            }
             ("GET", path) if path == node => found(self.node.as_ref()),
             ("PATCH", path) if path == format!("{node}/status") => self.patch(&request.body),
             ("GET", path) if path == lease => found(self.lease.as_ref()),

@@ -13,7 +13,9 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::Resource;
 use parking_lot::Mutex;
 use pleg::PodUid;
 use pleg_cri::duration::seconds;
@@ -24,9 +26,9 @@ use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, warn};
 
-use super::follow::{Follower, Selection, follow};
-use super::{DEADLINE, call_for_pod, failed};
+use super::{DEADLINE, LONGEST_PAUSE, call_for_pod, failed};
 use crate::api::{Api, ApiError};
+use crate::list_watch::{Follower, Selection, follow};
 
 /// The most objects that are kept; others are fetched each time.
 const MAX_OBJECTS: usize = 8192;
@@ -263,10 +265,6 @@ impl DataCache {
 
     /// Follows an object from now on.
     fn follow(&self, key: &Key, slot: &watch::Sender<Slot>) -> AbortOnDropHandle<()> {
-        let selection = Selection {
-            what: key.describe(),
-            one: Some((key.namespace.clone(), key.name.clone())),
-        };
         let follower = ObjectFollower {
             key: key.clone(),
             slot: slot.clone(),
@@ -275,8 +273,8 @@ impl DataCache {
         };
         let api = self.api.clone();
         AbortOnDropHandle::new(match key.kind {
-            ObjectKind::ConfigMap => tokio::spawn(follow::<ConfigMap>(api, selection, follower)),
-            ObjectKind::Secret => tokio::spawn(follow::<Secret>(api, selection, follower)),
+            ObjectKind::ConfigMap => tokio::spawn(follow::<ConfigMap>(api, key.selection(), follower)),
+            ObjectKind::Secret => tokio::spawn(follow::<Secret>(api, key.selection(), follower)),
         })
     }
 
@@ -290,6 +288,13 @@ impl DataCache {
 impl Key {
     fn describe(&self) -> String {
         describe(&self.namespace, self.kind, &self.name)
+    }
+
+    fn selection<K>(&self) -> Selection<K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + 'static,
+    {
+        Selection::one(self.describe(), &self.namespace, &self.name).one_of_many(LONGEST_PAUSE)
     }
 }
 
@@ -410,7 +415,7 @@ where
         self.update(Known::MISSING);
     }
 
-    fn listed(&mut self) {
+    fn listed(&mut self, _version: &str) {
         if let Some(found) = self.found.take() {
             self.update(found);
         }

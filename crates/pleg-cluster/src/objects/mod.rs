@@ -13,11 +13,9 @@
 //! | `services` | services, for the environment of containers | a cache; one task |
 //! | `service_variables` | variables of a service | pure |
 //! | `claims` | the volume of a claim | calls, and a pure part |
-//! | `follow` | list, then watch, for as long as it takes | the loop of these tasks |
 
 mod claims;
 mod data;
-mod follow;
 mod service_variables;
 mod services;
 mod tokens;
@@ -40,6 +38,8 @@ use crate::api::{Api, ApiError, call_within};
 
 /// Deadline of one call. Shorter than what callers wait, so that they get the last known instead of nothing.
 const DEADLINE: Duration = Duration::from_secs(4);
+/// Longest pause after failures to list or watch. There may be hundreds of such objects.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// The node authorizer learns of a new pod a moment after we do: a refusal is tried again after these delays.
 const AUTHORIZER_LAG: [Duration; 4] = [
     Duration::from_millis(100),

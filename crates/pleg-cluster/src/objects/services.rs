@@ -14,9 +14,10 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, warn};
 
-use super::follow::{Follower, Selection, follow};
+use super::LONGEST_PAUSE;
 use super::service_variables::ServiceAddress;
 use crate::api::{Api, ApiError};
+use crate::list_watch::{Follower, Selection, follow};
 
 /// How long a container waits for the first list. Shorter than what callers wait.
 const FIRST_LIST: Duration = Duration::from_secs(8);
@@ -43,10 +44,7 @@ impl Services {
     pub(super) fn start(api: Api) -> Self {
         let addresses = Arc::new(RwLock::default());
         let (is_listed, listed) = watch::channel(false);
-        let selection = Selection {
-            what: "services".to_owned(),
-            one: None,
-        };
+        let selection = Selection::all("services").one_of_many(LONGEST_PAUSE);
         let follower = ServiceFollower {
             addresses: Arc::clone(&addresses),
             listing: None,
@@ -133,7 +131,7 @@ impl Follower<Service> for ServiceFollower {
         put(&mut self.addresses.write(), namespace.clone(), name.clone(), None);
     }
 
-    fn listed(&mut self) {
+    fn listed(&mut self, _version: &str) {
         if let Some(listing) = self.listing.take() {
             *self.addresses.write() = listing;
         }

@@ -4,20 +4,20 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1 as core;
 use tokio::time::{Instant, sleep_until};
-use tracing::warn;
 
 use super::admission::check;
-use super::list_watch::ListWatch;
-use super::pace::Pace;
+use super::calls::PodCalls;
 use super::table::PodTable;
+use crate::pace::Pace;
+use crate::retry::TroubleLog;
 
 /// How old the Node object may be that lets a pod start. What rejects one is always read for it.
 const NODE_AGE: Duration = Duration::from_secs(10);
 
 /// Checks new pods for ever. While the Node object cannot be read, they wait.
-pub(super) async fn check_new_pods(server: &ListWatch, table: &PodTable) {
+pub(super) async fn check_new_pods(server: &PodCalls, table: &PodTable) {
     let mut changes = table.desired_changes();
-    let mut pace = Pace::new();
+    let (mut pace, mut log) = (Pace::new(), TroubleLog::default());
     let mut known: Option<(core::Node, Instant)> = None;
     loop {
         changes.borrow_and_update();
@@ -38,11 +38,12 @@ pub(super) async fn check_new_pods(server: &ListWatch, table: &PodTable) {
             Ok(node) => {
                 // Without a Node object nothing speaks against a pod.
                 let node = node.unwrap_or_default();
+                log.fine("new pods can be checked again");
                 judge(table, &node);
                 known = Some((node, Instant::now()));
             }
             Err(error) => {
-                warn!("{error}; new pods wait for it");
+                log.failed(&error, "New pods wait for it");
                 sleep_until(pace.failed(error.retry_after())).await;
             }
         }

@@ -38,8 +38,6 @@ pub(crate) struct ApiPod {
     version: u64,
     /// Set while no list has it: when it is asked for by name.
     missing: Option<Instant>,
-    /// It is not checked yet whether this node may run it.
-    held: bool,
 }
 
 impl ApiPod {
@@ -87,6 +85,8 @@ pub(crate) struct KnownPods {
     mirrors: BTreeMap<Arc<str>, Mirror>,
     /// Pods whose status was changed, as far as we know by somebody else.
     touched: BTreeSet<PodUid>,
+    /// Pods of which it is not checked yet whether this node may run them.
+    held: BTreeSet<PodUid>,
     /// The newest version that was seen.
     newest: u64,
     /// A complete list was taken in.
@@ -251,16 +251,18 @@ impl KnownPods {
 
     /// Pods of which it has to be checked whether this node may run them.
     pub(crate) fn held(&self) -> Vec<Arc<Pod>> {
-        let held = self.pods.values().filter(|known| known.held);
+        let held = self.held.iter().filter_map(|uid| self.pods.get(uid));
         held.map(|known| Arc::clone(&known.pod)).collect()
     }
 
     /// It was checked whether this node may run the pod.
     pub(crate) fn checked(&mut self, uid: &PodUid, verdict: Result<(), PodFailure>) -> Changed {
-        let Some(known) = self.pods.get_mut(uid).filter(|known| known.held) else {
+        if !self.held.remove(uid) {
+            return Changed::default();
+        }
+        let Some(known) = self.pods.get_mut(uid) else {
             return Changed::default();
         };
-        known.held = false;
         if let Err(failure) = verdict {
             let mut pod = (*known.pod).clone();
             pod.rejected = Some(failure);
@@ -271,13 +273,14 @@ impl KnownPods {
 
     /// All pods that the node runs.
     pub(crate) fn snapshot(&self, origin: &Origin) -> Snapshot {
-        let desired = |known: &ApiPod| DesiredPod {
+        let desired = |(_, known): (&PodUid, &ApiPod)| DesiredPod {
             origin: origin.clone(),
             pod: Arc::clone(&known.pod),
         };
+        let checked = self.pods.iter().filter(|(uid, _)| !self.held.contains(*uid));
         Snapshot {
             source: origin.clone(),
-            pods: self.pods.values().filter(|known| !known.held).map(desired).collect(),
+            pods: checked.map(desired).collect(),
             problems: Vec::new(),
             refused: Vec::new(),
             complete: true,
@@ -286,6 +289,7 @@ impl KnownPods {
 
     fn remove(&mut self, uid: &PodUid) -> Changed {
         self.touched.remove(uid);
+        self.held.remove(uid);
         match self.pods.remove(uid) {
             Some(_) => DESIRED,
             None => Changed::default(),
@@ -323,14 +327,16 @@ impl KnownPods {
         known.missing = None;
         if object.status.as_ref() != Some(&*known.status) {
             known.status = Arc::new(object.status.clone().unwrap_or_default());
-            self.touched.insert(uid);
+            self.touched.insert(uid.clone());
         }
         if is_same(&object, &known.pod.object) {
             return Changed::default();
         }
         known.pod = Arc::new(updated(object, &known.pod));
-        // A pod that is being deleted never starts.
-        known.held &= known.pod.deletion.is_none();
+        if known.is_deleting() {
+            // It never starts.
+            self.held.remove(&uid);
+        }
         DESIRED
     }
 
@@ -346,13 +352,14 @@ impl KnownPods {
             return Changed::default();
         };
         // A pod with a start time was accepted before.
-        let held = pod.deletion.is_none() && status.start_time.is_none() && pod.rejected.is_none();
+        if pod.deletion.is_none() && status.start_time.is_none() && pod.rejected.is_none() {
+            self.held.insert(uid.clone());
+        }
         let known = ApiPod {
             pod: Arc::new(pod),
             status,
             version,
             missing: None,
-            held,
         };
         self.pods.insert(uid, known);
         DESIRED

@@ -20,10 +20,11 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use super::calls::PodCalls;
 use super::known::{MIRROR, Mirror};
-use super::pace::Pace;
 use super::table::PodTable;
 use crate::api::{Api, ApiError, call};
+use crate::pace::Pace;
 use crate::status::delete_now;
 
 /// The annotation of static pods: the hash of their document, which is their UID.
@@ -121,7 +122,7 @@ impl MirrorPods {
                 Step::Create(pod) => self.create(pod).await?,
                 Step::Delete(id, why) => {
                     info!(pod = %id, "deleting a mirror pod: {why}");
-                    delete_now(&self.api, id).await?;
+                    delete_now(&PodCalls::new(self.api.clone(), &self.node), id).await?;
                     self.table.forget_mirror(id);
                 }
             }

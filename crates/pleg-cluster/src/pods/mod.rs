@@ -7,13 +7,13 @@
 //! | module | job | kind |
 //! |---|---|---|
 //! | `source` | the tasks: list and watch, snapshots, pods that are missing | tasks |
-//! | `list_watch` | one list, one watch | calls |
+//! | `follower` | puts what is listed and watched into the table | |
+//! | `calls` | the Node object, and a pod by its name | calls |
 //! | `known` | what is known of each pod, and which pods a list removes | pure |
 //! | `table` | the same, shared | a table |
 //! | `mirrors` | a mirror pod for each static pod, so that the cluster sees it | one task, and pure parts |
 //! | `checker` | checks new pods against the Node object before the node loop sees them | calls |
 //! | `admission` | whether labels and taints of the node let a pod run | pure |
-//! | `pace` | how often the API server is asked | pure |
 //!
 //! While the API server is away, the last snapshot stays in force: nothing is deleted.
 //!
@@ -32,16 +32,15 @@
 //! complete list is believed: there is nothing to compare it with.
 
 mod admission;
+mod calls;
 mod checker;
+mod follower;
 mod known;
-mod list_watch;
 mod mirrors;
-mod pace;
 mod source;
 mod table;
 
+pub(crate) use calls::PodCalls;
 pub use mirrors::MirrorPods;
 pub use source::PodSource;
 pub use table::PodTable;
-
-pub(crate) use pace::{Pace, back_off};

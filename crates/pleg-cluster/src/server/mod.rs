@@ -11,6 +11,7 @@ mod client_ca;
 mod listener;
 mod logs;
 mod pods;
+mod probe_metrics;
 mod query;
 mod serving_certificate;
 mod sessions;
@@ -39,7 +40,7 @@ use pleg_node::executor::requests::NodeConfig;
 use pleg_node::{PodReports, Report};
 use rustls::server::ResolvesServerCert;
 use tokio::net::TcpListener;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -50,11 +51,14 @@ use self::sessions::Sessions;
 use self::stats::StatsCollector;
 use self::streaming::{attach, attach_uid, exec, exec_uid, port_forward, port_forward_uid};
 use crate::api::Api;
+use crate::retry::TroubleLog;
 
 /// The port of a kubelet's server.
 pub const PORT: u16 = 10250;
 /// The port of a kubelet's `/healthz` without authentication.
 pub const HEALTHZ_PORT: u16 = 10248;
+/// How often a port that another program has is tried again.
+const PORT_RETRY: Duration = Duration::from_secs(5);
 /// How long the API server may take to say who a user is and what the user may do.
 const REVIEW_DEADLINE: Duration = Duration::from_secs(20);
 
@@ -62,7 +66,7 @@ const REVIEW_DEADLINE: Duration = Duration::from_secs(20);
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// The address is taken, or not of this machine.
-    #[error("cannot listen on {address} for the node's server (--address, --port): {source}")]
+    #[error("cannot listen on {address}: {source}")]
     Bind {
         /// The address.
         address: SocketAddr,
@@ -129,6 +133,25 @@ impl Server {
             Ok(Self { listener, address })
         };
         bound.await.map_err(|source| ServerError::Bind { address, source })
+    }
+
+    /// Listens on an address as soon as that is free. Pods must not wait for a port that another program has, and that program may end:
+    /// the log says once what is missing until then, and it is tried again. None at shutdown.
+    pub async fn bind_when_free(address: SocketAddr, missing: &str, shutdown: &CancellationToken) -> Option<Self> {
+        let mut log = TroubleLog::default();
+        loop {
+            match shutdown.run_until_cancelled(Self::bind(address)).await? {
+                Ok(server) => {
+                    log.fine(format_args!("{address} is free now"));
+                    return Some(server);
+                }
+                Err(error) => log.say(format!(
+                    "{error}. Until it is free, {missing}; `ss -ltnp 'sport = :{}'` shows who has it. Pods run, and it is tried again",
+                    address.port()
+                )),
+            }
+            shutdown.run_until_cancelled(sleep(PORT_RETRY)).await?;
+        }
     }
 
     /// The address, with the port that the kernel chose for port 0.
@@ -204,6 +227,7 @@ fn router(node: ServedNode, session_tasks: TaskTracker, shutdown: CancellationTo
         .route("/pods/", get(pods::desired))
         .route("/runningpods", get(pods::running))
         .route("/runningpods/", get(pods::running))
+        .route("/metrics/probes", get(probe_metrics::probe_metrics))
         .with_state(state)
         .merge(stats)
         .fallback_service(node.introspection)
@@ -253,5 +277,33 @@ impl Guard {
             };
             (status, error.to_string())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_port_that_another_program_has_is_taken_once_it_is_free() {
+        let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = other.local_addr().unwrap();
+        let shutdown = CancellationToken::new();
+        let binding = Server::bind_when_free(address, "nothing works", &shutdown);
+        let mut binding = std::pin::pin!(binding);
+        assert!(timeout(Duration::from_mins(1), &mut binding).await.is_err());
+        drop(other);
+        let bound = timeout(Duration::from_mins(1), &mut binding).await.unwrap();
+        assert_eq!(bound.unwrap().address(), address);
+
+        // Nobody waits for it at shutdown.
+        let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = other.local_addr().unwrap();
+        shutdown.cancel();
+        assert!(
+            Server::bind_when_free(address, "nothing works", &shutdown)
+                .await
+                .is_none()
+        );
     }
 }

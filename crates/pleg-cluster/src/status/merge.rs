@@ -5,6 +5,7 @@
 //! |---|---|
 //! | conditions of other types | as the API server has them |
 //! | our conditions | as reported; the transition time stays while the status stays |
+//! | `PodResizeInProgress`, `PodResizePending` | gone once they are not reported |
 //! | `Ready`, `ContainersReady` while the pod cannot be observed | as the API server has them: not to know is no reason to take a pod out of service |
 //! | phase | Succeeded and Failed are final, with their reason and message |
 //! | containers that have exited and are not restarted | stay so, and an exit that is known is not replaced by "could not be located" |
@@ -16,21 +17,29 @@
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use pleg_node::Report;
-use pleg_node::manifest::RestartPolicy;
 use pleg_node::status::STALE;
 
 /// The type of the condition of a pod that the runtime does not answer about.
 pub const STUCK: &str = "pleg.io/Stuck";
 
 /// The types of the conditions that a node writes.
-const OWN: [&str; 6] = [
+const OWN: [&str; 8] = [
     "PodReadyToStartContainers",
     "Initialized",
     "Ready",
     "ContainersReady",
     "PodScheduled",
     STUCK,
+    TRANSIENT[0],
+    TRANSIENT[1],
 ];
+/// Those of them that are there only while they hold.
+const TRANSIENT: [&str; 2] = ["PodResizePending", "PodResizeInProgress"];
+
+/// Whether a condition is removed when it no longer holds.
+pub(super) fn is_transient(kind: &str) -> bool {
+    TRANSIENT.contains(&kind)
+}
 
 /// Whether a condition belongs to somebody else.
 pub(crate) fn is_foreign(condition: &core::PodCondition) -> bool {
@@ -50,21 +59,28 @@ pub(crate) fn merge(report: &Report, api: &core::PodStatus) -> core::PodStatus {
     } else {
         (new.phase.clone(), new.reason.clone(), new.message.clone())
     };
-    let policy = report.pod.spec.restart_policy;
-    let containers = |new: &Option<Vec<_>>, old: &Option<Vec<_>>, policy| containers(new, old, policy, was_over);
+    let spec = &report.pod.spec;
+    let by_policy = |name: &str, code: i32| {
+        let container = spec.container(name);
+        container.map_or(spec.restart_policy.restarts(code), |container| {
+            spec.restarts(container, code)
+        })
+    };
     core::PodStatus {
         conditions: Some(conditions(report, api)),
-        container_statuses: containers(&new.container_statuses, &api.container_statuses, policy),
+        container_statuses: containers(&new.container_statuses, &api.container_statuses, was_over, by_policy),
         // Sidecars are restarted whatever the policy of the pod, and init containers with a new sandbox.
         init_container_statuses: containers(
             &new.init_container_statuses,
             &api.init_container_statuses,
-            RestartPolicy::Always,
+            was_over,
+            |_, _| true,
         ),
         ephemeral_container_statuses: containers(
             &new.ephemeral_container_statuses,
             &api.ephemeral_container_statuses,
-            RestartPolicy::Never,
+            was_over,
+            |_, _| false,
         ),
         host_ip: new.host_ip.clone().or_else(|| api.host_ip.clone()),
         host_ips: new.host_ips.clone().or_else(|| api.host_ips.clone()),
@@ -139,11 +155,16 @@ fn whole_second(at: jiff::Timestamp) -> Time {
 
 type Containers = Option<Vec<core::ContainerStatus>>;
 
-/// The statuses of containers as reported, except for exits that are final or better known.
-fn containers(new: &Containers, old: &Containers, policy: RestartPolicy, was_over: bool) -> Containers {
+/// The statuses of containers as reported, except for exits that are final or better known. `restarts` says whether the container of that
+/// name is restarted after that exit code.
+fn containers(new: &Containers, old: &Containers, was_over: bool, restarts: impl Fn(&str, i32) -> bool) -> Containers {
+    let keeps = |old: &core::ContainerStatus, new: &core::ContainerStatus| {
+        let restarts = |exit: &core::ContainerStateTerminated| restarts(&old.name, exit.exit_code);
+        keeps(old, new, |exit| was_over || !restarts(exit))
+    };
     let find = |name: &str| old.iter().flatten().find(|status| status.name == name);
     let merged = |status: &core::ContainerStatus| match find(&status.name) {
-        Some(old) if keeps(old, status, policy, was_over) => old.clone(),
+        Some(old) if keeps(old, status) => old.clone(),
         _ => status.clone(),
     };
     let Some(new) = new else { return old.clone() };
@@ -155,20 +176,17 @@ fn containers(new: &Containers, old: &Containers, policy: RestartPolicy, was_ove
 }
 
 /// Whether the old status of a container stays: its exit is final, and the new status does not know it or knows less about it.
-fn keeps(old: &core::ContainerStatus, new: &core::ContainerStatus, policy: RestartPolicy, was_over: bool) -> bool {
+fn keeps(
+    old: &core::ContainerStatus,
+    new: &core::ContainerStatus,
+    is_final: impl Fn(&core::ContainerStateTerminated) -> bool,
+) -> bool {
     let Some(exit) = terminated(old) else { return false };
     match terminated(new) {
         // Nothing is known about this exit but that it happened.
         Some(other) if other.container_id.is_none() => exit.container_id.is_some(),
         Some(_) => false,
-        None => {
-            let is_restarted = match policy {
-                RestartPolicy::Always => true,
-                RestartPolicy::OnFailure => exit.exit_code != 0,
-                RestartPolicy::Never => false,
-            };
-            was_over || !is_restarted
-        }
+        None => is_final(exit),
     }
 }
 

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1 as core;
 use pleg::PodUid;
 use serde_json::{Map, Value, json};
 
-use super::merge::is_foreign;
+use super::merge::{is_foreign, is_transient};
 
 /// The patch that makes `old` `new`. None if they are the same to a reader.
 pub(crate) fn patch(uid: &PodUid, old: &core::PodStatus, new: &core::PodStatus) -> Option<Value> {
@@ -42,7 +42,7 @@ pub(crate) fn patch(uid: &PodUid, old: &core::PodStatus, new: &core::PodStatus) 
     Some(json!({"metadata": {"uid": uid.as_str()}, "status": status}))
 }
 
-/// Our conditions that differ.
+/// Our conditions that differ, or are gone.
 fn conditions(old: &core::PodStatus, new: &core::PodStatus) -> Vec<Value> {
     let old: Vec<Value> = old.conditions.iter().flatten().filter_map(pruned_value).collect();
     let own = new
@@ -59,7 +59,15 @@ fn conditions(old: &core::PodStatus, new: &core::PodStatus) -> Vec<Value> {
         }
         Some(with_nulls(value, before))
     });
-    own.collect()
+    let is_gone = |before: &&Value| {
+        let kind = before["type"].as_str().unwrap_or_default();
+        let mut new = new.conditions.iter().flatten();
+        is_transient(kind) && !new.any(|condition| condition.type_ == kind)
+    };
+    // A merge leaves what is not named.
+    let gone = old.iter().filter(is_gone);
+    let gone = gone.map(|before| json!({"$patch": "delete", "type": before["type"]}));
+    own.chain(gone).collect()
 }
 
 /// A merge leaves keys that are not named: those that are gone have to be named.

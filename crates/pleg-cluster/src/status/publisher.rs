@@ -11,14 +11,16 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use pleg::PodUid;
 use pleg_node::PodReports;
+use pleg_node::manifest::NodeName;
 use pleg_node::status::updates::{StatusUpdate, StatusUpdates};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 
 use super::calls::{differs, publish};
 use crate::api::{Api, ApiError};
-use crate::pods::{Pace, PodTable, back_off};
+use crate::pace::{Pace, back_off};
+use crate::pods::{PodCalls, PodTable};
 
 /// Calls in flight.
 const CONCURRENT: usize = 16;
@@ -32,7 +34,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// Publishes pod statuses. [`StatusPublisher::run`] starts it.
 #[derive(Debug)]
 pub struct StatusPublisher {
-    api: Api,
+    server: PodCalls,
     table: PodTable,
     reports: PodReports,
     updates: StatusUpdates,
@@ -58,9 +60,9 @@ type Done = (StatusUpdate, Result<(), ApiError>);
 impl StatusPublisher {
     /// Publishes the statuses of these reports to the pods of this table. From now on, the last statuses of terminated pods are kept for
     /// it.
-    pub fn new(api: Api, table: PodTable, reports: PodReports) -> Self {
+    pub fn new(api: Api, node: &NodeName, table: PodTable, reports: PodReports) -> Self {
         Self {
-            api,
+            server: PodCalls::new(api, node),
             table,
             updates: reports.publish(),
             reports,
@@ -94,10 +96,10 @@ impl StatusPublisher {
                 _ = reconcile.tick() => self.reconcile(),
                 Ok(()) = mirrors.changed() => self.reconcile_mirrors(),
                 update = self.updates.next(), if room => {
-                    let (api, table) = (self.api.clone(), self.table.clone());
+                    let (server, table) = (self.server.clone(), self.table.clone());
                     self.pace.begin();
                     calls.push(Box::pin(async move {
-                        let done = publish(&api, &table, &update.report, update.last).await;
+                        let done = publish(&server, &table, &update.report, update.last).await;
                         (update, done)
                     }));
                 }
@@ -121,9 +123,7 @@ impl StatusPublisher {
         let uid = &update.report.pod.id.uid;
         match done {
             Ok(()) => {
-                if self.away.take().is_some() {
-                    info!("the API server answers again; publishing the statuses of pods");
-                }
+                self.away = None;
                 self.pace.went_well();
                 self.failed.remove(uid);
                 self.updates.acknowledge(uid, update.revision);
@@ -145,15 +145,13 @@ impl StatusPublisher {
         }
     }
 
-    /// The API server does not answer: all statuses wait.
+    /// The API server does not answer, which the log says for all parts together: all statuses wait.
     fn set_away(&mut self, error: &ApiError) {
-        match self.away {
-            None => warn!("{error}; statuses of pods wait until the API server answers"),
-            // The others that were in flight.
-            Some(until) if until > Instant::now() => return,
-            Some(_) => debug!("{error}"),
+        // Others may have been in flight.
+        if self.away.is_none_or(|until| until <= Instant::now()) {
+            debug!("{error}");
+            self.away = Some(self.pace.failed(None));
         }
-        self.away = Some(self.pace.failed(None));
     }
 
     /// The API server does not take this status: this pod waits.
@@ -168,7 +166,7 @@ impl StatusPublisher {
                 .retry_after()
                 .unwrap_or_default()
                 .min(REFUSED)
-                .max(back_off(failed.failures))
+                .max(back_off(failed.failures, Pace::LONGEST))
         };
         failed.retry_at = Some(Instant::now() + wait);
         if failed.failures == 1 {

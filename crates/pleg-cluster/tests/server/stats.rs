@@ -74,3 +74,23 @@ async fn a_runtime_that_fails_is_no_silence() {
     );
     machine.stop().await;
 }
+
+#[tokio::test]
+async fn probes_are_counted_for_each_container() {
+    let machine = ServedMachine::start().await;
+    machine.api.allow("prometheus get metrics");
+    let client = machine.ca.client("prometheus", "monitoring");
+    let spec = "containers: [{name: app, image: img, command: [serve], readinessProbe: {exec: {command: [\"true\"]}, periodSeconds: 1}}]";
+    let uids = machine.run(&[("web", spec)]).await;
+    let (status, text) = machine.get(&client, "/metrics/probes").await;
+    assert_eq!(status, StatusCode::OK);
+    let labels = format!(
+        "container=\"app\",namespace=\"default\",pod=\"web-n\",pod_uid=\"{}\",probe_type=\"Readiness\"",
+        uids[0].as_str()
+    );
+    let sample = format!("prober_probe_total{{{labels},result=\"successful\"}} ");
+    assert!(text.contains(&sample), "{text}");
+    let stranger = machine.ca.client("stranger", "none");
+    assert_eq!(machine.get(&stranger, "/metrics/probes").await.0, StatusCode::FORBIDDEN);
+    machine.stop().await;
+}

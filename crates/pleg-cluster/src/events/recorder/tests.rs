@@ -21,6 +21,7 @@ fn event(pod: &str, message: &str) -> Event {
 struct Case {
     recorder: EventRecorder,
     fake: FakeApi,
+    activity: Activity,
     shutdown: CancellationToken,
     task: tokio::task::JoinHandle<()>,
 }
@@ -29,11 +30,13 @@ impl Case {
     fn start(answer: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Self {
         let fake = FakeApi::start(answer);
         let (recorder, shutdown) = (EventRecorder::new("n1"), CancellationToken::new());
-        let task = recorder.clone().run(fake.api(), shutdown.clone());
+        let activity = Activity::default();
+        let task = recorder.clone().run(fake.api(), activity.clone(), shutdown.clone());
         Self {
             task: tokio::spawn(task),
             recorder,
             fake,
+            activity,
             shutdown,
         }
     }
@@ -241,4 +244,61 @@ async fn what_waits_at_shutdown_is_still_written_but_not_for_ever() {
     case.shutdown.cancel();
     case.task.await.unwrap();
     assert!(began.elapsed() <= DRAIN + Duration::from_secs(1));
+}
+
+/// Statuses of pods that start need the API server more than what is told about them; and nothing is lost for it.
+#[tokio::test(start_paused = true)]
+async fn while_many_pods_start_events_are_written_slowly() {
+    let case = Case::start(echo);
+    let burst: Vec<_> = (0..8).map(|_| case.activity.begin()).collect();
+    let began = Instant::now();
+    for pod in 0..90 {
+        case.recorder.record(event(&format!("web-{pod}"), "m"));
+    }
+    sleep(Duration::from_millis(1990)).await;
+    assert_eq!(case.fake.requests().len(), 19, "ten at once, and then five a second");
+    drop(burst);
+    case.until(90).await;
+    assert!(began.elapsed() < Duration::from_millis(2100), "{:?}", began.elapsed());
+
+    // Not if so many wait that some would be lost.
+    let _burst: Vec<_> = (0..8).map(|_| case.activity.begin()).collect();
+    sleep(Duration::from_secs(10)).await;
+    for pod in 0..900 {
+        case.recorder.record(event(&format!("api-{pod}"), "m"));
+    }
+    sleep(Duration::from_secs(9)).await;
+    assert!(case.fake.requests().len() >= 90 + 400, "{}", case.fake.requests().len());
+    assert_eq!(case.recorder.dropped(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_events_are_counted_by_cause() {
+    let case = Case::start(|_| Answer::refuse(403, "Forbidden", "no"));
+    case.recorder.record(event("web", "m"));
+    case.until(1).await;
+    let registry = Registry::new();
+    // Also those that were lost before.
+    tokio::task::yield_now().await;
+    while case.recorder.dropped() == 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    case.recorder.register(&registry).unwrap();
+    case.recorder.record(event("web", "other"));
+    case.until(2).await;
+    while case.recorder.dropped() == 1 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    let found: Vec<(String, f64)> = registry.gather()[0]
+        .get_metric()
+        .iter()
+        .map(|metric| {
+            (
+                metric.get_label()[0].value().to_owned(),
+                metric.get_counter().get_value(),
+            )
+        })
+        .collect();
+    let wanted = [("refused", 2.0), ("too-many", 0.0), ("too-old", 0.0)];
+    assert_eq!(found, wanted.map(|(reason, count)| (reason.to_owned(), count)));
 }

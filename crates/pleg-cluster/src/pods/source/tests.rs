@@ -176,7 +176,15 @@ async fn a_version_that_expired_needs_a_list_and_what_is_missing_an_answer() {
     let watch = watches(vec![stream]);
     let mut started = Started::new(move |request| {
         if request.path.ends_with("/pods/b") {
-            return Answer::not_found();
+            // As the node authorizer does for a pod that does not exist.
+            return Answer::refuse(
+                403,
+                "Forbidden",
+                "no relationship found between node 'n' and this object",
+            );
+        }
+        if request.path == "/api/v1/namespaces/default/pods" {
+            return list(&[], 9);
         }
         if request.is_watch() {
             return watch();
@@ -193,10 +201,14 @@ async fn a_version_that_expired_needs_a_list_and_what_is_missing_an_answer() {
     let began = Instant::now();
     assert_eq!(started.next().await, ["a"]);
     assert!(began.elapsed() >= Duration::from_secs(30), "{:?}", began.elapsed());
-    let lines = started.fake.lines();
+    let asked = started.fake.requests().pop().unwrap();
+    assert_eq!(asked.line(), "GET /api/v1/namespaces/default/pods");
     assert!(
-        lines.contains(&"GET /api/v1/namespaces/default/pods/b".to_owned()),
-        "{lines:?}"
+        asked
+            .query
+            .contains("fieldSelector=spec.nodeName%3Dn%2Cmetadata.name%3Db"),
+        "{}",
+        asked.query
     );
 }
 

@@ -226,3 +226,47 @@ fn merging_twice_changes_nothing() {
         }
     }
 }
+
+/// A container that is restarted though its pod says never.
+#[test]
+fn the_exit_of_a_container_with_its_own_policy_is_not_final() {
+    let (failed, running) = (
+        json!({"terminated": {"exitCode": 1, "containerID": "x://1"}}),
+        json!({"running": {}}),
+    );
+    for (own, expected) in [
+        (json!("Always"), &running),
+        (json!("Never"), &failed),
+        (json!(null), &failed),
+    ] {
+        let mut report = report(
+            "Never",
+            json!({"phase": "Running", "containerStatuses": container(&running)}),
+        );
+        let mut object = (*report.pod.object).clone();
+        let spec = object.spec.as_mut().unwrap();
+        spec.containers[0].restart_policy = own.as_str().map(str::to_owned);
+        report.pod = Arc::new(Pod::from_object(object).unwrap());
+        let api = status(json!({"phase": "Running", "containerStatuses": container(&failed)}));
+        let merged = serde_json::to_value(merge(&report, &api)).unwrap();
+        assert_eq!(&merged["containerStatuses"][0]["state"], expected, "{own}");
+    }
+}
+
+/// A resize that is over is not shown for ever.
+#[test]
+fn conditions_of_a_resize_come_and_go() {
+    let types = |api: &Value, new: &Value| {
+        let conditions = merged("Always", api, new, "conditions");
+        let all = conditions.as_array().unwrap().iter();
+        all.map(|condition| condition["type"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let (idle, resizing) = (
+        json!({"conditions": [{"type": "Ready", "status": "True"}]}),
+        json!({"conditions": [{"type": "Ready", "status": "True"}, {"type": "PodResizeInProgress", "status": "True"}]}),
+    );
+    assert_eq!(types(&idle, &resizing), ["Ready", "PodResizeInProgress"]);
+    assert_eq!(types(&resizing, &resizing), ["Ready", "PodResizeInProgress"]);
+    assert_eq!(types(&resizing, &idle), ["Ready"]);
+}

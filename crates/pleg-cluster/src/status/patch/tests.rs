@@ -42,6 +42,17 @@ fn only_what_differs_is_sent() {
                 "type": "Ready", "status": "True", "lastTransitionTime": "2027-01-15T08:00:00Z", "reason": null, "message": null,
             }]}),
         ),
+        // One that is there only while it holds.
+        (
+            json!({"conditions": [gate, ready]}),
+            json!({"conditions": [gate, ready, {"type": "PodResizeInProgress", "status": "True"}]}),
+            json!({"conditions": [{"type": "PodResizeInProgress", "status": "True"}]}),
+        ),
+        (
+            json!({"conditions": [{"type": "PodResizeInProgress", "status": "True"}, gate, ready]}),
+            json!({"conditions": [gate, ready]}),
+            json!({"conditions": [{"$patch": "delete", "type": "PodResizeInProgress"}]}),
+        ),
         // Addresses are merged by address, so they have to be replaced.
         (
             json!({"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}]}),

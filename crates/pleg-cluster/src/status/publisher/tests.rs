@@ -38,6 +38,12 @@ impl Server {
         if let Some(answer) = self.fail.lock().and_then(|fail| fail(request)) {
             return answer;
         }
+        if request.line() == "GET /api/v1/namespaces/default/pods" {
+            let is = |name: &str| request.query.ends_with(&format!("metadata.name%3D{name}"));
+            let pods = self.pods.lock();
+            let items: Vec<&Value> = pods.iter().filter(|(name, _)| is(name)).map(|(_, pod)| pod).collect();
+            return Answer::ok(&json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}));
+        }
         let name = request.path.trim_start_matches("/api/v1/namespaces/default/pods/");
         let name = name.trim_end_matches("/status");
         let mut pods = self.pods.lock();
@@ -61,7 +67,12 @@ impl Server {
                 let gone = pods.remove(name);
                 Answer::ok(&gone)
             }
-            _ => Answer::ok(pod),
+            // As the node authorizer does, sooner or later.
+            _ => Answer::refuse(
+                403,
+                "Forbidden",
+                "no relationship found between node 'n' and this object",
+            ),
         }
     }
 }
@@ -97,7 +108,7 @@ impl Started {
         let answering = Arc::clone(&server);
         let fake = FakeApi::start(move |request| answering.answer(request));
         let reports = PodReports::default();
-        let publisher = StatusPublisher::new(fake.api(), table.clone(), reports.clone());
+        let publisher = StatusPublisher::new(fake.api(), &NodeName::new("n").unwrap(), table.clone(), reports.clone());
         let task = tokio::spawn(publisher.run(CancellationToken::new()));
         Self {
             server,

@@ -7,8 +7,8 @@ use tokio::time::Instant;
 
 /// Least time between the beginnings of two attempts: also of those that go well, such as watches that are cut.
 const SPACING: Duration = Duration::from_secs(1);
-/// The wait after the first failure, and the longest one.
-const BACK_OFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
+/// The wait after the first failure.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// Longest wait that the API server can ask for.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
 /// An attempt that has lasted this long went well, however it ended.
@@ -19,14 +19,24 @@ const WENT_WELL: Duration = Duration::from_secs(5);
 pub(crate) struct Pace {
     began: Instant,
     failures: u32,
+    longest: Duration,
 }
 
 impl Pace {
+    /// The longest wait after a failure, unless there is a reason for another.
+    pub(crate) const LONGEST: Duration = Duration::from_secs(5);
+
     /// The first attempt may begin at once.
     pub(crate) fn new() -> Self {
+        Self::up_to(Self::LONGEST)
+    }
+
+    /// The same, with another longest wait.
+    pub(crate) fn up_to(longest: Duration) -> Self {
         Self {
             began: Instant::now(),
             failures: 0,
+            longest,
         }
     }
 
@@ -48,20 +58,14 @@ impl Pace {
         }
         self.failures = self.failures.saturating_add(1);
         let wait = retry_after.map_or(Duration::ZERO, |wait| wait.min(MAX_RETRY_AFTER));
-        (Instant::now() + wait.max(back_off(self.failures))).max(self.began + SPACING)
-    }
-
-    /// How many attempts in a row have failed.
-    pub(crate) fn failures(&self) -> u32 {
-        self.failures
+        (Instant::now() + wait.max(back_off(self.failures, self.longest))).max(self.began + SPACING)
     }
 }
 
 /// How long to wait after so many failures in a row: up to a quarter less, so that the nodes of a cluster do not come all at once.
-pub(crate) fn back_off(failures: u32) -> Duration {
-    let doubled = BACK_OFF.0.saturating_mul(1 << failures.saturating_sub(1).min(10));
-    let longest = doubled.min(BACK_OFF.1);
-    longest.mul_f64(1.0 - fastrand::f64() / 4.0)
+pub(crate) fn back_off(failures: u32, longest: Duration) -> Duration {
+    let doubled = FIRST_PAUSE.saturating_mul(1 << failures.saturating_sub(1).min(10));
+    doubled.min(longest).mul_f64(1.0 - fastrand::f64() / 4.0)
 }
 
 #[cfg(test)]
@@ -81,14 +85,16 @@ mod tests {
             tokio::time::sleep_until(next).await;
         }
         assert!(waits.iter().all(|wait| *wait >= SPACING), "{waits:?}");
-        assert!(waits[5] > Duration::from_secs(3) && waits[5] <= BACK_OFF.1, "{waits:?}");
+        assert!(
+            waits[5] > Duration::from_secs(3) && waits[5] <= Pace::LONGEST,
+            "{waits:?}"
+        );
         pace.begin();
         let asked = pace.failed(Some(Duration::from_hours(1))) - Instant::now();
         assert_eq!(asked, MAX_RETRY_AFTER);
         // A watch that has lasted begins anew.
         pace.begin();
         tokio::time::advance(WENT_WELL).await;
-        assert!(pace.failed(None) - Instant::now() <= BACK_OFF.0);
-        assert_eq!(pace.failures(), 1);
+        assert!(pace.failed(None) - Instant::now() <= FIRST_PAUSE);
     }
 }
