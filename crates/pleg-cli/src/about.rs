@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pleg::runtime::RuntimeVersion;
+use pleg_cluster::report::{ReportHandle, ReportProgress};
 use pleg_cri::duration::seconds;
 use pleg_cri::{Client, InFlight, v1};
+use pleg_history::{HistoryMonitor, HistoryReader, HistoryStatus};
 use serde::Serialize;
 use tokio::time::timeout;
 
@@ -20,6 +22,8 @@ pub(crate) type Settings = BTreeMap<&'static str, String>;
 pub(crate) struct Setup {
     client: Client,
     settings: Settings,
+    report: Option<ReportHandle>,
+    history: Option<(HistoryReader, HistoryMonitor)>,
 }
 
 /// A pleg process that observes a runtime.
@@ -53,7 +57,37 @@ struct Call {
 
 impl Setup {
     pub(crate) fn new(client: Client, settings: Settings) -> Self {
-        Self { client, settings }
+        Self {
+            client,
+            settings,
+            report: None,
+            history: None,
+        }
+    }
+
+    /// It reports to a cluster.
+    pub(crate) fn set_report(&mut self, report: ReportHandle) {
+        self.report = Some(report);
+    }
+
+    /// How reporting to the cluster goes, if it does.
+    pub(crate) fn report(&self) -> Option<ReportProgress> {
+        self.report.as_ref().map(ReportHandle::progress)
+    }
+
+    /// It keeps a history.
+    pub(crate) fn set_history(&mut self, reader: HistoryReader, monitor: HistoryMonitor) {
+        self.history = Some((reader, monitor));
+    }
+
+    /// The history, if it keeps one.
+    pub(crate) fn history(&self) -> Option<&HistoryReader> {
+        self.history.as_ref().map(|(reader, _)| reader)
+    }
+
+    /// How the history does, if it keeps one.
+    pub(crate) fn history_status(&self) -> Option<HistoryStatus> {
+        self.history.as_ref().map(|(_, monitor)| monitor.status())
     }
 
     /// As of now.

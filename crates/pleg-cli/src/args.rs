@@ -11,23 +11,31 @@ mod demo;
 mod formats;
 mod global;
 mod health;
+mod history_file;
+mod lookback;
 mod observe;
 mod pods;
+mod report;
 mod run;
+mod top;
 mod watch;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
-pub(crate) use about::{Completions, Version};
+pub(crate) use about::{Completions, Man, Version};
 pub(crate) use bench::{Bench, BenchWhat};
 pub(crate) use debug::{Bundle, Debug, Replay};
 pub(crate) use demo::Demo;
 pub(crate) use formats::{Format, LineFormat, PlainFormat, TextFormat};
 pub(crate) use global::{Global, LogFormat, LogLevel};
 pub(crate) use health::{Doctor, FailOn, Health};
+pub(crate) use history_file::{HistoryFileArgs, default_history_file};
+pub(crate) use lookback::{DayFormat, DayReport, History, HistoryFormat, HistorySource, Why, WhyFormat};
 pub(crate) use observe::{Observe, default_socket};
 pub(crate) use pods::{Containers, Inspect, ListFormat, Pods, SortBy};
+pub(crate) use report::{Cluster, ClusterWhat, Forget, ReportArgs};
 pub(crate) use run::{GeneratorArgs, ModeArg, Run, WitnessArg};
+pub(crate) use top::Top;
 pub(crate) use watch::{Watch, one_namespace};
 
 use crate::Usage;
@@ -42,9 +50,12 @@ use crate::Usage;
 Examples:
   pleg demo                                  A demonstration, without a container runtime
   pleg watch                                 Events of this node, live
+  pleg top                                   Troubles, pods and events on the whole terminal
   pleg health                                Is the runtime answering? If not: which call, which pod
   pleg doctor                                What is wrong with this runtime, and what to type next
-  pleg run                                   The daemon: HTTP API, metrics, readiness
+  pleg run                                   The daemon: HTTP API, metrics, readiness, history
+  pleg why web-0                             Why did this pod restart
+  pleg report --html day.html                What the node did today, as one file
   pleg node --manifests DIR                  Run pods from manifests, without a kubelet
   pleg -r unix:///run/crio/crio.sock pods    Pods, from a runtime of your choice
 
@@ -63,10 +74,12 @@ pub(crate) struct Cli {
 const ASKING: [&str; 3] = ["runtime_endpoint", "timeout", "verbose"];
 
 /// Commands that ask nobody, so that these flags would mean nothing to them.
-const ASK_NOBODY: [&[&str]; 5] = [
+const ASK_NOBODY: [&[&str]; 7] = [
+    &["cluster"],
     &["demo"],
     &["sim"],
     &["completions"],
+    &["man"],
     &["debug", "replay"],
     &["node", "check"],
 ];
@@ -79,6 +92,8 @@ pub(crate) enum Command {
     Node(Box<crate::commands::node::NodeArgs>),
     /// Show lifecycle events as they happen
     Watch(Watch),
+    /// Show pods, troubles and events on the whole terminal, live
+    Top(Top),
     /// List pods
     Pods(Pods),
     /// Show everything known about one pod
@@ -86,8 +101,16 @@ pub(crate) enum Command {
     /// List containers
     #[command(visible_alias = "ps")]
     Containers(Containers),
+    /// Show what happened: events, health and changes that the daemon has kept
+    History(History),
+    /// Explain why a pod's containers died
+    Why(Why),
+    /// Report on the node's day: events, worst pods, troubles, latencies; also as HTML
+    Report(DayReport),
     /// Show the health and, if it is not good, the call, pod or container that causes it
     Health(Health),
+    /// Remove what --report-to-cluster wrote
+    Cluster(Cluster),
     /// Collect and replay data for a bug report
     #[command(subcommand)]
     Debug(Debug),
@@ -102,6 +125,9 @@ pub(crate) enum Command {
     Version(Version),
     /// Print the completion script for a shell
     Completions(Completions),
+    /// Write the manual pages to a directory
+    #[command(hide = true)]
+    Man(Man),
 }
 
 /// The definition of the command line. Commands that ask nobody do not offer the flags that say whom to ask.

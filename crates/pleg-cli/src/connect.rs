@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use jiff::Timestamp;
-use pleg::{CriRuntime, Generator, Metrics, Mode, PodEntry, WitnessMode};
+use pleg::{CriRuntime, Generator, Metrics, Mode, Pleg, PodEntry, WitnessMode};
 use pleg_cri::discovery::{CRICTL_CONFIG, CrictlConfig, DiscoverError, Discovery};
-use pleg_cri::{Client, Deadlines, Endpoint, InFlight};
+use pleg_cri::{Client, Deadlines, Endpoint, InFlight, Observer};
 use serde::Deserialize;
 
 use crate::address::DaemonAddress;
@@ -138,6 +138,28 @@ impl Observed {
         Ok(pods)
     }
 
+    /// The same, but it never writes to stderr: that is where the caller draws.
+    pub(crate) fn silent(self) -> Self {
+        match self {
+            Self::Daemon(daemon) => Self::Daemon(daemon.silent()),
+            Self::Runtime(local) => Self::Runtime(local),
+        }
+    }
+
+    /// The health as it is known now, without a relist.
+    pub(crate) async fn known_health(&self) -> anyhow::Result<wire::Report> {
+        match self {
+            Self::Daemon(_) => self.health().await,
+            Self::Runtime(local) => {
+                let report = wire::ReportJson::of(&local.pleg, None);
+                let mut report: wire::Report = serde_json::from_value(serde_json::to_value(report)?)?;
+                // They depend on the runtime's `Status`, which is not called.
+                report.conditions.clear();
+                Ok(report)
+            }
+        }
+    }
+
     pub(crate) async fn health(&self) -> anyhow::Result<wire::Report> {
         match self {
             Self::Daemon(daemon) => daemon.get_json("/api/v1/health").await,
@@ -153,18 +175,39 @@ impl Observed {
 
 /// The pods of a daemon, sorted by namespace and name.
 pub(crate) async fn of_daemon(daemon: &Daemon, query: &[(&str, String)]) -> anyhow::Result<Pods> {
-    Ok(match daemon.query_json("/api/v1/pods", query).await? {
+    let answer = daemon.query_json("/api/v1/pods", query).await?;
+    read_answer(answer).with_context(|| format!("the daemon at {} has another version", daemon.address()))
+}
+
+/// All pods of a daemon. Thousands take a while to read, which happens in another thread.
+pub(crate) async fn all_of_daemon<T: Send + 'static>(
+    daemon: &Daemon,
+    then: impl FnOnce(Pods) -> T + Send + 'static,
+) -> anyhow::Result<T> {
+    let bytes = daemon.get_bytes("/api/v1/pods").await?;
+    let read = tokio::task::spawn_blocking(move || {
+        let answer: Answer = serde_json::from_slice(&bytes)?;
+        Ok::<_, serde_json::Error>(then(read_answer(answer)?))
+    });
+    read.await?
+        .with_context(|| format!("the daemon at {} has another version", daemon.address()))
+}
+
+fn read_answer(answer: Answer) -> serde_json::Result<Pods> {
+    Ok(match answer {
         Answer::Runtime(pods) => Pods::Runtime(pods),
-        Answer::Node { items } => {
-            let pods = items.into_iter().map(node_pod::Pod::read).collect::<Result<_, _>>();
-            Pods::Node(pods.with_context(|| format!("the daemon at {} has another version", daemon.address()))?)
-        }
+        Answer::Node { items } => Pods::Node(items.into_iter().map(node_pod::Pod::read).collect::<Result<_, _>>()?),
     })
 }
 
 /// Pods as a daemon would send them.
 pub(crate) fn read(local: &Local, entries: &[PodEntry]) -> anyhow::Result<Vec<wire::Pod>> {
-    let report = local.pleg.health().report_in_full();
+    read_entries(&local.pleg, entries)
+}
+
+/// The same, where only the handle of the generator is at hand.
+pub(crate) fn read_entries(pleg: &Pleg, entries: &[PodEntry]) -> anyhow::Result<Vec<wire::Pod>> {
+    let report = pleg.health().report_in_full();
     let health = wire::PodHealth::of(&report, Timestamp::now());
     let read = |entry| serde_json::from_str(&serde_json::to_string(&wire::PodJson::new(entry, &health))?);
     let pods: Result<_, serde_json::Error> = entries.iter().map(read).collect();
@@ -197,14 +240,23 @@ fn named(global: &Global, observe: &Observe) -> Result<Option<DaemonAddress>, Us
 
 /// The daemon to ask: one that was named, or one that answers at the default address if no runtime was named.
 pub(crate) async fn daemon(global: &Global, observe: &Observe) -> anyhow::Result<Option<Daemon>> {
-    let daemon = find_daemon(global, observe).await?;
+    told_daemon(global, observe, "asking the runtime instead").await
+}
+
+/// The same for commands that have no use for a runtime: none if no daemon answers at the default address.
+pub(crate) async fn daemon_only(global: &Global, observe: &Observe) -> anyhow::Result<Option<Daemon>> {
+    told_daemon(global, observe, "reading the file of the history instead").await
+}
+
+async fn told_daemon(global: &Global, observe: &Observe, instead: &str) -> anyhow::Result<Option<Daemon>> {
+    let daemon = find_daemon(global, observe, instead).await?;
     if let (Some(daemon), true) = (&daemon, global.verbose) {
         tell(&format!("asking the daemon at {}", daemon.address()));
     }
     Ok(daemon)
 }
 
-async fn find_daemon(global: &Global, observe: &Observe) -> anyhow::Result<Option<Daemon>> {
+async fn find_daemon(global: &Global, observe: &Observe, instead: &str) -> anyhow::Result<Option<Daemon>> {
     let timeout = global.timeout.unwrap_or(ONCE);
     if let Some(address) = named(global, observe)? {
         let daemon = Daemon::new(address, timeout);
@@ -222,7 +274,7 @@ async fn find_daemon(global: &Global, observe: &Observe) -> anyhow::Result<Optio
         Ok(()) => Ok(Some(daemon)),
         Err(error) => {
             // Where a daemon runs, users expect its answers, which know more than a single relist.
-            tell(&format!("{error}; asking the runtime instead"));
+            tell(&format!("{error}; {instead}"));
             Ok(None)
         }
     }
@@ -262,8 +314,17 @@ pub(crate) fn told_endpoint(global: &Global) -> anyhow::Result<Endpoint> {
 
 /// Connects to the runtime; reports progress on a terminal if that takes long.
 pub(crate) async fn runtime(global: &Global, deadlines: Deadlines, metrics: &Metrics) -> anyhow::Result<Client> {
+    observed_runtime(global, deadlines, Arc::new(metrics.clone())).await
+}
+
+/// The same, with calls that somebody else observes.
+pub(crate) async fn observed_runtime(
+    global: &Global,
+    deadlines: Deadlines,
+    observer: Arc<dyn Observer>,
+) -> anyhow::Result<Client> {
     let endpoint = told_endpoint(global)?;
-    let inflight = InFlight::observed_by(Arc::new(metrics.clone()));
+    let inflight = InFlight::observed_by(observer);
     let config = pleg_cri::Config {
         deadlines,
         inflight: inflight.clone(),

@@ -12,11 +12,14 @@
 //! | [`one_pod`] | one pod, without a generator |
 //! | [`local`] | a generator in this process |
 //! | [`http`] | the daemon's API, and its client |
-//! | [`output`] | the only place that writes to stdout |
+//! | [`output`] | the only place that writes to stdout, but for the screen of `pleg top` |
 //! | [`wire`] | the JSON of the API, as a reader sees it |
 //! | [`kube`] | the same of a node's pods, which have the shape of Kubernetes |
 //! | [`filter`] | filters for events and pods |
 //! | [`signals`] | when to stop |
+//! | [`stale_socket`] | a runtime's socket that was replaced |
+//! | [`systemd`] | notifications to systemd |
+//! | [`telemetry`] | OpenTelemetry, if the environment asks for it |
 //!
 //! It must not contain logic that a library user would want.
 
@@ -27,6 +30,7 @@ mod bundle;
 mod commands;
 mod connect;
 mod filter;
+mod history_task;
 mod http;
 mod listen;
 mod local;
@@ -36,6 +40,9 @@ mod one_pod;
 mod output;
 mod signals;
 mod since;
+mod stale_socket;
+mod systemd;
+mod telemetry;
 mod text;
 mod waiting;
 mod wire;

@@ -1,9 +1,11 @@
 //! Where an event stream begins: `--since` of `pleg watch` and `?since=` of the API.
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use jiff::Timestamp;
-use jiff::civil::DateTime;
+use jiff::civil::{DateTime, Time};
+use jiff::tz::TimeZone;
 use pleg::{Cursor, Gap, GapReason, InstanceId, Item, Start};
 
 use crate::text::{parse_duration, zone};
@@ -59,6 +61,11 @@ pub(crate) struct FromTime {
 }
 
 impl FromTime {
+    /// For a reader that begins with the first event at or after the time: nothing before it is missing.
+    pub(crate) fn without_gap(self) -> Self {
+        Self { first: false, ..self }
+    }
+
     /// Whether this event is passed on.
     pub(crate) fn admits(&self, item: &Item) -> bool {
         match item {
@@ -90,6 +97,49 @@ fn parse_time(text: &str) -> Option<Timestamp> {
     }
     let local: DateTime = text.parse().ok()?;
     local.to_zoned(zone()).ok().map(|zoned| zoned.timestamp())
+}
+
+/// A moment in the past, for those who look back: a duration before now, a time of the day (the last one that has been), or a time.
+pub(crate) fn parse_moment(text: &str) -> Result<Timestamp, String> {
+    moment(text, Timestamp::now(), &zone()).ok_or_else(|| {
+        "expected a duration before now, as in 10m or 7d; a time of the day, as in 02:50; or a time, as in 2026-11-16T18:00".to_owned()
+    })
+}
+
+fn moment(text: &str, now: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
+    if text == "now" {
+        return Some(now);
+    }
+    // Before durations, for which 02:50:30 is one too.
+    if let Some(of_day) = time_of_day(text) {
+        let local = now.to_zoned(zone.clone());
+        let today = local.date().to_datetime(of_day).to_zoned(zone.clone()).ok()?;
+        let last = if today.timestamp() <= now {
+            today
+        } else {
+            let yesterday = local.date().yesterday().ok()?;
+            yesterday.to_datetime(of_day).to_zoned(zone.clone()).ok()?
+        };
+        return Some(last.timestamp());
+    }
+    if let Some(ago) = parse_days(text).or_else(|| parse_duration(text).ok()) {
+        return now.checked_sub(ago).ok();
+    }
+    parse_time(text)
+}
+
+/// `7d`.
+fn parse_days(text: &str) -> Option<Duration> {
+    let days: u32 = text.strip_suffix('d')?.parse().ok()?;
+    (1..=365)
+        .contains(&days)
+        .then(|| Duration::from_hours(24 * u64::from(days)))
+}
+
+/// `02:50` or `02:50:30`.
+fn time_of_day(text: &str) -> Option<Time> {
+    let is_time = text.contains(':') && text.chars().all(|c| c.is_ascii_digit() || c == ':');
+    text.parse().ok().filter(|_| is_time)
 }
 
 impl FromStr for Since {
@@ -157,6 +207,30 @@ mod tests {
         assert!((600..610).contains(&ago), "{ago}");
         for text in ["", "Now", "-1", "99999999999999999999", "2-12", "0000000000000002-"] {
             assert!(text.parse::<Since>().is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn moments_are_in_the_past() {
+        let now: Timestamp = "2026-11-18T03:30:00Z".parse().unwrap();
+        let east = TimeZone::fixed(jiff::tz::offset(1));
+        for (text, zone, expected) in [
+            ("10m", &TimeZone::UTC, "2026-11-18T03:20:00Z"),
+            ("7d", &TimeZone::UTC, "2026-11-11T03:30:00Z"),
+            ("02:50", &TimeZone::UTC, "2026-11-18T02:50:00Z"),
+            ("02:50:30", &TimeZone::UTC, "2026-11-18T02:50:30Z"),
+            ("03:30", &TimeZone::UTC, "2026-11-18T03:30:00Z"),
+            // It has not been today.
+            ("03:31", &TimeZone::UTC, "2026-11-17T03:31:00Z"),
+            ("04:31", &east, "2026-11-17T03:31:00Z"),
+            ("04:29", &east, "2026-11-18T03:29:00Z"),
+            ("2026-11-16T18:00:00Z", &east, "2026-11-16T18:00:00Z"),
+            ("now", &east, "2026-11-18T03:30:00Z"),
+        ] {
+            assert_eq!(moment(text, now, zone), expected.parse().ok(), "{text}");
+        }
+        for text in ["", "0", "12", "25:00", "02:5x", "-10m", "5f0c2a9be1d34c77-15"] {
+            assert_eq!(moment(text, now, &TimeZone::UTC), None, "{text:?}");
         }
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use pleg::PodRef;
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 /// Maximum duration that is accepted.
 const LONGEST: Duration = Duration::from_hours(24 * 365);
@@ -31,6 +32,22 @@ pub(crate) fn parse_duration_or_zero(text: &str) -> Result<Duration, String> {
         return Ok(Duration::ZERO);
     }
     parse_duration(text)
+}
+
+/// A number of bytes, as in `256MiB`, `10Mi` or `4096`.
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    let wrong = || "a size, as in 256MiB, 1GiB or 1048576".to_owned();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit {
+        "" | "B" => 0,
+        "Ki" | "KiB" => 10,
+        "Mi" | "MiB" => 20,
+        "Gi" | "GiB" => 30,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    number.checked_mul(1 << shift).ok_or_else(wrong)
 }
 
 /// `namespace/name`, or the UID of a pod without a name.
@@ -125,21 +142,33 @@ pub(crate) fn count<N: Copy + std::fmt::Display + PartialEq + From<u8>>(n: N, wh
     format!("{n} {what}{ending}")
 }
 
-/// Text from the runtime, made safe for a terminal: control characters are escaped.
+/// Text from the runtime, made safe for a terminal: characters that cannot be seen are escaped.
 pub(crate) fn clean(text: &str) -> String {
-    if text.chars().any(char::is_control) {
-        text.chars()
-            .flat_map(|c| {
-                if c.is_control() {
-                    c.escape_default().collect::<Vec<_>>()
-                } else {
-                    vec![c]
-                }
-            })
-            .collect()
-    } else {
-        text.to_owned()
+    if !text.chars().any(is_hidden) {
+        return text.to_owned();
     }
+    let mut clean = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if is_hidden(c) {
+            clean.extend(c.escape_default());
+        } else {
+            clean.push(c);
+        }
+    }
+    clean
+}
+
+/// Control characters move the cursor and worse; marks that change the direction of text make one name look like another.
+fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+/// The columns that a text takes on a terminal: some characters take two.
+pub(crate) fn columns(text: &str) -> usize {
+    text.width()
 }
 
 /// Container ids as crictl shows them: the first 13 digits.
@@ -162,17 +191,41 @@ pub(crate) fn short_ids(text: &str) -> String {
 
 /// Shortens to `width` columns, in the middle: the end of a pod's name distinguishes it from its siblings.
 pub(crate) fn shorten(text: &str, width: usize) -> String {
-    let chars: Vec<char> = text.chars().collect();
-    if chars.len() <= width || width < 3 {
-        return chars.into_iter().take(width.max(1)).collect();
+    shorten_with(text, width, '…')
+}
+
+/// The same, with another mark for what is left out.
+pub(crate) fn shorten_with(text: &str, width: usize, mark: char) -> String {
+    if columns(text) <= width {
+        return text.to_owned();
+    }
+    if width < 3 {
+        return text[..within(text.char_indices(), width.max(1))].to_owned();
     }
     let tail = (width - 1) / 2;
-    let head = width - 1 - tail;
-    chars[..head]
-        .iter()
-        .chain(std::iter::once(&'…'))
-        .chain(&chars[chars.len() - tail..])
-        .collect()
+    let head = &text[..within(text.char_indices(), width - 1 - tail)];
+    let mut end = text.len();
+    let mut left = tail;
+    for (at, c) in text.char_indices().rev() {
+        let Some(rest) = left.checked_sub(c.width().unwrap_or_default()) else {
+            break;
+        };
+        (left, end) = (rest, at);
+    }
+    format!("{head}{mark}{}", &text[end..])
+}
+
+/// Where the beginning of a text ends that takes up to `width` columns.
+fn within(chars: impl Iterator<Item = (usize, char)>, width: usize) -> usize {
+    let mut left = width;
+    let mut end = 0;
+    for (at, c) in chars {
+        let Some(rest) = left.checked_sub(c.width().unwrap_or_default()) else {
+            break;
+        };
+        (left, end) = (rest, at + c.len_utf8());
+    }
+    end
 }
 
 /// Remembers how names were shortened, so that no two look the same.
@@ -284,6 +337,24 @@ mod tests {
         assert_eq!(shorten("default/web-7d4b9c-abcde", 12), "defaul…abcde");
         assert_eq!(shorten("short", 12), "short");
         assert_eq!(clean("a\x1b[2Jb"), "a\\u{1b}[2Jb");
+        assert_eq!(clean("web\u{202e}bew"), "web\\u{202e}bew");
+    }
+
+    #[test]
+    fn wide_characters_take_two_columns() {
+        assert_eq!(columns("web-日本"), 8);
+        for (text, width, short) in [
+            ("日本語の名前", 12, "日本語の名前"),
+            ("日本語の名前", 7, "日…前"),
+            ("日本語の名前", 5, "日…前"),
+            ("日本語", 2, "日"),
+            ("日本語", 1, ""),
+            ("abcdef", 2, "ab"),
+        ] {
+            let shortened = shorten(text, width);
+            assert_eq!(shortened, short, "{text} in {width}");
+            assert!(columns(&shortened) <= width);
+        }
     }
 
     #[test]

@@ -11,11 +11,13 @@ use jiff::Timestamp;
 use pleg::event::Subject;
 use pleg::shim::Shim;
 use pleg::{Cursor, InstanceId, ModeReport, NodeCondition, PodRef};
+use pleg_cluster::report::ReportProgress;
+use pleg_history::HistoryStatus;
 use pleg_node::PressureCondition;
 use pleg_node::sources::SourceProblem;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use pod::{Pod, PodError, PodHealth, PodJson, StalePart, StatusStale};
+pub(crate) use pod::{Pod, PodError, PodHealth, PodJson, PodRow, StalePart, StatusStale};
 
 /// One line of an event stream.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -118,6 +120,27 @@ pub(crate) struct Event {
     pub(crate) lasted: Option<f64>,
 }
 
+impl From<&pleg::Event> for Event {
+    fn from(event: &pleg::Event) -> Self {
+        Self {
+            seq: event.seq,
+            instance: Some(event.instance),
+            time: event.time,
+            kind: event.kind.name().to_owned(),
+            pod: event.pod.clone(),
+            subject: event.subject.clone(),
+            pid: event.pid,
+            exit_code: event.exit_code,
+            reason: event.reason.as_deref().map(str::to_owned),
+            initial: event.initial,
+            source: event.source.name().to_owned(),
+            lag: event.lag.map(|lag| lag.as_secs_f64()),
+            trouble: event.trouble.map(|trouble| trouble.name().to_owned()),
+            lasted: event.lasted.map(|lasted| lasted.as_secs_f64()),
+        }
+    }
+}
+
 /// A [`pleg::Report`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Report {
@@ -145,6 +168,12 @@ pub(crate) struct Report {
     /// What is wrong with the manifests of a node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) refused_manifests: Vec<SourceProblem>,
+    /// How reporting to the cluster goes; none if it is off.
+    #[serde(rename = "cluster_report", default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reporting: Option<ReportProgress>,
+    /// How the history does; none if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) history: Option<HistoryStatus>,
 }
 
 /// The conditions of the node, as the API writes them.
@@ -187,6 +216,10 @@ pub(crate) struct ReportJson {
     conditions: Conditions,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     refused_manifests: Vec<SourceProblem>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster_report: Option<ReportProgress>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    history: Option<HistoryStatus>,
 }
 
 impl ReportJson {
@@ -198,7 +231,21 @@ impl ReportJson {
             instance: pleg.instance(),
             conditions: Conditions::new(node.ready, board),
             refused_manifests: board.map(pleg_node::PodReports::problems).unwrap_or_default(),
+            cluster_report: None,
+            history: None,
         }
+    }
+
+    /// With how the history does.
+    pub(crate) fn with_history(mut self, history: Option<HistoryStatus>) -> Self {
+        self.history = history;
+        self
+    }
+
+    /// With how reporting to the cluster goes.
+    pub(crate) fn with_cluster(mut self, report: Option<ReportProgress>) -> Self {
+        self.cluster_report = report;
+        self
     }
 }
 

@@ -1,4 +1,5 @@
-//! An idle relist allocates what receiving its bytes allocates, whatever the size of the node: nothing for a pod that is unchanged.
+//! An idle relist allocates what receiving its bytes allocates, whatever the size of the node: nothing for a pod that is unchanged. With
+//! traces it allocates those of its three spans, whatever the size of the node.
 //!
 //! A file of its own, because it counts every allocation of its process. The simulated runtime runs in another one.
 
@@ -6,9 +7,11 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
 use pleg::{Config, CriRuntime, Generator, Metrics};
-use pleg_cri::{Client, Endpoint};
+use pleg_cri::{Client, Endpoint, InFlight, Observer};
+use pleg_otel::Telemetry;
 use tokio::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -17,6 +20,8 @@ static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 
 /// What an idle relist may allocate beyond its bytes.
 const ALLOWED: u64 = 16;
+/// What the spans of an idle relist may allocate: one of the relist, and one of each list.
+const TRACED: u64 = 48;
 const RELISTS: usize = 15;
 
 struct Sim {
@@ -31,7 +36,7 @@ impl Drop for Sim {
     }
 }
 
-async fn simulate(pods: usize) -> (Sim, Client) {
+async fn simulate(pods: usize, observer: Arc<dyn Observer>) -> (Sim, Client) {
     let dir = tempfile::tempdir().unwrap();
     let endpoint = Endpoint::unix(dir.path().join("sim.sock"));
     let mut child = Command::new(env!("CARGO_BIN_EXE_pleg"))
@@ -53,7 +58,11 @@ async fn simulate(pods: usize) -> (Sim, Client) {
         .read_line(&mut line)
         .unwrap();
     assert!(line.contains("ready"), "{line}");
-    let client = Client::connect(endpoint, pleg_cri::Config::default()).await.unwrap();
+    let config = pleg_cri::Config {
+        inflight: InFlight::observed_by(observer),
+        ..pleg_cri::Config::default()
+    };
+    let client = Client::connect(endpoint, config).await.unwrap();
     (Sim { child, _dir: dir }, client)
 }
 
@@ -61,9 +70,15 @@ fn allocations() -> u64 {
     dhat::HeapStats::get().total_blocks
 }
 
-/// Allocations of receiving both lists, and of an idle relist of the whole generator.
-async fn costs(pods: usize) -> (u64, u64) {
-    let (_sim, client) = simulate(pods).await;
+/// Allocations of receiving both lists, and of an idle relist of the whole generator, which telemetry may observe.
+async fn costs(pods: usize, telemetry: Option<&Telemetry>) -> (u64, u64) {
+    let metrics = Metrics::new().unwrap();
+    // As `pleg run` does it: without telemetry the metrics alone observe.
+    let observer = telemetry.map_or_else(
+        || Arc::new(metrics.clone()) as _,
+        |telemetry| telemetry.observe(&metrics),
+    );
+    let (_sim, client) = simulate(pods, observer).await;
     for _ in 0..3 {
         client.drain_lists().await.unwrap();
     }
@@ -79,7 +94,7 @@ async fn costs(pods: usize) -> (u64, u64) {
         period: Duration::from_millis(1),
         ..Config::default()
     };
-    let generator = Generator::new(CriRuntime::new(client), config, Metrics::new().unwrap());
+    let generator = Generator::new(CriRuntime::new(client), config, metrics);
     let pleg = generator.handle();
     let shutdown = CancellationToken::new();
     let task = tokio::spawn(generator.run(shutdown.clone()));
@@ -108,13 +123,23 @@ async fn costs(pods: usize) -> (u64, u64) {
     (floor, least)
 }
 
+/// Telemetry that observes everything. Nobody sends it: of what does not fit into its queue, nothing is kept.
+fn traces() -> Telemetry {
+    let variable = |name: &str| match name {
+        "OTEL_TRACES_EXPORTER" => Some("otlp".to_owned()),
+        "OTEL_LOGS_EXPORTER" => Some("none".to_owned()),
+        _ => None,
+    };
+    Telemetry::from_env(variable).unwrap().unwrap()
+}
+
 #[tokio::test]
 async fn an_idle_relist_allocates_what_its_bytes_allocate() {
     let _profiler = dhat::Profiler::builder().testing().build();
     for pods in [100, 1000, 5000] {
         // How many frames a read brings differs from one measurement to the next; what a relist adds by itself does not.
         let costs = async || {
-            let (floor, relist) = Box::pin(costs(pods)).await;
+            let (floor, relist) = Box::pin(costs(pods, None)).await;
             println!("{pods} pods: {relist} allocations a relist, {floor} to receive the same bytes");
             relist <= floor + ALLOWED
         };
@@ -125,6 +150,21 @@ async fn an_idle_relist_allocates_what_its_bytes_allocate() {
         assert!(
             fine,
             "{pods} pods: more than {ALLOWED} allocations above the floor, three times"
+        );
+    }
+    // Off is what is counted above. On, a relist has its spans, whatever its size.
+    let traces = traces();
+    for pods in [100, 1000] {
+        let mut fine = false;
+        for _ in 0..3 {
+            let (floor, _) = Box::pin(costs(pods, None)).await;
+            let (_, relist) = Box::pin(costs(pods, Some(&traces))).await;
+            println!("{pods} pods: {relist} allocations a relist with traces, {floor} to receive the same bytes");
+            fine = fine || relist <= floor + ALLOWED + TRACED;
+        }
+        assert!(
+            fine,
+            "{pods} pods: more than {TRACED} allocations for spans, three times"
         );
     }
 }

@@ -1,4 +1,6 @@
-//! `pleg version` and `pleg completions`.
+//! `pleg version`, `pleg completions` and `pleg man`.
+
+use std::path::PathBuf;
 
 use clap::Args;
 
@@ -24,4 +26,13 @@ Examples:
 pub(crate) struct Completions {
     /// The shell
     pub(crate) shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  pleg man /tmp/man && man /tmp/man/pleg-run.1")]
+pub(crate) struct Man {
+    /// The directory; it is created if it does not exist
+    pub(crate) dir: PathBuf,
 }

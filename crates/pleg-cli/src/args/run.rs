@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use pleg::{Mode, WitnessMode};
 
+use super::{HistoryFileArgs, ReportArgs};
 use crate::listen::ListenArgs;
 use crate::text::{parse_duration, parse_duration_or_zero};
 
@@ -14,6 +15,8 @@ Examples:
   pleg run
   pleg run -r unix:///run/crio/crio.sock --listen-tcp localhost:10255
   pleg run --listen-group adm
+  pleg run --history-size 1GiB --history-age 30d
+  pleg run --report-to-cluster --kubeconfig /etc/pleg/kubeconfig
   curl --unix-socket /run/pleg/pleg.sock http://localhost/readyz?verbose
   curl -N --unix-socket /run/pleg/pleg.sock 'http://localhost/api/v1/events?follow'")]
 pub(crate) struct Run {
@@ -21,6 +24,10 @@ pub(crate) struct Run {
     pub(crate) listen: ListenArgs,
     #[command(flatten)]
     pub(crate) generator: GeneratorArgs,
+    #[command(flatten)]
+    pub(crate) history: HistoryFileArgs,
+    #[command(flatten)]
+    pub(crate) report: ReportArgs,
 }
 
 /// How changes are found.

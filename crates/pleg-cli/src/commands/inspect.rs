@@ -209,7 +209,8 @@ impl Wanted<'_> {
                     .iter()
                     .filter(|pod| !self.name.matches(pod.namespace, pod.name));
                 let others = others.map(Candidate::full_name).collect();
-                anyhow::bail!("no pod, container or sandbox {typed}{}", offer(&self.name, others))
+                let offered = offer(&self.name, others, ": the runtime has no pods");
+                anyhow::bail!("no pod, container or sandbox {typed}{offered}")
             }
             several => {
                 let pods = several.iter().filter_map(|at| candidates.get(*at));
@@ -230,10 +231,10 @@ impl Wanted<'_> {
     }
 }
 
-/// Names that may have been meant, the closest first.
-fn offer(name: &PodName, mut others: Vec<String>) -> String {
+/// Names that may have been meant, the closest first; `nothing` if there are none at all.
+pub(super) fn offer(name: &PodName, mut others: Vec<String>, nothing: &str) -> String {
     if others.is_empty() {
-        return ": the runtime has no pods".to_owned();
+        return nothing.to_owned();
     }
     let wanted = name.to_string();
     let key = |other: &String| {
@@ -328,17 +329,14 @@ mod tests {
                 .map(str::to_owned)
                 .to_vec()
         };
-        let offered = |text: &str| offer(&PodName::parse(text).unwrap(), names());
+        let offered = |text: &str| offer(&PodName::parse(text).unwrap(), names(), "");
         assert_eq!(offered("wbe-0"), ". Did you mean default/web-0, default/db-0?");
         assert_eq!(offered("coredns"), ". Did you mean kube-system/coredns-x?");
         assert_eq!(
             offered("entirely-else"),
             ". There are 3: default/db-0, default/web-0, kube-system/coredns-x"
         );
-        assert_eq!(
-            offer(&PodName::parse("x").unwrap(), vec![]),
-            ": the runtime has no pods"
-        );
+        assert_eq!(offer(&PodName::parse("x").unwrap(), vec![], ": none"), ": none");
         assert_eq!(distance("kitten", "sitting"), 3);
     }
 }

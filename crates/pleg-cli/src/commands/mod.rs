@@ -8,10 +8,14 @@ mod demo;
 mod doctor;
 mod health;
 mod inspect;
+mod lookback;
+mod man;
 pub(crate) mod node;
 mod pods;
+mod report;
 mod run;
 pub(crate) mod sim;
+mod top;
 mod version;
 mod watch;
 
@@ -47,7 +51,9 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             ..
         }) => bench::node::run(&global, args, shutdown).await,
         Command::Watch(args) => Box::pin(watch::run(&global, args, shutdown)).await,
-        Command::Demo(args) => demo::run(args, shutdown).await,
+        Command::Top(args) => Box::pin(top::run(&global, args, shutdown)).await,
+        Command::Demo(args) => Box::pin(demo::run(args, shutdown)).await,
+        Command::History(args) => Box::pin(lookback::history(&global, args, shutdown)).await,
         Command::Pods(args) if args.watch => Box::pin(pods::watch(&global, args, shutdown)).await,
         Command::Sim(args) => sim::run(args).await,
         command => {
@@ -56,14 +62,23 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
                     Command::Pods(args) => pods::run(&global, args).await,
                     Command::Inspect(args) => inspect::run(&global, args).await,
                     Command::Containers(args) => containers::run(&global, args).await,
+                    Command::Why(args) => lookback::why(&global, args).await,
+                    Command::Report(args) => lookback::report(&global, args).await,
                     Command::Health(args) => health::run(&global, args).await,
                     Command::Doctor(args) => doctor::run(&global, args).await,
                     Command::Bench(args) => bench::run(&global, args).await,
                     Command::Version(args) => version::run(&global, args).await,
                     Command::Debug(args) => debug::run(&global, args).await,
+                    Command::Cluster(args) => report::cluster(args).await,
                     Command::Completions(args) => completions::run(&args),
+                    Command::Man(args) => man::run(&args),
                     Command::Node(args) => node::once(&global, *args).await,
-                    Command::Run(_) | Command::Watch(_) | Command::Demo(_) | Command::Sim(_) => Ok(ExitCode::SUCCESS),
+                    Command::Run(_)
+                    | Command::Watch(_)
+                    | Command::Top(_)
+                    | Command::History(_)
+                    | Command::Demo(_)
+                    | Command::Sim(_) => Ok(ExitCode::SUCCESS),
                 }
             };
             tokio::select! {

@@ -2,44 +2,48 @@
 
 mod check;
 mod cluster;
+mod configz;
 mod lock;
 mod manifest_sources;
 mod node_server;
 mod problems;
+mod tasks;
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use axum::Router;
 use clap::{Args, Subcommand};
 use pleg::{CriRuntime, Generator, Metrics, WitnessMode};
 use pleg_cluster::cluster::{Cluster, NodeHandles};
 use pleg_cri::{Client, Deadlines, v1};
+use pleg_node::events::EventSink;
 use pleg_node::executor::requests::{Cgroups, HostOptions, NodeConfig, check_pattern};
 use pleg_node::manifest::{NodeName, Quantity};
-use pleg_node::sources::Snapshot;
 use pleg_node::{
     DEFAULT_HARD, EvictionConfig, GracefulShutdown, ImageGcPolicy, LogLimits, NodeLoop, Store, Threshold, host,
 };
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::about::{Settings, Setup};
-use crate::args::{Global, WitnessArg};
+use crate::args::{Global, HistoryFileArgs, WitnessArg};
+use crate::history_task::DaemonHistory;
 use crate::http::{routes, server};
 use crate::listen::ListenArgs;
 use crate::signals::Signals;
+use crate::systemd::Systemd;
+use crate::telemetry::Telemetry;
 use crate::text::{count, parse_duration_or_zero};
 use crate::{Usage, connect};
 use cluster::ClusterArgs;
 use lock::NodeLock;
 use manifest_sources::ManifestSources;
-use node_server::{NodeServer, ServerArgs};
+use node_server::ServerArgs;
+use tasks::{run_cluster, run_generator, run_node_server};
 
 /// Smallest maximum size of a log.
 const LEAST_LOG: u64 = 4096;
@@ -129,6 +133,16 @@ pub(crate) struct NodeArgs {
         requires = "shutdown_grace_period"
     )]
     shutdown_grace_period_critical_pods: Duration,
+    /// Instead: how long pods have of each priority or more, the lowest first, as in `0=20s,1000=10s,2000000000=10s`
+    #[arg(
+        long,
+        value_name = "PRIORITY=DURATION",
+        value_delimiter = ',',
+        value_parser = priority_period,
+        allow_hyphen_values = true,
+        conflicts_with = "shutdown_grace_period"
+    )]
+    shutdown_grace_period_by_priority: Vec<(i32, Duration)>,
     /// Directory for pod volumes
     #[arg(long, value_name = "DIR", default_value = "/var/lib/pleg/pods")]
     pod_dir: PathBuf,
@@ -172,6 +186,8 @@ pub(crate) struct NodeArgs {
     cluster: ClusterArgs,
     #[command(flatten)]
     server: ServerArgs,
+    #[command(flatten)]
+    history: HistoryFileArgs,
 }
 
 /// The cgroup drivers of Kubernetes.
@@ -231,6 +247,11 @@ impl NodeArgs {
 
     /// How pods end when `requested`; none if they keep running.
     fn graceful_shutdown(&self, requested: &CancellationToken) -> Result<Option<GracefulShutdown>, Usage> {
+        let requested = requested.clone();
+        if !self.shutdown_grace_period_by_priority.is_empty() {
+            let periods = self.shutdown_grace_period_by_priority.iter().copied().collect();
+            return Ok(Some(GracefulShutdown::by_priority(requested, periods)));
+        }
         let critical_pods = self.shutdown_grace_period_critical_pods;
         let Some(grace_period) = self.shutdown_grace_period.filter(|grace| !grace.is_zero()) else {
             return Ok(None);
@@ -240,11 +261,7 @@ impl NodeArgs {
                 "--shutdown-grace-period-critical-pods must not be more than --shutdown-grace-period, of which it is a part".to_owned(),
             ));
         }
-        Ok(Some(GracefulShutdown {
-            requested: requested.clone(),
-            grace_period,
-            critical_pods,
-        }))
+        Ok(Some(GracefulShutdown::new(requested, grace_period, critical_pods)))
     }
 
     fn log_limits(&self) -> LogLimits {
@@ -288,12 +305,12 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> an
     let path = args.listen.path()?;
     let tcp = args.listen.bind_tcp().await?;
 
-    let metrics = Metrics::new()?;
+    let (metrics, telemetry) = (Metrics::new()?, Telemetry::from_env()?);
     let deadlines = global.timeout.map_or_else(Deadlines::default, connect::every);
     let client = tokio::select! {
         biased;
         () = signals.stop.cancelled() => return Ok(ExitCode::SUCCESS),
-        client = connect::runtime(global, deadlines, &metrics) => client?,
+        client = connect::observed_runtime(global, deadlines, telemetry.observer(&metrics)) => client?,
     };
     // Held until the end.
     let _lock = NodeLock::take(client.endpoint(), &name, &args.state_file).await?;
@@ -305,6 +322,8 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> an
     let mut node = node_config(&args, name, &client).await;
     // A simulated runtime has no processes, and must not fill the cgroups of this machine.
     node.cgroups_per_qos &= runtime != SIMULATED;
+
+    let configz = configz::configz(&args, &client.endpoint().to_string(), &node);
 
     let unix = args.listen.bind().await?;
     let store = Store::open(&args.state_file)?;
@@ -321,12 +340,13 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> an
         )
         .await;
     let node_server = match &mut cluster {
-        Some(cluster) => Some(args.server.bind(&node, cluster).await?),
+        Some(cluster) => Some(args.server.open(&node, cluster).await?),
         None => None,
     };
     let mut origins = sources.origins();
     origins.extend(cluster.iter().flat_map(Cluster::origins));
-    let generator = generator(&args, &client, metrics);
+    let history = DaemonHistory::open(&args.history, &metrics).await;
+    let generator = generator(&args, &client, metrics, &history);
     let mut node_loop = NodeLoop::new(client.clone(), generator.handle(), node, origins.clone(), runtime)?
         .with_store(store)
         .with_logs(args.log_limits())
@@ -335,22 +355,11 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> an
     if let Some(graceful_shutdown) = graceful_shutdown {
         node_loop = node_loop.with_graceful_shutdown(graceful_shutdown);
     }
-    if let Some(cluster) = &cluster {
-        node_loop = node_loop
-            .with_objects(cluster.objects())
-            .with_allocatable(cluster.allocatable())
-            .with_events(Arc::new(cluster.events()));
-    }
-    let settings = Settings::from([
-        ("listen", path.display().to_string()),
-        ("listen-tcp", args.listen.tcp_text()),
-        ("witness", WitnessMode::from(args.witness).to_string()),
-    ]);
-    let setup = Setup::new(client.clone(), settings);
+    let node_loop = with_cluster(node_loop, &history, cluster.as_ref());
+    let mut setup = Setup::new(client.clone(), settings(&args, &path));
+    let history = history.record(&generator.handle(), &mut setup);
     let router = routes::router(generator.handle(), setup, Some(node_loop.reports()), shutdown.clone());
-    let mut whose: Vec<String> = sources.origins().iter().map(ToString::to_string).collect();
-    whose.extend(cluster.iter().map(Cluster::describe));
-    tracing::info!("running the pods of {} on {}", whose.join(" and "), client.endpoint());
+    log_start(&sources, cluster.as_ref(), &client);
 
     let (sender, snapshots) = mpsc::channel(QUEUED);
     let handles = NodeHandles {
@@ -364,12 +373,17 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> an
             CancellationToken::new()
         },
     };
+    let (pleg, served) = (generator.handle(), configz::serve(&router, configz));
     let sources = sources.spawn(sender, &shutdown);
-    let node_server = run_node_server(node_server, handles.clone(), router.clone(), &shutdown);
+    let node_server = run_node_server(node_server, handles.clone(), served, &shutdown);
     let server = server::serve(unix, tcp, router, &shutdown);
-    let node = run_tasks(generator, node_loop, snapshots, sources, &shutdown);
+    let node = run_generator(generator, node_loop, snapshots, sources, &shutdown);
     let joined = run_cluster(cluster, handles, &shutdown);
-    let ((), ended, joined, served) = tokio::join!(server, node, joined, node_server);
+    let systemd = Systemd::of_this_process();
+    let told = systemd.tell(&pleg, &shutdown);
+    let sending = telemetry.run(&pleg, &shutdown);
+    let ((), ended, joined, served, (), ()) = tokio::join!(server, node, joined, node_server, told, sending);
+    history.finish().await;
     joined?;
     served?;
     ended?;
@@ -380,71 +394,40 @@ pub(crate) async fn run(global: &Global, args: NodeArgs, signals: Signals) -> an
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs the sources, the node loop and the generator until shutdown, which follows if one of the first two ends.
-async fn run_tasks(
-    generator: Generator<CriRuntime>,
-    node_loop: NodeLoop,
-    snapshots: mpsc::Receiver<Snapshot>,
-    mut sources: JoinSet<()>,
-    shutdown: &CancellationToken,
-) -> anyhow::Result<()> {
-    // The generator outlives the pod workers, which wait for its relists until they end.
-    let workers_ended = CancellationToken::new();
-    let (_, generator) = generator.spawn();
-    let relisting = generator.run_until(workers_ended.cancelled());
-    let working = async {
-        let ended = tokio::spawn(node_loop.run(snapshots, shutdown.clone())).await;
-        shutdown.cancel();
-        workers_ended.cancel();
-        ended
-    };
-    let reading = async {
-        // A source ends only on shutdown, or by a panic. Without it the node would ignore edits and still look healthy.
-        let Some(ended) = sources.join_next().await else {
-            // Only the API server has pods.
-            shutdown.cancelled().await;
-            return Ok(());
-        };
-        shutdown.cancel();
-        ended
-    };
-    let (worked, relisted, read) = tokio::join!(working, relisting, reading);
-    worked?;
-    relisted?;
-    read?;
-    Ok(())
+/// Whose pods it runs, and where.
+fn log_start(sources: &ManifestSources, cluster: Option<&Cluster>, client: &Client) {
+    let mut whose: Vec<String> = sources.origins().iter().map(ToString::to_string).collect();
+    whose.extend(cluster.map(Cluster::describe));
+    tracing::info!("running the pods of {} on {}", whose.join(" and "), client.endpoint());
 }
 
-/// Runs the API side of the node, if it has one, until shutdown, which follows if it ends.
-async fn run_cluster(
-    cluster: Option<Cluster>,
-    handles: NodeHandles,
-    shutdown: &CancellationToken,
-) -> anyhow::Result<()> {
-    let Some(cluster) = cluster else { return Ok(()) };
-    let ended = tokio::spawn(cluster.run(handles, shutdown.clone())).await;
-    shutdown.cancel();
-    Ok(ended??)
+/// The flags in force, for those who read a bug report.
+fn settings(args: &NodeArgs, socket: &Path) -> Settings {
+    Settings::from([
+        ("listen", socket.display().to_string()),
+        ("listen-tcp", args.listen.tcp_text()),
+        ("witness", WitnessMode::from(args.witness).to_string()),
+        ("history", args.history.describe()),
+    ])
 }
 
-/// Runs the server of a node of a cluster until shutdown, which follows if it cannot start.
-async fn run_node_server(
-    server: Option<NodeServer>,
-    handles: NodeHandles,
-    introspection: Router,
-    shutdown: &CancellationToken,
-) -> anyhow::Result<()> {
-    let Some(server) = server else { return Ok(()) };
-    let ended = server.run(handles, introspection, shutdown).await;
-    // Without any port it has nothing to do, and ends at once.
-    if ended.is_err() {
-        shutdown.cancel();
+/// Gives the node what its cluster has for it, and tells its history and its cluster what it does.
+fn with_cluster(mut node_loop: NodeLoop, history: &DaemonHistory, cluster: Option<&Cluster>) -> NodeLoop {
+    if let Some(cluster) = cluster {
+        node_loop = node_loop
+            .with_objects(cluster.objects())
+            .with_allocatable(cluster.allocatable());
     }
-    ended
+    let of_cluster = cluster.map(|cluster| Arc::new(cluster.events()) as Arc<dyn EventSink>);
+    match history.events(of_cluster) {
+        Some(events) => node_loop.with_events(events),
+        None => node_loop,
+    }
 }
 
-fn generator(args: &NodeArgs, client: &Client, metrics: Metrics) -> Generator<CriRuntime> {
+fn generator(args: &NodeArgs, client: &Client, metrics: Metrics, history: &DaemonHistory) -> Generator<CriRuntime> {
     let mut config = pleg::Config::default();
+    history.configure(&mut config);
     // On a runtime of our own there is no kubelet that would miss the events that we consume.
     config.evented.exclusive_subscriber = !args.share_runtime;
     config.heartbeat = Some(pleg_node::HEARTBEAT);
@@ -521,6 +504,18 @@ fn log_size(text: &str) -> Result<u64, String> {
 /// A kernel parameter of a pod's namespaces.
 fn sysctl_pattern(text: &str) -> Result<String, String> {
     check_pattern(text).map_err(|error| error.to_string())
+}
+
+/// A priority, and how long pods of it have.
+fn priority_period(text: &str) -> Result<(i32, Duration), String> {
+    let (priority, period) = text
+        .split_once('=')
+        .ok_or("expected PRIORITY=DURATION, such as 1000=10s")?;
+    let priority = priority
+        .trim()
+        .parse()
+        .map_err(|_| format!("{priority:?} is not a priority: expected a whole number, such as 1000=10s"))?;
+    Ok((priority, parse_duration_or_zero(period.trim())?))
 }
 
 /// A runtime class and its handler.

@@ -1,5 +1,6 @@
 //! `pleg pods`: the pods of the node.
 
+mod again;
 mod choose;
 mod row;
 mod watch;
@@ -14,7 +15,9 @@ use crate::connect::{self, Observed, Stay};
 use crate::output::pod::Style;
 use crate::text::clean;
 use crate::{Usage, node_pod, output, signals};
-use choose::{Choosable, choose, is_named};
+pub(crate) use again::{Restarted, ask, can_ask, is_inspected, may_pass};
+pub(crate) use choose::Choosable;
+use choose::{choose, is_named};
 
 /// Answers once.
 pub(crate) async fn run(global: &Global, args: Pods) -> anyhow::Result<ExitCode> {

@@ -9,18 +9,25 @@ use pleg_cri::Deadlines;
 use pleg_cri::duration::seconds;
 use tokio_util::sync::CancellationToken;
 
+use super::report::ClusterReport;
 use crate::about::{Settings, Setup};
 use crate::args::{GeneratorArgs, Global, Run};
+use crate::history_task::DaemonHistory;
 use crate::http::{routes, server};
-use crate::{Usage, connect};
+use crate::systemd::Systemd;
+use crate::telemetry::Telemetry;
+use crate::{Usage, connect, stale_socket};
 
 pub(crate) async fn run(global: &Global, args: Run, shutdown: CancellationToken) -> anyhow::Result<ExitCode> {
     let path = args.listen.path()?;
-    let config = config(&args.generator);
+    let mut config = config(&args.generator);
     check(&config)?;
+    let report = ClusterReport::open(&args.report, args.generator.probe_round, &shutdown).await?;
     let tcp = args.listen.bind_tcp().await?;
     let metrics = Metrics::new()?;
-    let connecting = connect::runtime(global, deadlines(global, &args.generator), &metrics);
+    let telemetry = Telemetry::from_env()?;
+    let observer = telemetry.observer(&metrics);
+    let connecting = connect::observed_runtime(global, deadlines(global, &args.generator), observer);
     let client = tokio::select! {
         biased;
         () = shutdown.cancelled() => return Ok(ExitCode::SUCCESS),
@@ -28,10 +35,18 @@ pub(crate) async fn run(global: &Global, args: Run, shutdown: CancellationToken)
     };
     let unix = args.listen.bind().await?;
 
+    let history = DaemonHistory::open(&args.history, &metrics).await;
+    history.configure(&mut config);
     let generator = Generator::new(CriRuntime::new(client.clone()), config, metrics);
-    let setup = Setup::new(client.clone(), settings(global, &args, &path));
+    let mut setup = Setup::new(client.clone(), settings(global, &args, &path));
     let (pleg, task) = generator.spawn();
-    let router = routes::router(pleg, setup, None, shutdown.clone());
+    let history = history.record(&pleg, &mut setup);
+    let reporting = report.map(|report| {
+        let (handle, reporting) = report.start(&pleg);
+        setup.set_report(handle);
+        reporting
+    });
+    let router = routes::router(pleg.clone(), setup, None, shutdown.clone());
     let also = tcp
         .as_ref()
         .map_or(String::new(), |tcp| format!(" and http://{}", tcp.address()));
@@ -47,8 +62,33 @@ pub(crate) async fn run(global: &Global, args: Run, shutdown: CancellationToken)
         shutdown.cancel();
         ended
     };
-    let ((), ended) = tokio::join!(server::serve(unix, tcp, router, &shutdown), ended);
+    let reporting = async {
+        if let Some(reporting) = reporting {
+            reporting.await;
+        }
+    };
+    let systemd = Systemd::of_this_process();
+    let runtime_socket = async {
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => Ok(()),
+            error = stale_socket::removed(client.endpoint().path()) => {
+                shutdown.cancel();
+                Err(error)
+            }
+        }
+    };
+    let ((), ended, (), stale, (), ()) = tokio::join!(
+        server::serve(unix, tcp, router, &shutdown),
+        ended,
+        systemd.tell(&pleg, &shutdown),
+        runtime_socket,
+        reporting,
+        telemetry.run(&pleg, &shutdown),
+    );
+    history.finish().await;
     ended?;
+    stale?;
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
 }
@@ -100,6 +140,9 @@ fn settings(global: &Global, args: &Run, socket: &Path) -> Settings {
         ("feed-capacity", generator.feed_capacity.to_string()),
         ("recorder-window", seconds(generator.recorder_window)),
         ("recorder-mib", generator.recorder_mib.to_string()),
+        ("history", args.history.describe()),
+        ("report-to-cluster", args.report.report_to_cluster.to_string()),
+        ("report-pod-condition", args.report.report_pod_condition.to_string()),
     ])
 }
 

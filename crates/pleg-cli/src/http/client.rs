@@ -44,6 +44,8 @@ impl std::error::Error for Refused {}
 pub(crate) struct Daemon {
     address: DaemonAddress,
     timeout: Duration,
+    /// Long waits are not reported on stderr.
+    silent: bool,
 }
 
 impl Daemon {
@@ -51,7 +53,13 @@ impl Daemon {
         Self {
             address: address.into(),
             timeout,
+            silent: false,
         }
+    }
+
+    /// The same, but it never writes to stderr: that is where the caller draws.
+    pub(crate) fn silent(self) -> Self {
+        Self { silent: true, ..self }
     }
 
     pub(crate) fn address(&self) -> &DaemonAddress {
@@ -100,6 +108,9 @@ impl Daemon {
                 .with_context(|| format!("the connection to {} broke during the answer", self.address))?;
             Ok(body.to_bytes())
         };
+        if self.silent {
+            return answer.await;
+        }
         waiting::told(|| Some(format!("the daemon at {}", self.address)), answer).await
     }
 

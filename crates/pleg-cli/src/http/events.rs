@@ -9,7 +9,9 @@ use bytes::Bytes;
 use futures_util::stream;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, StatusCode};
-use pleg::{Item, Overflow, Start, Subscriber};
+use jiff::Timestamp;
+use pleg::{EventType, InstanceId, Item, Overflow, Start, Subscriber};
+use pleg_history::{EntryType, HistoryReader, Order, Query};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -26,6 +28,8 @@ const CHUNK: usize = 32 * 1024;
 const ALIVE: Duration = Duration::from_secs(15);
 /// Interval of the heartbeat lines on an idle stream of lines, if the client requested them.
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(5);
+/// From a heartbeat that could not be sent to the next attempt.
+const SOON: Duration = Duration::from_millis(50);
 /// A daemon that has sent nothing for this many intervals does not answer.
 pub(super) const HEARTBEATS_MISSED: u32 = 3;
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -68,7 +72,7 @@ impl Request {
 }
 
 /// Starts the stream.
-pub(super) fn answer(app: &App, request: Request) -> Response {
+pub(super) async fn answer(app: &App, request: Request) -> Response {
     let Ok(room) = Arc::clone(&app.followers).try_acquire_owned() else {
         return error(StatusCode::SERVICE_UNAVAILABLE, "too many readers of the event stream");
     };
@@ -77,14 +81,17 @@ pub(super) fn answer(app: &App, request: Request) -> Response {
         Format::Sse => "text/event-stream",
     };
     let feed = app.pleg.feed();
-    let start = request
-        .since
-        .map_or(Start::Oldest, |since| since.start(feed.instance()));
+    let (start, from) = match (request.since, app.setup.history()) {
+        (None, _) => (Start::Oldest, None),
+        (Some(Since::Time(time)), Some(history)) => from_history(history, time).await,
+        (Some(since), _) => (since.start(feed.instance()), since.beginning()),
+    };
     let reader = Reader {
+        instance: feed.instance(),
         // Without follow, the stream ends at the newest event of now, however fast more arrive.
         until: (!request.follow).then(|| feed.newest()),
         subscriber: feed.subscribe(start, Overflow::Gap),
-        from: request.since.and_then(Since::beginning),
+        from,
         filter: request.filter,
         format: request.format,
         heartbeat: request.heartbeat.then(Instant::now),
@@ -99,7 +106,44 @@ pub(super) fn answer(app: &App, request: Request) -> Response {
     (headers, Body::from_stream(chunks)).into_response()
 }
 
+/// The start with the first event at or after a time, in the history if it is there; and the filter for those before it.
+async fn from_history(history: &HistoryReader, time: Timestamp) -> (Start, Option<FromTime>) {
+    let since = Since::Time(time);
+    let history = history.clone();
+    let events: Vec<_> = EventType::ALL.into_iter().map(EntryType::Event).collect();
+    let find = move || {
+        let find = |query: Query| {
+            let query = Query {
+                types: events.clone(),
+                limit: Some(1),
+                ..query
+            };
+            // What cannot be read is in the feed, or missing.
+            let entries = history.entries(query);
+            entries.filter_map(Result::ok).find_map(|entry| entry.event().cloned())
+        };
+        let first = find(Query {
+            since: Some(time),
+            ..Query::default()
+        })?;
+        let earlier = find(Query {
+            until: Some(time),
+            order: Order::NewestFirst,
+            ..Query::default()
+        });
+        Some((first.instance.at(first.seq - 1), earlier.is_some()))
+    };
+    let found = tokio::task::spawn_blocking(find).await.ok().flatten();
+    let beginning = since.beginning();
+    match found {
+        Some((cursor, has_earlier)) if has_earlier => (Start::After(cursor), beginning.map(FromTime::without_gap)),
+        Some((cursor, _)) => (Start::After(cursor), beginning),
+        None => (Start::Oldest, beginning),
+    }
+}
+
 struct Reader {
+    instance: InstanceId,
     subscriber: Subscriber,
     from: Option<FromTime>,
     until: Option<u64>,
@@ -114,8 +158,13 @@ struct Reader {
 impl Reader {
     /// A line that says that the client has read everything up to a cursor.
     fn heartbeat(&mut self) -> Option<Bytes> {
+        let Some(cursor) = self.subscriber.caught_up() else {
+            // It still reads the history, or something has arrived: the heartbeat follows that.
+            self.heartbeat = Some(Instant::now() + SOON);
+            return None;
+        };
         self.heartbeat = Some(Instant::now() + HEARTBEAT);
-        let heartbeat = Heartbeat::at(self.subscriber.caught_up()?);
+        let heartbeat = Heartbeat::at(cursor);
         let mut line = serde_json::to_vec(&heartbeat).ok()?;
         line.push(b'\n');
         Some(line.into())
@@ -128,7 +177,7 @@ impl Reader {
             let item = match self.subscriber.try_next() {
                 Some(item) => item,
                 None if !chunk.is_empty() => return Some(chunk.into()),
-                None if self.until.is_some() => return None,
+                None if self.until.is_some() && !self.subscriber.reads_history() => return None,
                 None => tokio::select! {
                     biased;
                     () = self.shutdown.cancelled() => return None,
@@ -144,11 +193,11 @@ impl Reader {
                 },
             };
             // A gap that begins before the end is reported; one without a number of this instance begins before everything.
-            let first = match &item {
-                Item::Event(event) => event.seq,
-                Item::Gap(gap) => gap.from.min(gap.to),
+            let (instance, first) = match &item {
+                Item::Event(event) => (event.instance, event.seq),
+                Item::Gap(gap) => (gap.instance, gap.from.min(gap.to)),
             };
-            if self.until.is_some_and(|until| first > until) {
+            if instance == self.instance && self.until.is_some_and(|until| first > until) {
                 return (!chunk.is_empty()).then(|| chunk.into());
             }
             if let Some(gap) = self.from.as_mut().and_then(|from| from.missed(&item)) {

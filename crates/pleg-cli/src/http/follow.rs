@@ -144,9 +144,18 @@ impl<'a> DaemonEvents<'a> {
 
     /// Connects again, however long it takes. Says so on stderr, once before and once after.
     pub(crate) async fn reconnect(&mut self, why: &str) -> anyhow::Result<()> {
+        tell(&format!("{why}; reconnecting"));
+        let after = self.reconnect_silently().await?;
+        let at = self.daemon.address();
+        let after = seconds(Duration::from_secs(after.as_secs().max(1)));
+        tell(&format!("connected to the daemon at {at} again, after {after}"));
+        Ok(())
+    }
+
+    /// Connects again, however long it takes; returns how long the daemon was gone.
+    pub(crate) async fn reconnect_silently(&mut self) -> anyhow::Result<Duration> {
         self.lines = None;
         let since = *self.gone.get_or_insert_with(Instant::now);
-        tell(&format!("{why}; reconnecting"));
         let [mut pause, longest] = PAUSES;
         loop {
             sleep(pause).await;
@@ -157,10 +166,7 @@ impl<'a> DaemonEvents<'a> {
                     self.lines = Some(lines);
                     self.heard = Instant::now();
                     self.gone = None;
-                    let at = self.daemon.address();
-                    let after = seconds(Duration::from_secs(since.elapsed().as_secs().max(1)));
-                    tell(&format!("connected to the daemon at {at} again, after {after}"));
-                    return Ok(());
+                    return Ok(since.elapsed());
                 }
                 // What it refuses now it will refuse again, unless it is only busy.
                 Err(error) if refuses(&error) => return Err(error),

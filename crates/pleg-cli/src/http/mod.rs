@@ -1,11 +1,12 @@
-//! The daemon's HTTP API: connections ([`server`], [`host`]), handlers ([`routes`], [`events`], [`ready`], [`node`], [`debug`],
-//! [`process`]), errors ([`query`], [`explained`]), and the client ([`client`], [`follow`]).
+//! The daemon's HTTP API: connections ([`server`], [`host`]), handlers ([`routes`], [`events`], [`history`], [`ready`], [`node`], [`debug`],
+//! [`process`]), the web pages ([`web`]), errors ([`query`], [`explained`]), and the client ([`client`], [`follow`]).
 
 pub(crate) mod client;
 mod debug;
 mod events;
 mod explained;
 pub(crate) mod follow;
+mod history;
 mod host;
 mod node;
 mod process;
@@ -13,3 +14,4 @@ mod query;
 mod ready;
 pub(crate) mod routes;
 pub(crate) mod server;
+mod web;

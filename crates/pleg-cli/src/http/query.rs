@@ -24,7 +24,7 @@ pub(super) struct Bad {
 }
 
 impl Bad {
-    fn new(field: &str, message: impl Into<String>, accepted: &[&str]) -> Self {
+    pub(super) fn new(field: &str, message: impl Into<String>, accepted: &[&str]) -> Self {
         Self {
             field: field.chars().take(64).collect(),
             message: message.into(),
@@ -66,7 +66,7 @@ impl Fields {
         Ok(Self(fields))
     }
 
-    fn get(&self, name: &str) -> Option<&str> {
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
         let found = self.0.iter().find(|(field, _)| field == name);
         found.map(|(_, value)| value.as_str())
     }

@@ -41,6 +41,12 @@ fn details(app: &App, node: &NodeHealth) -> String {
         let complaints: Vec<String> = board.problems().iter().map(ToString::to_string).collect();
         check("manifests", (!complaints.is_empty()).then(|| complaints.join("; ")));
     }
+    if let Some(report) = app.setup.report() {
+        check("cluster-report", report.error);
+    }
+    if let Some(history) = app.setup.history_status() {
+        check("history", history.reason);
+    }
 
     let _ = writeln!(text, "mode: {}", node.report.mode);
     if let Some(late) = &node.runtime.late {

@@ -16,15 +16,15 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::query::{Bad, Fields, Names, NoQuery};
-use super::{debug, events, node, process, ready};
+use super::{debug, events, history, node, process, ready, web};
 use crate::about::Setup;
-use crate::wire::{Conditions, PodHealth, PodJson, ReportJson};
+use crate::wire::{Conditions, PodHealth, PodJson, PodRow, ReportJson};
 
-/// Maximum number of event streams.
+/// Maximum number of readers of events and history.
 const FOLLOWERS: usize = 64;
 
 /// Every path, for the answer to an unknown one.
-const PATHS: [&str; 12] = [
+const PATHS: [&str; 15] = [
     "/metrics",
     "/healthz",
     "/livez",
@@ -35,6 +35,9 @@ const PATHS: [&str; 12] = [
     "/api/v1/pods/{namespace}/{name}",
     "/api/v1/runtime/pods",
     "/api/v1/events",
+    "/api/v1/history",
+    "/api/v1/history/hours",
+    "/api/v1/history/pods",
     "/api/v1/debug/about",
     "/api/v1/debug/recorder",
 ];
@@ -71,6 +74,7 @@ pub(crate) fn router(pleg: Pleg, setup: Setup, board: Option<PodReports>, shutdo
         followers: Arc::new(Semaphore::new(FOLLOWERS)),
     };
     Router::new()
+        .merge(web::routes())
         .route("/metrics", get(metrics))
         .route("/healthz", get(async |query| live("healthz", query)))
         .route("/livez", get(async |query| live("livez", query)))
@@ -82,6 +86,9 @@ pub(crate) fn router(pleg: Pleg, setup: Setup, board: Option<PodReports>, shutdo
         .route("/api/v1/runtime/pods", get(self::pods))
         .merge(node)
         .route("/api/v1/events", get(event_stream))
+        .route("/api/v1/history", get(history::entries))
+        .route("/api/v1/history/hours", get(history::hours))
+        .route("/api/v1/history/pods", get(history::pods))
         .route("/api/v1/debug/about", get(debug::about))
         .route("/api/v1/debug/recorder", get(debug::recorder))
         .fallback(no_such_path)
@@ -117,7 +124,9 @@ async fn readyz(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Resul
 }
 
 async fn health(State(app): State<Arc<App>>, _: NoQuery) -> Response {
-    Json(ReportJson::of(&app.pleg, app.board.as_ref())).into_response()
+    let report = ReportJson::of(&app.pleg, app.board.as_ref());
+    let report = report.with_cluster(app.setup.report());
+    Json(report.with_history(app.setup.history_status())).into_response()
 }
 
 async fn conditions(State(app): State<Arc<App>>, _: NoQuery) -> Response {
@@ -125,12 +134,17 @@ async fn conditions(State(app): State<Arc<App>>, _: NoQuery) -> Response {
 }
 
 async fn pods(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Response, Bad> {
-    let filter = Fields::read(query.as_deref(), &["namespace", "pod"])?.filter()?;
+    let fields = Fields::read(query.as_deref(), &["namespace", "pod", "summary"])?;
+    let filter = fields.filter()?;
     let mut entries = app.pleg.cache().entries();
     entries.retain(|entry| filter.matches_pod(&entry.status.pod));
     entries.sort_by(|a, b| key(a).cmp(&key(b)));
     let report = app.pleg.health().report_in_full();
     let health = PodHealth::of(&report, Timestamp::now());
+    if fields.flag("summary")? {
+        let rows: Vec<_> = entries.iter().map(|entry| PodRow::new(entry, &health)).collect();
+        return Ok(Json(rows).into_response());
+    }
     let list: Vec<_> = entries.iter().map(|entry| PodJson::new(entry, &health)).collect();
     Ok(Json(list).into_response())
 }
@@ -170,12 +184,12 @@ async fn event_stream(
     RawQuery(query): RawQuery,
 ) -> Result<Response, Bad> {
     let request = events::Request::read(query.as_deref(), &headers)?;
-    Ok(events::answer(&app, request))
+    Ok(events::answer(&app, request).await)
 }
 
 async fn no_such_path(State(app): State<Arc<App>>) -> Response {
     let node: &[&str] = if app.board.is_some() { &NODE_PATHS } else { &[] };
-    let paths: Vec<&&str> = PATHS.iter().chain(node).collect();
+    let paths: Vec<&&str> = web::PATHS.iter().chain(&PATHS).chain(node).collect();
     (
         StatusCode::NOT_FOUND,
         Json(json!({"error": "no such path", "paths": paths})),

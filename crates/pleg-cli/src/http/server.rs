@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::explained::Explained;
-use super::host;
+use super::{host, web};
 
 /// Maximum number of connections. Followers have a smaller limit, so they cannot use up all of them.
 const CONNECTIONS: usize = 128;
@@ -160,13 +160,18 @@ pub(crate) async fn serve(unix: UnixSocket, tcp: Option<TcpSocket>, router: Rout
         room: Arc::new(Semaphore::new(CONNECTIONS)),
         tasks: TaskTracker::new(),
     };
-    let from_unix = server.accept(&router, async || unix.listener.accept().await.map(|(stream, _)| stream));
+    let tunnelled = host::guarded_unix(router.clone());
+    let from_unix = server.accept(&tunnelled, async || {
+        unix.listener.accept().await.map(|(stream, _)| stream)
+    });
     let from_tcp = async {
         if let Some(tcp) = &tcp {
-            let router = if tcp.any {
+            let router = if !tcp.any {
+                host::guarded(router.clone(), tcp.address)
+            } else if tcp.address.ip().is_loopback() {
                 router.clone()
             } else {
-                host::guarded(router.clone(), tcp.address)
+                web::refused(router.clone())
             };
             server
                 .accept(&router, async || tcp.listener.accept().await.map(|(stream, _)| stream))

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use pleg::ContainerRef;
 use pleg::event::Subject;
+use pleg::{ContainerRef, PodRef};
 use pleg_cri::duration::seconds;
 
 use super::{CYAN, DIM, GREEN, PLAIN, RED, YELLOW};
-use crate::text::{ShortNames, clean, clock, lag, pod_name, short_ids, shorten, zone};
+use crate::text::{ShortNames, clean, clock, columns, lag, pod_name, short_ids, shorten, zone};
 use crate::wire::{Event, Gap, Line};
 
 const TIME: usize = 8;
@@ -38,9 +38,21 @@ pub(crate) struct EventTable {
     zone: TimeZone,
     pods: ShortNames,
     containers: ShortNames,
-    /// Times of another day or another zone are shown with both.
-    dated: bool,
+    times: Times,
 }
+
+/// How times are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Times {
+    Plain,
+    /// Those of another day or another zone with both.
+    Dated,
+    /// A short date with every time. What is past has no lag, unless the lines are wide, and ends with the terminal.
+    Past,
+}
+
+/// A time with a short date: `11-16 18:04:05`.
+const PAST_TIME: usize = 14;
 
 impl EventTable {
     /// A table for a terminal of `columns`, or for a file or pipe.
@@ -57,15 +69,30 @@ impl EventTable {
             zone,
             pods: ShortNames::default(),
             containers: ShortNames::default(),
-            dated: false,
+            times: Times::Plain,
         };
         table.lay_out(TIME);
         table
     }
 
+    /// A table of what is past.
+    pub(crate) fn past(columns: Option<usize>, wide: bool, zone: TimeZone) -> Self {
+        let mut table = Self {
+            times: Times::Past,
+            ..Self::new(columns, wide, zone)
+        };
+        table.lay_out(PAST_TIME);
+        table
+    }
+
+    fn is_past(&self) -> bool {
+        self.times == Times::Past
+    }
+
     /// Shares out the columns of the terminal, with so many of them for the time.
     fn lay_out(&mut self, time: usize) {
-        let needed = NARROW - TIME + time;
+        let lag = if self.is_past() { LAG + 1 } else { 0 };
+        let needed = NARROW - TIME - lag + time;
         let columns = self.columns.filter(|_| !self.wide);
         let room = columns.unwrap_or(needed).saturating_sub(needed).min(60);
         let (container, reason) = (room / 4, room / 8);
@@ -77,15 +104,13 @@ impl EventTable {
 
     /// A table for what stdout is.
     pub(crate) fn for_stdout(wide: bool) -> Self {
-        let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
-        let columns = size.map(|size| usize::from(size.ws_col)).filter(|&columns| columns > 0);
-        Self::dated(columns, wide, zone())
+        Self::dated(super::columns(), wide, zone())
     }
 
     /// A table whose times have their date and zone where they need them.
     fn dated(columns: Option<usize>, wide: bool, zone: TimeZone) -> Self {
         let mut table = Self {
-            dated: true,
+            times: Times::Dated,
             ..Self::new(columns, wide, zone)
         };
         // In another zone than the local one every time has a date.
@@ -113,9 +138,16 @@ impl EventTable {
     }
 
     pub(crate) fn head(&mut self) -> String {
-        let mut cells = vec!["TIME", "TYPE", "NAMESPACE/POD", "CONTAINER", "EXIT", "REASON", "LAG"];
+        let time = if self.is_past() && self.zone == TimeZone::UTC {
+            "TIME (UTC)"
+        } else {
+            "TIME"
+        };
+        let mut cells = vec![time, "TYPE", "NAMESPACE/POD", "CONTAINER", "EXIT", "REASON", "LAG"];
         if self.wide {
             cells.extend(["SEQ", "SOURCE", "ID", "UID"]);
+        } else if self.is_past() {
+            cells.truncate(cells.len() - 1);
         }
         self.line(&cells.map_to_strings(), "")
     }
@@ -135,72 +167,99 @@ impl EventTable {
     }
 
     fn event(&mut self, event: &Event) -> String {
-        let (id, container) = match &event.subject {
-            Some(Subject::Container(container)) => (container.id.as_str(), attempt_name(container)),
-            Some(Subject::Sandbox { id, .. }) => (id.as_str(), String::new()),
-            None => ("", String::new()),
-        };
-        // A sandbox has no reason; its new state takes that place.
-        let state = match &event.subject {
-            Some(Subject::Sandbox { state, .. }) => state.map(|state| state.to_string()),
-            _ => None,
-        };
-        // Nor has the exit of a process: it has its number.
-        let state = state.or_else(|| event.pid.map(|pid| format!("pid {pid}")));
-        let reason = self.ids(clean(event.reason.as_deref().or(state.as_deref()).unwrap_or_default()));
-        if let Some(trouble) = &event.trouble {
-            return self.trouble(event, trouble, &container, &reason);
+        let words = Words::of(event, self.wide);
+        if event.trouble.is_some() {
+            return self.trouble(event, &words);
         }
         let Some(pod) = &event.pod else {
+            if self.is_past() {
+                return self.message(event.time, &event.kind, None, "", &words.reason);
+            }
             // An event about the generator uses the columns of the pod for its message.
             let time = self.time(event);
             let colour = colour(&event.kind);
-            return format!("{time} {colour}{:TYPE$}{PLAIN} {reason}", event.kind);
+            return format!("{time} {colour}{:TYPE$}{PLAIN} {}", event.kind, words.reason);
         };
         let mut cells = vec![
             self.time(event),
             event.kind.clone(),
-            clean(&pod_name(pod)),
-            clean(&container),
-            event.exit_code.map(|code| code.to_string()).unwrap_or_default(),
-            reason,
-            match event.lag {
-                Some(seconds) => lag(seconds),
-                None if event.initial => "init".to_owned(),
-                None => String::new(),
-            },
+            words.pod,
+            words.container,
+            words.exit,
+            words.reason,
+            words.lag,
         ];
         if self.wide {
+            let id = match &event.subject {
+                Some(Subject::Container(container)) => container.id.as_str(),
+                Some(Subject::Sandbox { id, .. }) => id.as_str(),
+                None => "",
+            };
             cells.extend([
                 event.seq.to_string(),
                 event.source.clone(),
                 clean(id),
                 clean(pod.uid.as_str()),
             ]);
+        } else if self.is_past() {
+            cells.truncate(cells.len() - 1);
         }
         self.line(&cells, colour(&event.kind))
     }
 
+    /// A line with a message in place of the columns after the pod, or after the type if it is about none.
+    pub(crate) fn message(
+        &mut self,
+        at: Timestamp,
+        kind: &str,
+        pod: Option<&PodRef>,
+        container: &str,
+        text: &str,
+    ) -> String {
+        let text = self.ids(clean(text));
+        let mut line = format!("{:<2$} {}{kind:TYPE$}{PLAIN} ", self.clock(at), colour(kind), self.time);
+        let mut before = self.time + TYPE + 2;
+        if let Some(pod) = pod {
+            let (mut name, mut container) = (clean(&pod_name(pod)), clean(container));
+            if self.cut {
+                name = self.pods.shorten(&name, self.pod);
+                container = self.containers.shorten(&container, self.container);
+            }
+            before += name.chars().count().max(self.pod) + container.chars().count().max(self.container) + 2;
+            let _ = write!(line, "{name:<0$} {container:<1$} ", self.pod, self.container);
+        }
+        let room = self.columns.filter(|_| self.is_past() && self.cut);
+        match room.map(|columns| columns.saturating_sub(before).max(10)) {
+            Some(room) if text.chars().count() > room => {
+                line.extend(text.chars().take(room - 1));
+                line.push('…');
+            }
+            _ => line.push_str(&text),
+        }
+        line
+    }
+
     /// A trouble uses the columns that it does not need for its message.
-    fn trouble(&self, event: &Event, trouble: &str, container: &str, reason: &str) -> String {
-        let mut words = vec![
+    fn trouble(&mut self, event: &Event, words: &Words) -> String {
+        if self.is_past() {
+            return self.message(
+                event.time,
+                &event.kind,
+                event.pod.as_ref(),
+                &words.container,
+                &words.sentence,
+            );
+        }
+        let mut cells = vec![
             self.time(event),
             format!("{}{:TYPE$}{PLAIN}", colour(&event.kind), event.kind),
         ];
-        if let Some(pod) = &event.pod {
-            words.push(format!("{:1$}", clean(&pod_name(pod)), self.pod));
-            words.push(format!("{:1$}", clean(container), self.container));
+        if event.pod.is_some() {
+            cells.push(format!("{:1$}", words.pod, self.pod));
+            cells.push(format!("{:1$}", words.container, self.container));
         }
-        let mut text = self.ids(clean(trouble));
-        if let Some(lasted) = event.lasted {
-            let lasted = Duration::try_from_secs_f64(lasted).unwrap_or_default();
-            let _ = write!(text, ", after {}", seconds(Duration::from_secs(lasted.as_secs())));
-        }
-        if !reason.is_empty() {
-            let _ = write!(text, ": {reason}");
-        }
-        words.push(text);
-        words.join(" ")
+        cells.push(words.sentence.clone());
+        cells.join(" ")
     }
 
     /// Ids in running text, whole only in wide lines.
@@ -209,7 +268,9 @@ impl EventTable {
     }
 
     fn clock(&self, at: Timestamp) -> String {
-        if self.dated {
+        if self.is_past() {
+            at.to_zoned(self.zone.clone()).strftime("%m-%d %H:%M:%S").to_string()
+        } else if self.times == Times::Dated {
             clock(at, Timestamp::now(), &self.zone, &TimeZone::system())
         } else {
             at.to_zoned(self.zone.clone()).strftime("%H:%M:%S").to_string()
@@ -246,7 +307,7 @@ impl EventTable {
             if n > 0 {
                 line.push(' ');
             }
-            let pad = width.saturating_sub(cell.chars().count());
+            let pad = width.saturating_sub(columns(&cell));
             if n == 1 && !colour.is_empty() {
                 let _ = write!(line, "{colour}{cell}{PLAIN}");
             } else {
@@ -259,6 +320,62 @@ impl EventTable {
     }
 }
 
+/// What an event says, column by column; safe for a terminal. What it does not say is empty.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Words {
+    pub(crate) pod: String,
+    pub(crate) container: String,
+    pub(crate) exit: String,
+    pub(crate) reason: String,
+    pub(crate) lag: String,
+    /// A trouble, in place of the columns from `exit` on.
+    pub(crate) sentence: String,
+}
+
+impl Words {
+    /// Ids in running text are whole, or as short as crictl's.
+    pub(crate) fn of(event: &Event, whole_ids: bool) -> Self {
+        let ids = |text: String| if whole_ids { text } else { short_ids(&text) };
+        // A sandbox has no reason; its new state takes that place.
+        let (container, state) = match &event.subject {
+            Some(Subject::Container(container)) => (attempt_name(container), None),
+            Some(Subject::Sandbox { state, .. }) => (String::new(), state.map(|state| state.to_string())),
+            None => (String::new(), None),
+        };
+        // Nor has the exit of a process: it has its number.
+        let state = state.or_else(|| event.pid.map(|pid| format!("pid {pid}")));
+        let reason = ids(clean(event.reason.as_deref().or(state.as_deref()).unwrap_or_default()));
+        Self {
+            pod: event.pod.as_ref().map(|pod| clean(&pod_name(pod))).unwrap_or_default(),
+            container: clean(&container),
+            exit: event.exit_code.map(|code| code.to_string()).unwrap_or_default(),
+            lag: match event.lag {
+                Some(seconds) => lag(seconds),
+                None if event.initial => "init".to_owned(),
+                None => String::new(),
+            },
+            sentence: match &event.trouble {
+                Some(trouble) => sentence(ids(clean(trouble)), event.lasted, &reason),
+                None => String::new(),
+            },
+            reason,
+        }
+    }
+}
+
+/// A trouble, how long it lasted, and what was seen of it.
+fn sentence(trouble: String, lasted: Option<f64>, reason: &str) -> String {
+    let mut text = trouble;
+    if let Some(lasted) = lasted {
+        let lasted = Duration::try_from_secs_f64(lasted).unwrap_or_default();
+        let _ = write!(text, ", after {}", seconds(Duration::from_secs(lasted.as_secs())));
+    }
+    if !reason.is_empty() {
+        let _ = write!(text, ": {reason}");
+    }
+    text
+}
+
 /// A container's name, with its attempt if it is not the first.
 fn attempt_name(container: &ContainerRef) -> String {
     match container.attempt {
@@ -268,7 +385,7 @@ fn attempt_name(container: &ContainerRef) -> String {
 }
 
 /// Describes a gap.
-fn missed(gap: &Gap) -> String {
+pub(crate) fn missed(gap: &Gap) -> String {
     let Gap { from, to, .. } = gap;
     let range = (from <= to).then(|| format!("{from} to {to}"));
     if gap.is_restart() {
@@ -285,11 +402,11 @@ fn missed(gap: &Gap) -> String {
     }
 }
 
-fn colour(kind: &str) -> &'static str {
+pub(crate) fn colour(kind: &str) -> &'static str {
     match kind {
-        "ContainerStarted" | "PlegHealthy" | "TroubleEnded" => GREEN,
+        "ContainerStarted" | "PlegHealthy" | "TroubleEnded" | "DaemonStarted" => GREEN,
         "ContainerDied" | "PlegNotHealthy" => RED,
-        "ContainerStopped" | "ContainerChanged" | "PlegDegraded" | "TroubleStarted" => YELLOW,
+        "ContainerStopped" | "ContainerChanged" | "PlegDegraded" | "TroubleStarted" | "HealthChanged" | "Gap" => YELLOW,
         "ContainerCreated" | "PodSandboxChanged" => CYAN,
         _ => DIM,
     }
@@ -307,8 +424,6 @@ impl MapToStrings for Vec<&str> {
 
 #[cfg(test)]
 mod tests {
-    use pleg::PodRef;
-
     use super::*;
 
     fn died(pod: &str, container: &str) -> Line {

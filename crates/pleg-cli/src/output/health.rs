@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use pleg_cluster::report::STUCK;
 use pleg_cri::duration::seconds;
+use pleg_history::HistoryState;
 
 use super::{BOLD, GREEN, PLAIN, RED, YELLOW};
 use crate::text::clean;
@@ -14,6 +16,8 @@ pub(crate) fn text(report: &Report) -> String {
     let mut text = String::new();
     summary(&mut text, report);
     node_conditions(&mut text, report);
+    cluster_report(&mut text, report, jiff::Timestamp::now());
+    history(&mut text, report);
     causes(&mut text, report);
     refused_manifests(&mut text, report);
     warnings(&mut text, report);
@@ -59,6 +63,47 @@ fn node_conditions(text: &mut String, report: &Report) {
             let _ = write!(text, ": {}", clean(&condition.message));
         }
         text.push_str(")\n");
+    }
+}
+
+/// What the cluster was told, or why it was not.
+fn cluster_report(text: &mut String, report: &Report, now: jiff::Timestamp) {
+    let Some(cluster) = &report.reporting else { return };
+    let ago = |then: jiff::Timestamp| {
+        let age = u64::try_from(now.as_second().saturating_sub(then.as_second())).unwrap_or_default();
+        seconds(Duration::from_secs(age))
+    };
+    let (node, server) = (clean(&cluster.node), clean(&cluster.server));
+    let _ = write!(text, "Cluster: node {node} at {server}: ");
+    let _ = match (cluster.stuck, cluster.reported_at) {
+        (Some(stuck), Some(at)) => {
+            let status = if stuck { "True" } else { "False" };
+            write!(text, "{STUCK}={status} reported {} ago", ago(at))
+        }
+        _ => write!(text, "nothing reported yet"),
+    };
+    if let (Some(error), Some(since)) = (&cluster.error, cluster.failing_since) {
+        let _ = write!(text, "; failing for {}: {}", ago(since), clean(error));
+    }
+    if !cluster.missing_rights.is_empty() {
+        let _ = write!(text, "; missing rights: {}", clean(&cluster.missing_rights.join(", ")));
+    }
+    text.push('\n');
+}
+
+/// Why history is not written, if it is not.
+fn history(text: &mut String, report: &Report) {
+    let Some(history) = &report.history else { return };
+    let Some(reason) = &history.reason else { return };
+    let what = match history.state {
+        HistoryState::On => return,
+        HistoryState::Behind => "behind, new entries wait in memory",
+        HistoryState::Off => "off",
+    };
+    let since = history.since.strftime("%Y-%m-%d %H:%M:%SZ");
+    let _ = writeln!(text, "History: {YELLOW}{what}{PLAIN} since {since}: {}", clean(reason));
+    if history.dropped_events > 0 {
+        let _ = writeln!(text, "  {} events are missing in it", history.dropped_events);
     }
 }
 

@@ -13,7 +13,8 @@ use super::{BOLD, DIM, GREEN, PLAIN, RED, YELLOW};
 use crate::node_pod::{Pod, REMOVED, View, text, time};
 use crate::text::{age, clean, when};
 
-fn colour(word: &str) -> &'static str {
+/// The colour of a status.
+pub(crate) fn colour(word: &str) -> &'static str {
     match word {
         "Running" | "Completed" | "Succeeded" => GREEN,
         REMOVED => DIM,

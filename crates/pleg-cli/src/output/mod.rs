@@ -1,13 +1,16 @@
-//! The only place that writes to stdout.
+//! The only place that writes to stdout, but for the screen of `pleg top`.
 //!
 //! Colours are printed only on a terminal (anstream), and a closed stdout ends the command without an error.
 
 pub(crate) mod container;
 pub(crate) mod event;
+pub(crate) mod explanation;
 pub(crate) mod health;
+pub(crate) mod history;
 pub(crate) mod kube;
 pub(crate) mod kubelet;
 pub(crate) mod lines;
+pub(crate) mod node_report;
 pub(crate) mod pod;
 pub(crate) mod table;
 
@@ -22,6 +25,12 @@ pub(crate) const CYAN: &str = "\x1b[36m";
 pub(crate) const DIM: &str = "\x1b[2m";
 pub(crate) const BOLD: &str = "\x1b[1m";
 pub(crate) const PLAIN: &str = "\x1b[0m";
+
+/// The columns of the terminal; none if stdout is none.
+pub(crate) fn columns() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+    Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
+}
 
 /// Stdout is closed.
 #[derive(Debug)]

@@ -56,7 +56,8 @@ fn camel_case(trouble: &str) -> String {
     trouble.split('-').map(capital).collect()
 }
 
-fn colour(state: &str) -> &'static str {
+/// The colour of a state.
+pub(crate) fn colour(state: &str) -> &'static str {
     match state {
         "Running" | "Completed" => GREEN,
         REMOVED => DIM,
@@ -147,7 +148,8 @@ pub(crate) fn troubles(pods: &[Pod], now: Timestamp) -> String {
     text
 }
 
-fn stale_line(stale: &crate::wire::StatusStale, now: Timestamp) -> String {
+/// That nothing new is seen.
+pub(crate) fn stale_line(stale: &crate::wire::StatusStale, now: Timestamp) -> String {
     let why = short_ids(&clean(&stale.why));
     match stale.as_of {
         Some(at) => format!("Nothing new has been seen of any pod for {}: {why}", age(Some(at), now)),
@@ -156,7 +158,7 @@ fn stale_line(stale: &crate::wire::StatusStale, now: Timestamp) -> String {
 }
 
 /// The troubles of a pod, one sentence each.
-fn trouble_lines(pod: &Pod) -> Vec<String> {
+pub(crate) fn trouble_lines(pod: &Pod) -> Vec<String> {
     let mut lines = Vec::new();
     let parts = pod.stale.iter().filter_map(|part| part.error.as_ref());
     // An older daemon reports only the first.

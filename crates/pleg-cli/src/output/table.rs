@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::PLAIN;
+use crate::text::columns;
 
 /// One cell: text and colour.
 #[derive(Debug, Clone, Default)]
@@ -57,18 +58,14 @@ impl Table {
         for row in &self.rows {
             widths.resize(widths.len().max(row.len()), 0);
             for (width, cell) in widths.iter_mut().zip(row) {
-                *width = (*width).max(cell.text.chars().count());
+                *width = (*width).max(columns(&cell.text));
             }
         }
         let mut text = String::new();
         for row in &self.rows {
             for (n, cell) in row.iter().enumerate() {
                 let last = n + 1 == row.len();
-                let pad = if last {
-                    0
-                } else {
-                    widths[n] - cell.text.chars().count() + 3
-                };
+                let pad = if last { 0 } else { widths[n] - columns(&cell.text) + 3 };
                 if cell.colour.is_empty() {
                     text.push_str(&cell.text);
                 } else {

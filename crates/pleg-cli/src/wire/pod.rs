@@ -162,6 +162,49 @@ impl<'a> PodJson<'a> {
     }
 }
 
+/// A pod in a few words, for tables of thousands of them: `?summary`.
+#[derive(Debug, Serialize)]
+pub(crate) struct PodRow<'a> {
+    pod: &'a PodRef,
+    ips: &'a [IpAddr],
+    #[serde(flatten)]
+    summary: pleg::status::Summary,
+    /// When its first sandbox was made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    created_at: Option<Timestamp>,
+    /// When a container was last made, started or ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    changed_at: Option<Timestamp>,
+    /// A container or sandbox of it is in quarantine.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    quarantined: bool,
+    /// What is wrong with it, if anything: the trouble of its quarantine, or its first cause.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trouble: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status_stale: Option<&'a StatusStale>,
+}
+
+impl<'a> PodRow<'a> {
+    /// A pod with what health says about it.
+    pub(crate) fn new(entry: &'a PodEntry, health: &'a PodHealth<'_>) -> Self {
+        let status = &entry.status;
+        let quarantine = entry.error.as_deref().map(|error| error.trouble);
+        let cause = || health.causes.of(status).first().map(|cause| cause.trouble);
+        let times = |container: &ContainerStatus| [container.created_at, container.started_at, container.finished_at];
+        Self {
+            pod: &status.pod,
+            ips: &status.ips,
+            summary: status.summary(),
+            created_at: status.sandboxes.iter().filter_map(|sandbox| sandbox.created_at).min(),
+            changed_at: status.containers.iter().flat_map(times).flatten().max(),
+            quarantined: quarantine.is_some(),
+            trouble: quarantine.or_else(cause).map(pleg::Trouble::name),
+            status_stale: health.stale.as_ref(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -218,6 +261,30 @@ mod tests {
         assert_eq!(
             read.status_stale.unwrap().as_of,
             Timestamp::from_second(1_699_999_997).ok()
+        );
+    }
+
+    #[test]
+    fn a_row_agrees_with_the_pod() {
+        let report: pleg::Report = serde_json::from_str(REPORT).unwrap();
+        let entry: PodEntry = serde_json::from_str(ENTRY).unwrap();
+        let at = Timestamp::from_second(1_700_000_000).unwrap();
+        let row = serde_json::to_value(PodRow::new(&entry, &PodHealth::of(&report, at))).unwrap();
+        let pod = serde_json::to_value(PodJson::new(&entry, &PodHealth::of(&report, at))).unwrap();
+        for field in ["pod", "ips", "state", "running", "total", "restarts", "status_stale"] {
+            assert_eq!(row[field], pod[field], "{field}");
+        }
+        assert_eq!(
+            (&row["trouble"], &row["quarantined"]),
+            (&"stuck-inspection".into(), &true.into())
+        );
+        assert_eq!(row["changed_at"], pod["containers"][0]["finished_at"]);
+        let mut calm = entry;
+        calm.error = None;
+        let row = serde_json::to_value(PodRow::new(&calm, &PodHealth::of(&report, at))).unwrap();
+        assert_eq!(
+            (&row["trouble"], row.get("quarantined")),
+            (&"locked-container".into(), None)
         );
     }
 }

@@ -1,5 +1,6 @@
 //! `pleg node --kubeconfig` without a usable API server, and the end of a node.
 
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 
 use pleg_cri::v1::ContainerState;
@@ -42,7 +43,7 @@ fn static_pods_run_without_an_api_server() {
             std::fs::write(&file, content).unwrap();
         }
         let log = node.dir.path().join("log");
-        let mut daemon = logged(&node, &file, &log);
+        let mut daemon = logged(&node, &file, &log, &NO_SERVER);
         std::fs::write(node.dir.path().join("manifests/web.yaml"), manifest("web", "img")).unwrap();
         wait_for("the static pod", || runs(&node, 1));
         let says = says.replace("FILE", &file.display().to_string());
@@ -57,8 +58,48 @@ fn static_pods_run_without_an_api_server() {
     }
 }
 
+/// Another program has the ports of the node's server: one line for each says so, pods run, and the ports are taken once they are free.
+#[test]
+fn pods_run_while_the_ports_of_the_server_are_taken() {
+    let node = Node::with_pods(0);
+    let (file, log) = (node.dir.path().join("kubeconfig"), node.dir.path().join("log"));
+    let others: Vec<TcpListener> = (0..2).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let ports: Vec<String> = others
+        .iter()
+        .map(|other| other.local_addr().unwrap().port().to_string())
+        .collect();
+    let flags = [
+        "--address",
+        "127.0.0.1",
+        "--port",
+        &ports[0],
+        "--healthz-port",
+        &ports[1],
+    ];
+    let mut daemon = logged(&node, &file, &log, &flags);
+    std::fs::write(node.dir.path().join("manifests/web.yaml"), manifest("web", "img")).unwrap();
+    wait_for("the static pod", || runs(&node, 1));
+    let said = || std::fs::read_to_string(&log).unwrap_or_default();
+    for (port, missing) in ports.iter().zip(["kubectl logs", "/healthz"]) {
+        let words = format!("cannot listen on 127.0.0.1:{port}: Address already in use");
+        wait_for(&words, || said().contains(&words));
+        let log = said();
+        let lines: Vec<&str> = log.lines().filter(|line| line.contains(&words)).collect();
+        assert!(lines.len() == 1 && lines[0].contains(missing), "{lines:#?}");
+    }
+    drop(others);
+    wait_for("the server", || {
+        said().contains("serving logs and sessions on https://127.0.0.1:")
+    });
+    wait_for("/healthz", || {
+        TcpStream::connect(format!("127.0.0.1:{}", ports[1])).is_ok()
+    });
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.end().0, Some(0));
+}
+
 /// A node of a cluster whose log goes to a file.
-fn logged(node: &Node, kubeconfig: &Path, log: &Path) -> crate::node::Running {
+fn logged(node: &Node, kubeconfig: &Path, log: &Path, ports: &[&str]) -> crate::node::Running {
     let path = |name: &str| node.dir.path().join(name).display().to_string();
     std::fs::create_dir_all(path("manifests")).unwrap();
     let mut command = std::process::Command::new("sh");
@@ -76,7 +117,7 @@ fn logged(node: &Node, kubeconfig: &Path, log: &Path) -> crate::node::Running {
         ])
         .arg("--kubeconfig")
         .arg(kubeconfig)
-        .args(NO_SERVER)
+        .args(ports)
         .args([
             "--node-name",
             "n1",

@@ -170,19 +170,48 @@ fn the_process_is_told_about() {
     }
 }
 
-/// Every metric in a rule is one that a daemon has from its start, or the rule would never fire.
-#[test]
-fn alerts_are_about_metrics_that_exist() {
+/// What a daemon and a node export from their start.
+fn exported() -> String {
     let node = Node::with_pods(1);
     let daemon = node.daemon(&["--mode", "evented"]);
     let mut there = daemon.get("/metrics").1;
     drop(daemon);
     let other = Node::with_pods(0);
     there += &crate::manifests::start(&other, &[]).0.get("/metrics").1;
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let rules = std::fs::read_to_string(root.join("deploy/prometheus/pleg.rules.yaml")).unwrap();
+    there
+}
+
+fn root() -> std::path::PathBuf {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Every metric in a query is exported, or the query would never find anything.
+fn assert_exported(there: &str, what: &str, expr: &str) {
+    let words = expr.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    let metrics: Vec<&str> = words
+        .filter(|word| {
+            ["pleg_", "kubelet_", "process_"]
+                .iter()
+                .any(|start| word.starts_with(start))
+        })
+        .collect();
+    assert!(!metrics.is_empty(), "{expr}");
+    for metric in metrics {
+        let metric = metric.trim_end_matches("_bucket");
+        // Of calls in flight, and of what failed, there is nothing to tell while there is none.
+        let told = there.contains(&format!("# TYPE {metric} "))
+            || metric.starts_with("pleg_inflight_")
+            || metric.ends_with("_errors_total");
+        assert!(told, "{what}: no daemon has {metric}");
+    }
+}
+
+#[test]
+fn alerts_are_about_metrics_that_exist() {
+    let there = exported();
+    let rules = std::fs::read_to_string(root().join("deploy/prometheus/pleg.rules.yaml")).unwrap();
     let rules: serde_json::Value = serde_saphyr::from_str(&rules).unwrap();
-    let docs = ["docs/operating.md", "docs/node.md"].map(|name| std::fs::read_to_string(root.join(name)).unwrap());
+    let docs = ["docs/operating.md", "docs/node.md"].map(|name| std::fs::read_to_string(root().join(name)).unwrap());
     let mut alerts = 0;
     for rule in rules["groups"]
         .as_array()
@@ -196,20 +225,26 @@ fn alerts_are_about_metrics_that_exist() {
             docs.iter().any(|text| text.contains(&format!("`{name}`"))),
             "no document tells of {name}"
         );
-        let words = expr.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
-        let metrics: Vec<&str> = words
-            .filter(|word| {
-                ["pleg_", "kubelet_", "process_"]
-                    .iter()
-                    .any(|start| word.starts_with(start))
-            })
-            .collect();
-        assert!(!metrics.is_empty(), "{expr}");
-        for metric in metrics {
-            // Of calls in flight there is nothing to tell while there is none.
-            let told = there.contains(&format!("# TYPE {metric} ")) || metric.starts_with("pleg_inflight_");
-            assert!(told, "{name}: no daemon has {metric}");
-        }
+        assert_exported(&there, name, expr);
     }
     assert!(alerts >= 10, "{alerts}");
+}
+
+#[test]
+fn the_dashboard_is_about_metrics_that_exist() {
+    let there = exported();
+    let dashboard = std::fs::read_to_string(root().join("deploy/grafana/pleg.json")).unwrap();
+    let dashboard: serde_json::Value = serde_json::from_str(&dashboard).unwrap();
+    let mut queries = 0;
+    for panel in dashboard["panels"].as_array().unwrap() {
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            assert_exported(
+                &there,
+                panel["title"].as_str().unwrap(),
+                target["expr"].as_str().unwrap(),
+            );
+            queries += 1;
+        }
+    }
+    assert!(queries >= 15, "{queries}");
 }

@@ -38,8 +38,15 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("cargo test", "runs this test"),
     ("cargo run --release -p", "builds and measures for minutes"),
     ("e2e/containerd/fetch", "downloads packages"),
+    ("helm ", "needs a cluster"),
+    ("kubectl ", "needs a cluster"),
+    ("ls target/release-files", "was not built"),
+    ("man ", "needs the package"),
     ("PROPTEST_CASES", "tries histories for minutes"),
+    ("release/build", "builds for minutes"),
     ("sudo ", "changes this machine"),
+    ("systemctl ", "needs the package"),
+    ("tar ", "was not built"),
 ];
 
 fn root() -> PathBuf {
@@ -121,6 +128,25 @@ fn the_example_of_the_library_is_the_tested_one() {
         .take_while(|line| *line != "```")
         .collect();
     assert_eq!(shown, tested);
+}
+
+/// For those who do not use kustomize.
+#[test]
+fn one_file_has_the_manifests_of_kustomize() {
+    let deploy = root().join("deploy");
+    let read = |name: &str| std::fs::read_to_string(deploy.join(name)).unwrap();
+    let whole = read("pleg.yaml");
+    let (_, documents) = whole.split_once("---\n").unwrap();
+    let base = ["namespace", "serviceaccount", "daemonset"].map(|name| read(&format!("kustomize/base/{name}.yaml")));
+    assert_eq!(documents, base.join("---\n"));
+    // kustomize reads no file outside of its directory.
+    for (plain, component) in [
+        ("rbac", "report-to-cluster"),
+        ("rbac-pod-condition", "report-pod-condition"),
+    ] {
+        let copy = read(&format!("kustomize/components/{component}/rbac.yaml"));
+        assert_eq!(read(&format!("{plain}.yaml")), copy, "{component}");
+    }
 }
 
 #[test]

@@ -11,10 +11,12 @@ use tempfile::TempDir;
 
 use crate::document::Command;
 
-/// Nothing takes longer, unless it hangs.
-const LONG: Duration = Duration::from_secs(25);
+/// Nothing takes longer, unless it hangs: all documents share the machine.
+const LONG: Duration = Duration::from_mins(1);
 /// Commands that ask a daemon if there is one, else the runtime.
-const OBSERVING: [&str; 5] = ["watch", "pods", "inspect", "health", "debug bundle"];
+const OBSERVING: [&str; 6] = ["watch", "top", "pods", "inspect", "health", "debug bundle"];
+/// Commands that ask a daemon.
+const LOOKING_BACK: [&str; 3] = ["history", "why", "report"];
 
 pub(crate) struct Session {
     // Before the directory: what runs ends before its sockets go.
@@ -71,7 +73,8 @@ impl Session {
             } else {
                 format!("-r {}", self.sim.endpoint())
             };
-            for name in OBSERVING {
+            let looking_back: &[&str] = if self.daemon { &LOOKING_BACK } else { &[] };
+            for name in OBSERVING.iter().chain(looking_back) {
                 let typed = format!("pleg {name}");
                 if here == typed || here.starts_with(&format!("{typed} ")) {
                     here = here.replacen(&typed, &format!("{typed} {option}"), 1);
@@ -82,26 +85,15 @@ impl Session {
     }
 
     /// Waits until a node runs its pods.
-    fn runs_pods(node: &str) {
+    fn wait_for_pods(node: &str) -> Result<(), String> {
         let socket = node.split("--listen ").nth(1).and_then(|rest| rest.split(' ').next());
-        let running = || {
-            let mut process = Process::new(env!("CARGO_BIN_EXE_pleg"));
-            process.arg("pods").arg("--daemon").arg(socket.unwrap());
-            String::from_utf8_lossy(&process.output().unwrap().stdout).contains("Running")
-        };
-        assert!((0..200).any(|_| running()), "the node runs no pod");
+        wait_until_printed("Running", &["pods", "--daemon", socket.unwrap()])
     }
 
     /// Waits until the daemon has completed a relist, as a person does who goes to another terminal.
-    fn seen_once(&self) {
+    fn wait_for_relist(&self) -> Result<(), String> {
         let socket = self.dir.path().join("pleg.sock");
-        let healthy = || {
-            let mut process = Process::new(env!("CARGO_BIN_EXE_pleg"));
-            process.arg("health").arg("--daemon").arg(&socket);
-            let output = process.output().unwrap();
-            output.status.success() && String::from_utf8_lossy(&output.stdout).contains("Ready=True")
-        };
-        assert!((0..100).any(|_| healthy()), "the daemon does not become healthy");
+        wait_until_printed("Ready=True", &["health", "--daemon", &socket.to_string_lossy()])
     }
 
     /// Runs a command; says what was wrong.
@@ -127,6 +119,8 @@ impl Session {
             .env("PATH", format!("{}/bin:{path}", self.dir.path().display()))
             .env("CONTAINER_RUNTIME_ENDPOINT", self.sim.endpoint().to_string())
             .env_remove("PLEG_DAEMON")
+            .env("PLEG_HISTORY_FILE", self.dir.path().join("history.dat"))
+            .env("PLEG_HISTORY_SIZE", "8MiB")
             .env("NO_COLOR", "1");
         let mut running = Running::start(process);
         if serves || follows {
@@ -134,11 +128,11 @@ impl Session {
             if serves {
                 self.staying.push(running);
                 if text.starts_with("pleg node") {
-                    Self::runs_pods(&here);
+                    Self::wait_for_pods(&here)?;
                 }
                 if text.starts_with("pleg run") {
                     self.daemon = true;
-                    self.seen_once();
+                    self.wait_for_relist()?;
                 }
                 return Ok(());
             }
@@ -220,6 +214,28 @@ impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Runs `pleg` with these arguments until it prints the word.
+#[expect(clippy::disallowed_methods, reason = "a test of another process has no paused time")]
+fn wait_until_printed(word: &str, arguments: &[&str]) -> Result<(), String> {
+    let start = std::time::Instant::now();
+    loop {
+        let output = Process::new(env!("CARGO_BIN_EXE_pleg"))
+            .args(arguments)
+            .output()
+            .unwrap();
+        let printed = String::from_utf8_lossy(&output.stdout);
+        if printed.contains(word) {
+            return Ok(());
+        }
+        if start.elapsed() > LONG {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            let command = arguments.join(" ");
+            return Err(format!("pleg {command} does not print {word}, but\n{printed}{errors}"));
+        }
+        std::thread::sleep(Duration::from_millis(50));
     }
 }
 

@@ -1,18 +1,23 @@
 //! `pleg demo`: a simulated node, watched over a real socket; in the middle one container's status hangs.
 
+mod cast;
+mod past;
 mod stage;
 mod summary;
+mod web;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use pleg::{Deadlines, Generator, Item, Level, Overflow, Start};
 use pleg_cri::duration::seconds;
+use pleg_history::History;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use self::stage::{Act, Stage};
+use self::stage::{Act, Dir, Stage};
 use self::summary::Summary;
+use self::web::Web;
 use crate::args::{Demo, PlainFormat};
 use crate::local::Local;
 use crate::output::event::EventTable;
@@ -29,7 +34,13 @@ const TICK: Duration = Duration::from_millis(100);
 const TOLD: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(args: Demo, shutdown: CancellationToken) -> anyhow::Result<ExitCode> {
-    let stage = Stage::set(&args).await?;
+    let dir = Dir::create()?;
+    // Before there is another thread: making the socket changes the umask.
+    let web = match args.web {
+        Some(address) => Some(Web::bind(&dir, address).await?),
+        None => None,
+    };
+    let mut stage = Stage::set(dir, &args).await?;
     let deadlines = Deadlines {
         inspect: INSPECT,
         ..Deadlines::default()
@@ -39,9 +50,34 @@ pub(crate) async fn run(args: Demo, shutdown: CancellationToken) -> anyhow::Resu
         retry_most: Duration::from_secs(2),
         ..pleg::Config::default()
     };
+    let history = match web {
+        Some(_) => Some(web::history(stage.file("history"), stage.take_past()).await?),
+        None => None,
+    };
+    let config = pleg::Config {
+        history: history.as_ref().map(History::feed),
+        ..config
+    };
     let generator = Generator::connect(stage.endpoint().clone(), config).await?;
+    let monitor = generator.runtime_monitor();
+    let local = Local::start(generator);
+    let (introduction, serving) = match (web, history) {
+        (Some(web), Some(history)) => {
+            let introduction = web.introduction();
+            (introduction, Some(web.serve(&local, monitor, history, &shutdown)?))
+        }
+        _ => (Vec::new(), None),
+    };
+    let serving = async {
+        match serving {
+            Some(serving) => serving.await,
+            None => std::future::pending().await,
+        }
+    };
     let mut show = Show {
-        local: Local::start(generator),
+        local,
+        introduction,
+        rows: args.web.is_none(),
         lines: LineWriter::start()?,
         table: matches!(args.output, PlainFormat::Table).then(|| EventTable::for_stdout(false)),
         summary: Summary::default(),
@@ -49,7 +85,7 @@ pub(crate) async fn run(args: Demo, shutdown: CancellationToken) -> anyhow::Resu
         troubled: None,
     };
     let over = async {
-        match args.duration {
+        match args.duration() {
             Duration::ZERO => std::future::pending().await,
             duration => tokio::time::sleep(duration).await,
         }
@@ -59,6 +95,7 @@ pub(crate) async fn run(args: Demo, shutdown: CancellationToken) -> anyhow::Resu
         () = shutdown.cancelled() => true,
         () = signals::stdout_closed() => return Ok(ExitCode::SUCCESS),
         ended = show.play(&stage) => { ended?; false }
+        () = serving => true,
         () = over => false,
     };
     let end = async {
@@ -79,6 +116,10 @@ pub(crate) async fn run(args: Demo, shutdown: CancellationToken) -> anyhow::Resu
 /// The demonstration as it runs.
 struct Show {
     local: Local,
+    /// Lines to begin with.
+    introduction: Vec<String>,
+    /// Events are printed in the table; in a browser they are seen there.
+    rows: bool,
     lines: LineWriter,
     /// None: JSON.
     table: Option<EventTable>,
@@ -97,7 +138,10 @@ impl Show {
         let mut acts = stage.acts();
         let mut act = acts.next();
         self.say("", &stage.introduction()).await?;
-        if let Some(table) = &mut self.table {
+        for line in std::mem::take(&mut self.introduction) {
+            self.say(GREEN, &line).await?;
+        }
+        if let Some(table) = self.table.as_mut().filter(|_| self.rows) {
             self.lines.line(table.head()).await?;
         }
         loop {
@@ -127,7 +171,7 @@ impl Show {
             Item::Event(event) => {
                 self.summary.count(event);
                 // Thirty pods that were there already are one line, not ninety.
-                if event.initial && self.table.is_some() {
+                if (event.initial || !self.rows) && self.table.is_some() {
                     return Ok(());
                 }
                 serde_json::to_string(&**event)?

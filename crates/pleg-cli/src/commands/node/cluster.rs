@@ -66,6 +66,11 @@ enum Resource {
 }
 
 impl ClusterArgs {
+    /// Most pods of the node.
+    pub(super) fn max_pods(&self) -> u32 {
+        self.max_pods
+    }
+
     /// The API side of the node, if it is to have one.
     pub(super) async fn open(
         &self,

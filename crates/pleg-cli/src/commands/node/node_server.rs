@@ -48,11 +48,12 @@ pub(super) struct ServerArgs {
     healthz_port: u16,
 }
 
-/// The node's server. It listens before the node is registered: its object names the port.
+/// The node's server. Whether its ports are free is found out when it runs: pods do not wait for them.
 #[derive(Debug)]
 pub(super) struct NodeServer {
-    https: Option<Server>,
-    healthz: Option<Server>,
+    /// Addresses; none without a server.
+    https: Option<SocketAddr>,
+    healthz: Option<SocketAddr>,
     certificate: ServingCertificate,
     /// That certificate, or the one that the cluster has signed.
     resolver: Arc<dyn ResolvesServerCert>,
@@ -67,8 +68,8 @@ impl ServerArgs {
         (self.port != 0).then_some(self.port)
     }
 
-    /// Listens.
-    pub(super) async fn bind(&self, node: &NodeConfig, cluster: &mut Cluster) -> anyhow::Result<NodeServer> {
+    /// Reads certificates. It listens once it runs.
+    pub(super) async fn open(&self, node: &NodeConfig, cluster: &mut Cluster) -> anyhow::Result<NodeServer> {
         let certificate = match (&self.tls_cert_file, &self.tls_private_key_file) {
             (Some(certificate), Some(key)) => {
                 ServingCertificate::of_files(certificate, key).context("--tls-cert-file, --tls-private-key-file")?
@@ -80,13 +81,10 @@ impl ServerArgs {
             resolver = cluster.sign_serving_certificate(resolver);
         }
         let api = cluster.api();
-        let bind = async |ip, port| match port {
-            0 => Ok(None),
-            port => Server::bind(SocketAddr::new(ip, port)).await.map(Some),
-        };
+        let address = |ip, port| (port != 0).then(|| SocketAddr::new(ip, port));
         Ok(NodeServer {
-            https: bind(self.address, self.port).await?,
-            healthz: bind(self.healthz_bind_address, self.healthz_port).await?,
+            https: address(self.address, self.port),
+            healthz: address(self.healthz_bind_address, self.healthz_port),
             certificate,
             resolver,
             config: node.clone(),
@@ -124,20 +122,25 @@ impl NodeServer {
         };
         let certificate = self.certificate;
         let https = async {
-            match self.https {
-                Some(server) => {
-                    tracing::info!("serving logs and sessions on https://{}", server.address());
-                    server.run(node, self.resolver, shutdown).await
-                }
-                None => Ok(()),
-            }
+            let missing = "kubectl logs, exec and top do not work on this node (--port for another one)";
+            let Some(server) = bind(self.https, missing, shutdown).await else {
+                return Ok(());
+            };
+            tracing::info!("serving logs and sessions on https://{}", server.address());
+            server.run(node, self.resolver, shutdown).await
         };
         let healthz = async {
-            if let Some(server) = self.healthz {
+            let missing = "there is no /healthz (--healthz-port for another one)";
+            if let Some(server) = bind(self.healthz, missing, shutdown).await {
                 server.run_healthz(shutdown).await;
             }
         };
         let (served, (), ()) = tokio::join!(https, healthz, certificate.watch(shutdown));
         Ok(served?)
     }
+}
+
+/// Listens, if there is an address, as soon as it is free.
+async fn bind(address: Option<SocketAddr>, missing: &str, shutdown: &CancellationToken) -> Option<Server> {
+    Server::bind_when_free(address?, missing, shutdown).await
 }

@@ -7,7 +7,7 @@ use crate::output;
 use crate::{node_pod, wire};
 
 /// What pods are chosen and ordered by.
-pub(super) trait Choosable {
+pub(crate) trait Choosable {
     /// Namespace, name and UID.
     fn names(&self) -> [&str; 3];
     fn label(&self, name: &str) -> Option<&str>;

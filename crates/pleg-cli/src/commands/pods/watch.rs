@@ -7,12 +7,13 @@ use jiff::Timestamp;
 use pleg::{Item, Overflow, PodRef, Start, Subscriber};
 use tokio::time::MissedTickBehavior;
 
+use super::again::{Restarted, ask, can_ask, may_pass};
 use super::choose::{choose, is_named};
 use super::row::Row;
 use super::{names, style};
 use crate::args::{Global, ListFormat, Pods};
-use crate::connect::{self, Observed, Stay, read};
-use crate::http::follow::{DaemonEvents, refuses};
+use crate::connect::{self, Observed, Stay};
+use crate::http::follow::DaemonEvents;
 use crate::local::Local;
 use crate::output;
 use crate::output::pod::Style;
@@ -22,8 +23,6 @@ use crate::{node_pod, wire};
 
 /// How often all pods are listed while that is needed.
 const LIST: Duration = Duration::from_secs(1);
-/// So often it is tried again whether a daemon that has started has inspected every pod.
-const PATIENCE: u32 = 10;
 
 pub(super) async fn follow(global: &Global, args: &Pods) -> anyhow::Result<()> {
     let observed = Observed::find(global, &args.observe, Stay::Long).await?;
@@ -50,9 +49,7 @@ struct Watch<'a, P> {
     widths: Vec<usize>,
     /// Something was missed, so that all pods have to be listed.
     list_due: bool,
-    /// The daemon was gone, and its pods were listed so often since. Until it has completed a relist, a pod that it does not list may be
-    /// there all the same.
-    restarted: Option<u32>,
+    restarted: Restarted,
 }
 
 /// A pod's row comes again only if it says something new.
@@ -71,7 +68,7 @@ impl<'a, P: Row> Watch<'a, P> {
             printed: HashMap::new(),
             widths: Vec::new(),
             list_due: false,
-            restarted: None,
+            restarted: Restarted::default(),
         }
     }
 
@@ -93,9 +90,9 @@ impl<'a, P: Row> Watch<'a, P> {
             let due = tokio::select! {
                 change = changes.next() => match change? {
                     // A list that is due says this too.
-                    Change::One(pod) if !self.list_due && is_named(self.args, &pod.namespace, &pod.name) => Some(pod),
-                    Change::One(_) => continue,
-                    Change::Many => {
+                    Change::One(pod) if self.list_due || !is_named(self.args, &pod.namespace, &pod.name) => continue,
+                    Change::One(pod) if can_ask(&pod) => Some(pod),
+                    Change::One(_) | Change::Many => {
                         self.list_due = true;
                         continue;
                     }
@@ -126,25 +123,18 @@ impl<'a, P: Row> Watch<'a, P> {
         if let Changes::Daemon(events) = changes {
             events.reconnect(why).await?;
         }
-        (self.list_due, self.restarted) = (true, Some(0));
+        self.list_due = true;
+        self.restarted.reconnected();
         Ok(())
     }
 
     /// All pods; none if a daemon that has just started does not know them yet.
     async fn list(&mut self) -> anyhow::Result<Option<connect::Pods>> {
-        let Some(tried) = self.restarted else {
-            return list(self.observed, self.args).await.map(Some);
-        };
-        if self.observed.health().await?.relists == 0 {
+        if !self.restarted.has_relisted(self.observed).await? {
             return Ok(None);
         }
         let pods = list(self.observed, self.args).await?;
-        if !is_inspected(&pods) && tried < PATIENCE {
-            self.restarted = Some(tried + 1);
-            return Ok(None);
-        }
-        self.restarted = None;
-        Ok(Some(pods))
+        Ok(self.restarted.is_whole(&pods).then_some(pods))
     }
 
     /// Prints what is new of one pod, if the daemon or runtime has it.
@@ -225,34 +215,6 @@ impl<'a, P: Row> Watch<'a, P> {
             ListFormat::Json => pods.iter().map(|pod| pod.json() + "\n").collect(),
             ListFormat::Name => names(pods),
             _ => P::rows(pods, self.args, style, Timestamp::now()).render_under(&mut self.widths),
-        }
-    }
-}
-
-/// Whether the daemon may answer later what it has not answered now. What cannot be read now cannot be read later either.
-fn may_pass(error: &anyhow::Error) -> bool {
-    !refuses(error) && !error.chain().any(<dyn std::error::Error>::is::<serde_json::Error>)
-}
-
-/// Whether every pod was inspected, or cannot be. Before that its state is not what it will be in a moment.
-fn is_inspected(pods: &connect::Pods) -> bool {
-    match pods {
-        connect::Pods::Runtime(pods) => pods.iter().all(|pod| pod.inspected_at.is_some() || pod.error.is_some()),
-        connect::Pods::Node(_) => true,
-    }
-}
-
-/// The pods of this name now.
-async fn ask(observed: &Observed, pod: &PodRef) -> anyhow::Result<connect::Pods> {
-    match observed {
-        Observed::Daemon(daemon) => {
-            let query = [("pod", format!("{}/{}", pod.namespace, pod.name))];
-            connect::of_daemon(daemon, &query).await
-        }
-        Observed::Runtime(local) => {
-            let entry = local.pleg.cache().get(&pod.uid);
-            let entries: Vec<_> = entry.into_iter().collect();
-            Ok(connect::Pods::Runtime(read(local, &entries)?))
         }
     }
 }

@@ -55,6 +55,8 @@ pub(super) enum Unit {
 pub(super) enum Limit {
     /// So many times what the direct calls take.
     Ratio(f64),
+    /// So much above what the direct calls take, in its unit.
+    Above(f64),
     /// This, in its unit.
     Value(f64),
 }
@@ -95,6 +97,7 @@ impl Figure {
         self.ok = match self.limit {
             Limit::Value(most) => self.node <= most,
             Limit::Ratio(most) => self.ratio.is_some_and(|ratio| ratio <= most),
+            Limit::Above(most) => self.direct.is_some_and(|direct| self.node - direct <= most),
         };
     }
 }
@@ -138,6 +141,7 @@ impl Report {
             let limit = match figure.limit {
                 Limit::Ratio(most) => format!("{most:.2} times"),
                 Limit::Value(most) => figure.unit.show(most),
+                Limit::Above(most) => format!("+{}", figure.unit.show(most)),
             };
             table.row(vec![
                 figure.name.clone().into(),
@@ -199,8 +203,11 @@ mod tests {
         assert!((samples.median() - 0.2).abs() < 1e-9 && (samples.worst() - 0.3).abs() < 1e-9);
         let figure = |node| Figure::new("x", Unit::Seconds, node, Limit::Ratio(1.15)).beside(2.0);
         assert!(figure(2.3).ok && !figure(2.31).ok);
+        let figure = |node| Figure::new("x", Unit::Seconds, node, Limit::Above(0.02)).beside(0.1);
+        assert!(figure(0.12).ok && !figure(0.121).ok);
         // Without anything to compare with nobody can say.
         assert!(!Figure::new("x", Unit::Seconds, 0.0, Limit::Ratio(2.0)).ok);
+        assert!(!Figure::new("x", Unit::Seconds, 0.0, Limit::Above(1.0)).ok);
         let idle = |node| Figure::new("x", Unit::Percent, node, Limit::Value(0.5)).ok;
         assert!(idle(0.5) && !idle(0.51));
         assert_eq!(Unit::Seconds.show(0.0123), "12.3ms");

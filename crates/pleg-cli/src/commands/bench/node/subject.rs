@@ -68,6 +68,9 @@ impl Subject {
             .arg(path("pods"))
             .arg("--state-file")
             .arg(path("node.redb"))
+            // As shipped, but not in the file of this machine's own daemon.
+            .arg("--history-file")
+            .arg(path("history.dat"))
             .arg("--listen")
             .arg(self.daemon.address().to_string())
             .arg("--runtime-endpoint")
