@@ -44,12 +44,23 @@ def shown(results):
 
 def _filled(path, content):
     """The document with the content between its markers; nothing if it has none."""
+    if text := with_content(path, "bench/run", content):
+        yield path, text
+
+
+def with_content(path, script, content):
+    """The document with what a script writes between its markers; none if it has none."""
     text = path.read_text()
-    begin, end = "<!-- bench/run writes this -->\n", "<!-- end of what bench/run writes -->"
+    begin, end = f"<!-- {script} writes this -->\n", f"<!-- end of what {script} writes -->"
     head, found, rest = text.partition(begin)
     _, also, tail = rest.partition(end)
-    if found and also:
-        yield path, f"{head}{begin}\n{content}\n\n{end}{tail}"
+    return f"{head}{begin}\n{content}\n\n{end}{tail}" if found and also else None
+
+
+def fill(path, script, content):
+    """Writes what a script has to say into a document."""
+    if text := with_content(path, script, content):
+        path.write_text(text)
 
 
 def write(results):

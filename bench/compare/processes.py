@@ -242,6 +242,9 @@ class Pleg(Side):
     def __init__(self, programs, endpoint, directory, mode="generic", stall=0.0, flags=()):
         socket_path = Path(directory) / f"pleg-{time.monotonic_ns()}.sock"
         command = [programs.pleg, "run", "-r", endpoint, "--listen", f"unix://{socket_path}", "--log-level", "error"]
+        if programs.has_history:
+            # As shipped, but not in the file of this machine's own daemon.
+            command += ["--history-file", str(Path(directory) / f"history-{time.monotonic_ns()}.dat")]
         super().__init__("pleg", [*command, *programs.mode(mode), *flags], directory)
         self.socket_path = socket_path
         self.stall = stall

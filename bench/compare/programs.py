@@ -36,6 +36,7 @@ class Programs:
         shutil.copy2(self.pleg, copy)
         self.pleg = copy
         self.has_modes = "--mode" in self._say([self.pleg, "run", "--help"])
+        self.has_history = "--history-file" in self._say([self.pleg, "run", "--help"])
 
     def mode(self, name):
         """The flags with which our side runs in this mode; none if it does not have it."""

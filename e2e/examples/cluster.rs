@@ -1,6 +1,7 @@
 //! Starts a control plane and keeps it until Ctrl-C: `cargo run -p pleg-e2e --example cluster -- [VERSION] [NODE...]`.
 //!
 //! With the VERSION of a runtime it starts one of those too, with a pod network. A kubeconfig is made for each NODE.
+//! `PLEG_E2E_API_SERVER_FLAGS` has more flags of the API server.
 
 #![allow(clippy::print_stdout, reason = "a program for people")]
 

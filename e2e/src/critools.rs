@@ -10,6 +10,7 @@ use pleg_sim::{Sim, SimConfig};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::ginkgo::{self, Outcome};
 use crate::version::cache;
 
 /// What is to be expected of each spec of critest, and why.
@@ -130,57 +131,13 @@ impl Bench {
             .context("run critest")?;
         let text = std::fs::read_to_string(&report)
             .with_context(|| format!("critest wrote no report: {}", String::from_utf8_lossy(&output.stdout)))?;
-        outcomes(&serde_json::from_str(&text).context("read critest's report")?)
+        ginkgo::outcomes(&serde_json::from_str(&text).context("read critest's report")?)
     }
-}
-
-/// How a spec ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outcome {
-    /// `passed`, `failed`, `skipped` and others of ginkgo.
-    pub state: String,
-    /// Why, if it did not pass.
-    pub message: String,
-}
-
-/// The specs of ginkgo's report, by their full names.
-fn outcomes(report: &Value) -> Result<BTreeMap<String, Outcome>> {
-    let specs = report[0]["SpecReports"].as_array().context("a report without specs")?;
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let specs = specs.iter().filter(|spec| spec["LeafNodeType"] == "It").map(|spec| {
-        let containers = spec["ContainerHierarchyTexts"].as_array().into_iter().flatten();
-        let mut words: Vec<String> = containers.map(text).collect();
-        words.push(text(&spec["LeafNodeText"]));
-        let outcome = Outcome {
-            state: text(&spec["State"]),
-            message: text(&spec["Failure"]["Message"]),
-        };
-        (words.join(" "), outcome)
-    });
-    Ok(specs.collect())
 }
 
 /// The baseline: each spec and its group.
 pub fn baseline() -> Result<BTreeMap<&'static str, &'static str>> {
-    parse(BASELINE)
-}
-
-fn parse(text: &str) -> Result<BTreeMap<&str, &str>> {
-    let mut group = None;
-    let mut specs = BTreeMap::new();
-    for line in text.lines().map(str::trim) {
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let heading = line.strip_prefix('[').filter(|_| !line.starts_with("[k8s.io]"));
-        if let Some(name) = heading.and_then(|rest| rest.strip_suffix(']')) {
-            group = Some(name);
-            continue;
-        }
-        let group = group.with_context(|| format!("{line:?} is in no group"))?;
-        ensure!(specs.insert(line, group).is_none(), "{line:?} is there twice");
-    }
-    Ok(specs)
+    ginkgo::baseline(BASELINE)
 }
 
 /// The specs that have to pass.
@@ -206,16 +163,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_baseline_is_read_by_group() {
-        let text = "# why\n[passes]\n[k8s.io] A b [Conformance]\n\n[no network]\n# why\n[k8s.io] C\n";
-        let read = parse(text).unwrap();
-        assert_eq!(read.get("[k8s.io] A b [Conformance]"), Some(&"passes"));
-        assert_eq!(read.get("[k8s.io] C"), Some(&"no network"));
-        assert!(parse("[k8s.io] A\n").is_err(), "no group");
-        assert!(parse("[passes]\n[k8s.io] A\n[k8s.io] A\n").is_err(), "twice");
-    }
-
-    #[test]
     fn the_committed_baseline_is_well_formed() {
         let specs = baseline().unwrap();
         let required = required().unwrap();
@@ -231,19 +178,5 @@ mod tests {
     #[test]
     fn a_focus_is_the_name_and_nothing_else() {
         assert_eq!(focus("[k8s.io] A|b (c)."), r"-ginkgo.focus=\[k8s\.io\] A\|b \(c\)\.$");
-    }
-
-    #[test]
-    fn a_report_is_read() {
-        let report = serde_json::json!([{"SpecReports": [
-            {"LeafNodeType": "BeforeSuite", "State": "passed"},
-            {"LeafNodeType": "It", "ContainerHierarchyTexts": ["a", "b"], "LeafNodeText": "c", "State": "failed", "Failure": {"Message": "why"}},
-        ]}]);
-        let read = outcomes(&report).unwrap();
-        let failed = Outcome {
-            state: "failed".to_owned(),
-            message: "why".to_owned(),
-        };
-        assert_eq!(read, BTreeMap::from([("a b c".to_owned(), failed)]));
     }
 }

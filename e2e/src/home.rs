@@ -202,7 +202,9 @@ fn end_processes(dir: &Path, group: &str) -> Result<()> {
             .args
             .get(1)
             .is_some_and(|script| *script == format!("{below}{OCI_RUNTIME}"));
-        (runtime && mentions) || script || process::in_cgroup(process.pid, group)
+        // A kubelet gives its pods cgroups of their own.
+        let contained = process::in_cgroup(process.pid, group) || process::rooted_below(process.pid, &below);
+        (runtime && mentions) || script || contained
     };
     let give_up = tokio::time::Instant::now() + GONE_WITHIN;
     loop {

@@ -83,7 +83,7 @@ pub fn archive() -> Result<&'static [u8]> {
         return Ok(archive);
     }
     let busybox = fs::read(version::tool("bin/busybox")?).context("read busybox")?;
-    let made = layout(&layer(&busybox)?)?;
+    let made = layout(&layer(&busybox)?, &[test_image()])?;
     Ok(ARCHIVE.get_or_init(|| made))
 }
 
@@ -101,31 +101,54 @@ fn layer(busybox: &[u8]) -> Result<Vec<u8>> {
     Ok(tar.into_inner()?)
 }
 
-fn layout(layer: &[u8]) -> Result<Vec<u8>> {
-    let layer_digest = digest(layer);
-    let config = json!({
-        "architecture": architecture(),
-        "os": "linux",
-        "config": { "Cmd": ["/tool", "pause"], "Env": ["PATH=/bin"] },
-        "rootfs": { "type": "layers", "diff_ids": [layer_digest] },
-    })
-    .to_string();
-    let manifest = json!({
-        "schemaVersion": 2,
-        "mediaType": "application/vnd.oci.image.manifest.v1+json",
-        "config": descriptor("application/vnd.oci.image.config.v1+json", config.as_bytes()),
-        "layers": [descriptor("application/vnd.oci.image.layer.v1.tar", layer)],
-    })
-    .to_string();
-    let named = NAMES.map(|name| {
-        let mut named = descriptor("application/vnd.oci.image.manifest.v1+json", manifest.as_bytes());
-        named["annotations"] = json!({ "io.containerd.image.name": name, "org.opencontainers.image.ref.name": name });
-        named
-    });
+/// An image of an archive.
+#[derive(Debug)]
+pub(crate) struct Image {
+    /// What containers may ask for.
+    pub(crate) names: Vec<String>,
+    /// How they start: `config` of the OCI image configuration.
+    pub(crate) config: Value,
+}
+
+fn test_image() -> Image {
+    Image {
+        names: NAMES.map(str::to_owned).to_vec(),
+        config: json!({ "Cmd": ["/tool", "pause"], "Env": ["PATH=/bin"] }),
+    }
+}
+
+/// An archive of images that all have this one layer.
+pub(crate) fn layout(layer: &[u8], images: &[Image]) -> Result<Vec<u8>> {
+    let layer_descriptor = descriptor("application/vnd.oci.image.layer.v1.tar", layer);
+    let mut blobs = Vec::new();
+    let mut manifests = Vec::new();
+    for image in images {
+        let config = json!({
+            "architecture": architecture(),
+            "os": "linux",
+            "config": image.config,
+            "rootfs": { "type": "layers", "diff_ids": [layer_descriptor["digest"]] },
+        })
+        .to_string();
+        let manifest = json!({
+            "schemaVersion": 2,
+            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "config": descriptor("application/vnd.oci.image.config.v1+json", config.as_bytes()),
+            "layers": [layer_descriptor],
+        })
+        .to_string();
+        for name in &image.names {
+            let mut named = descriptor("application/vnd.oci.image.manifest.v1+json", manifest.as_bytes());
+            named["annotations"] =
+                json!({ "io.containerd.image.name": name, "org.opencontainers.image.ref.name": name });
+            manifests.push(named);
+        }
+        blobs.extend([config, manifest]);
+    }
     let index = json!({
         "schemaVersion": 2,
         "mediaType": "application/vnd.oci.image.index.v1+json",
-        "manifests": named,
+        "manifests": manifests,
     })
     .to_string();
 
@@ -138,9 +161,11 @@ fn layout(layer: &[u8]) -> Result<Vec<u8>> {
         br#"{"imageLayoutVersion":"1.0.0"}"#,
     )?;
     entry(&mut tar, "index.json", EntryType::Regular, 0o644, index.as_bytes())?;
-    for blob in [layer, config.as_bytes(), manifest.as_bytes()] {
-        let path = digest(blob).replace(':', "/");
-        entry(&mut tar, &format!("blobs/{path}"), EntryType::Regular, 0o644, blob)?;
+    let layer_digest = layer_descriptor["digest"].as_str().unwrap_or_default().to_owned();
+    let small = blobs.iter().map(|blob| (digest(blob.as_bytes()), blob.as_bytes()));
+    for (digest, blob) in std::iter::once((layer_digest, layer)).chain(small) {
+        let path = format!("blobs/{}", digest.replace(':', "/"));
+        entry(&mut tar, &path, EntryType::Regular, 0o644, blob)?;
     }
     Ok(tar.into_inner()?)
 }
@@ -162,14 +187,14 @@ fn architecture() -> &'static str {
     }
 }
 
-fn entry(tar: &mut Builder<Vec<u8>>, path: &str, kind: EntryType, mode: u32, data: &[u8]) -> Result<()> {
+pub(crate) fn entry(tar: &mut Builder<Vec<u8>>, path: &str, kind: EntryType, mode: u32, data: &[u8]) -> Result<()> {
     let mut header = header(kind, mode, data.len());
     tar.append_data(&mut header, path, data)
         .with_context(|| format!("pack {path}"))
 }
 
 /// No times and no owners: the same content gives the same image.
-fn header(kind: EntryType, mode: u32, size: usize) -> Header {
+pub(crate) fn header(kind: EntryType, mode: u32, size: usize) -> Header {
     let mut header = Header::new_gnu();
     header.set_entry_type(kind);
     header.set_mode(mode);
@@ -187,7 +212,7 @@ mod tests {
     #[test]
     fn the_layout_names_the_image_and_holds_what_it_points_at() {
         let layer = layer(b"busybox").unwrap();
-        let archive = layout(&layer).unwrap();
+        let archive = layout(&layer, &[test_image()]).unwrap();
         let mut names = Vec::new();
         let mut index = Value::Null;
         for file in tar::Archive::new(archive.as_slice()).entries().unwrap() {
@@ -202,6 +227,6 @@ mod tests {
         assert_eq!(manifest["annotations"]["io.containerd.image.name"], NAME);
         let blob = manifest["digest"].as_str().unwrap().replace(':', "/");
         assert!(names.contains(&format!("blobs/{blob}")), "{names:?}");
-        assert_eq!(archive, layout(&layer).unwrap(), "the same each time");
+        assert_eq!(archive, layout(&layer, &[test_image()]).unwrap(), "the same each time");
     }
 }

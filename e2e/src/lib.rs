@@ -9,10 +9,13 @@
 //! | [`runtime`] | one running runtime: start, stop, restart, kill, pause |
 //! | [`cluster`] | a control plane: etcd, API server, controller manager, scheduler, kubectl |
 //! | [`critools`] | crictl and critest, and what critest finds in the simulator |
+//! | [`ginkgo`] | reports of ginkgo, and lists of what is to be expected of their specs |
+//! | [`upstream`] | upstream's end-to-end tests: programs, images, what passes |
 //! | [`home`] | its directory, and how everything that belongs to it is found and ended, whatever happened |
 //! | [`process`] | processes as `/proc` shows them, signals |
 //! | [`image`] | the test image, made without a registry |
 //! | [`kubelet`] | pods and containers made as a kubelet makes them |
+//! | [`lives`] | when each container ran, and that none ran twice at once |
 //! | [`mod@truth`] | what the runtime itself reports, in a comparable form |
 //! | [`checks`] | what scenarios of `pleg node` check beside its statuses |
 //! | [`node`] | `pleg node` as a user runs it, with its manifests and the statuses it publishes |
@@ -24,9 +27,11 @@
 pub mod checks;
 pub mod cluster;
 pub mod critools;
+pub mod ginkgo;
 pub mod home;
 pub mod image;
 pub mod kubelet;
+pub mod lives;
 pub mod node;
 pub mod observer;
 pub mod process;
@@ -34,10 +39,12 @@ pub mod runtime;
 pub mod steps;
 pub mod suite;
 pub mod truth;
+pub mod upstream;
 pub mod version;
 pub mod wait;
 
 pub use kubelet::{Container, Kubelet, Pod, Sandbox};
+pub use lives::Lives;
 pub use node::Node;
 pub use observer::Observer;
 pub use runtime::Runtime;

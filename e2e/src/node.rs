@@ -16,6 +16,7 @@ use pleg_cri::Endpoint;
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::home::Home;
 use crate::image::{self, Program};
 use crate::wait::{PATIENCE, until};
 use crate::{Runtime, process};
@@ -63,12 +64,17 @@ impl Node {
 
     /// The same, which reaches its runtime elsewhere: through a proxy, say.
     pub fn at(runtime: &Runtime, endpoint: Endpoint) -> Result<Self> {
-        let dir = runtime.home().dir().join("node");
+        Self::within(runtime.home(), endpoint)
+    }
+
+    /// In the home of a runtime that may be a simulated one.
+    pub fn within(home: &Home, endpoint: Endpoint) -> Result<Self> {
+        let dir = home.dir().join("node");
         fs::create_dir_all(dir.join("manifests")).context("create the directory of manifests")?;
         Ok(Self {
             dir,
             endpoint,
-            cgroup: runtime.home().cgroup(),
+            cgroup: home.cgroup(),
             name: "n".to_owned(),
             ip: IpAddr::V4(Ipv4Addr::LOCALHOST),
             child: Mutex::new(None),
@@ -169,7 +175,8 @@ impl Node {
         .with_context(|| self.log_tail())
     }
 
-    fn ended(&self) -> Result<Option<ExitStatus>> {
+    /// How it ended by itself, if it did.
+    pub fn ended(&self) -> Result<Option<ExitStatus>> {
         let mut child = self.child.lock();
         Ok(child.as_mut().context("pleg node is down")?.try_wait()?)
     }
@@ -219,8 +226,7 @@ impl Node {
 
     /// One request: its status and its body.
     pub async fn get(&self, path: &str) -> Result<(u16, String)> {
-        let (socket, path) = (self.dir.join("pleg.sock"), path.to_owned());
-        tokio::task::spawn_blocking(move || get(&socket, &path)).await?
+        http_get(&self.dir.join("pleg.sock"), path).await
     }
 
     /// All pods, as Kubernetes writes them.
@@ -307,6 +313,12 @@ pub fn container<'a>(pod: &'a Value, name: &str) -> &'a Value {
     let lists = ["initContainerStatuses", "containerStatuses"].map(|list| pod["status"][list].as_array());
     let mut all = lists.into_iter().flatten().flatten();
     all.find(|status| status["name"] == name).unwrap_or(&Value::Null)
+}
+
+/// One request to a daemon on a unix socket: its status and its body.
+pub async fn http_get(socket: &Path, path: &str) -> Result<(u16, String)> {
+    let (socket, path) = (socket.to_owned(), path.to_owned());
+    tokio::task::spawn_blocking(move || get(&socket, &path)).await?
 }
 
 fn get(socket: &Path, path: &str) -> Result<(u16, String)> {

@@ -68,6 +68,13 @@ pub fn alive(pid: i32) -> bool {
     !matches!(state(pid), None | Some('Z' | 'X'))
 }
 
+/// Whether the root of its file system is below this directory, which ends with a slash: a container of a runtime that has its files there.
+pub(crate) fn rooted_below(pid: i32, below: &str) -> bool {
+    let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+    let mut roots = mounts.lines().filter(|line| line.split(' ').nth(4) == Some("/"));
+    roots.any(|line| line.contains(below))
+}
+
 /// Whether one of the process's cgroups lies below `root`, a name at the top of the hierarchy.
 pub fn in_cgroup(pid: i32, root: &str) -> bool {
     let Ok(text) = fs::read_to_string(format!("/proc/{pid}/cgroup")) else {

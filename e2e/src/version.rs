@@ -116,6 +116,13 @@ pub fn crio_tool(path: &str) -> Result<PathBuf> {
     Ok(tool)
 }
 
+/// A program that the images of upstream's tests need, such as `bin/bash-static`.
+pub fn upstream_tool(path: &str) -> Result<PathBuf> {
+    let tool = cache()?.join("upstream-tools").join(path);
+    present(&tool, "upstream/build")?;
+    Ok(tool)
+}
+
 /// What was built of the CRI-O that `crio/go.mod` names.
 fn crio() -> Result<PathBuf> {
     let line = include_str!("../crio/go.mod")

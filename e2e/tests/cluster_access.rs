@@ -20,6 +20,8 @@ fn main() -> ExitCode {
         cluster_scenarios![
             logs_are_shown,
             commands_run_in_a_container,
+            a_running_container_is_attached_to,
+            a_pod_is_debugged,
             files_are_copied,
             a_port_is_forwarded,
             statistics_are_served,
@@ -95,22 +97,90 @@ async fn logs_are_shown(context: &Context) -> Result<()> {
     Ok(())
 }
 
+/// Over web sockets, which are kubectl's default, and over SPDY.
 async fn commands_run_in_a_container(context: &Context) -> Result<()> {
-    let kubectl = &context.kubectl;
     run(context, "p", "exec sleep 1000000", "", "").await?;
     context.until_pod_ready("p").await?;
-    let said = kubectl
-        .run_args(&["exec", "p", "--", "sh", "-c", "echo out; echo err >&2"])
+    for kubectl in [context.kubectl.clone(), context.kubectl.clone().over_spdy()] {
+        let said = kubectl
+            .run_args(&["exec", "p", "--", "sh", "-c", "echo out; echo err >&2"])
+            .await?;
+        ensure!(said == "out\n", "{said}");
+        let output = kubectl.command(&["exec", "p", "--", "sh", "-c", "exit 3"])?.output()?;
+        ensure!(output.status.code() == Some(3), "{output:?}");
+        let echoed = kubectl
+            .run_with_input(&["exec", "-i", "p", "--", "cat"], "hello\nyou\n")
+            .await?;
+        ensure!(echoed == "hello\nyou\n", "{echoed}");
+        let refused = kubectl.fails("exec p -- no-such-program").await?;
+        ensure!(refused.contains("no-such-program"), "{refused}");
+    }
+    Ok(())
+}
+
+/// What is typed reaches the container, and what it says comes back, until it ends.
+async fn a_running_container_is_attached_to(context: &Context) -> Result<()> {
+    let echoes = "while read line; do echo got $line; done; echo the end";
+    for (name, kubectl) in [
+        ("websocket", context.kubectl.clone()),
+        ("spdy", context.kubectl.clone().over_spdy()),
+    ] {
+        run(
+            context,
+            name,
+            echoes,
+            "restartPolicy: Never,",
+            "stdin: true, stdinOnce: true,",
+        )
         .await?;
-    ensure!(said == "out\n", "{said}");
-    let output = kubectl.command(&["exec", "p", "--", "sh", "-c", "exit 3"])?.output()?;
-    ensure!(output.status.code() == Some(3), "{output:?}");
-    let echoed = kubectl
-        .run_with_input(&["exec", "-i", "p", "--", "cat"], "hello\nyou\n")
+        context.until_pod_ready(name).await?;
+        let said = kubectl.run_with_input(&["attach", "-i", name], "one\ntwo\n").await?;
+        ensure!(said.contains("got one") && said.contains("got two"), "{name}: {said}");
+        let done = |pod: &serde_json::Value| pod["status"]["phase"] == "Succeeded";
+        context.until_pod(name, "its end", done).await?;
+    }
+    let refused = context.kubectl.fails("attach websocket").await?;
+    ensure!(refused.contains("completed pod"), "{refused}");
+    Ok(())
+}
+
+/// An ephemeral container in the process namespace of another one.
+async fn a_pod_is_debugged(context: &Context) -> Result<()> {
+    let kubectl = &context.kubectl;
+    run(context, "p", "exec sleep 1000000", "", "").await?;
+    let before = context.until_pod_ready("p").await?;
+    let script = "cat /proc/1/cmdline; echo; exec sleep 1000000";
+    let image = format!("--image={}", image::NAME);
+    kubectl
+        .run_args(&[
+            "debug",
+            "p",
+            &image,
+            "--image-pull-policy=Never",
+            "--target=app",
+            "--container=debugger",
+            "--",
+            "/bin/sh",
+            "-c",
+            script,
+        ])
         .await?;
-    ensure!(echoed == "hello\nyou\n", "{echoed}");
-    let refused = kubectl.fails("exec p -- no-such-program").await?;
-    ensure!(refused.contains("no-such-program"), "{refused}");
+    let runs = |pod: &serde_json::Value| {
+        let statuses = pod["status"]["ephemeralContainerStatuses"].as_array();
+        statuses.is_some_and(|all| all.iter().any(|one| one["state"]["running"].is_object()))
+    };
+    let after = context.until_pod("p", "the debugger", runs).await?;
+    until("what the debugger says", PATIENCE, async || {
+        let said = kubectl.run("logs p -c debugger").await?;
+        // Process 1 is that of the container under examination.
+        ensure!(said.contains("1000000"), "{said}");
+        Ok(())
+    })
+    .await?;
+    let said = kubectl.run("exec p -c debugger -- cat /proc/1/cmdline").await?;
+    ensure!(said.contains("sleep"), "{said}");
+    let id = |pod: &serde_json::Value| container(pod, "app")["containerID"].clone();
+    ensure!(id(&before) == id(&after), "{}", after["status"]);
     Ok(())
 }
 

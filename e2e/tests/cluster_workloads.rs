@@ -33,7 +33,11 @@ fn main() -> ExitCode {
                 a_failing_probe_is_described,
             ],
         ),
-        (Place::OwnNode, &RUNTIMES, cluster_scenarios![a_node_is_drained]),
+        (
+            Place::OwnNode,
+            &RUNTIMES,
+            cluster_scenarios![a_node_is_drained, a_node_shuts_down_in_order],
+        ),
     ])
 }
 
@@ -386,4 +390,51 @@ async fn a_node_is_drained(context: &Context) -> Result<()> {
     ensure!(ready["status"] == "True", "{ready}");
     kubectl.run(&format!("uncordon {node}")).await?;
     serve(context, 2, "one").await.map(drop)
+}
+
+/// SIGTERM with a grace period for pods: ordinary ones end first, then critical ones, the node says so, and nothing comes back with it.
+async fn a_node_shuts_down_in_order(context: &Context) -> Result<()> {
+    let node = context.node()?;
+    node.node()?.stop().await?;
+    let flags = [
+        "--shutdown-grace-period=20s",
+        "--shutdown-grace-period-critical-pods=10s",
+    ];
+    node.up(&flags).await?;
+    node.until_ready(&context.cluster).await?;
+    let polite = "trap 'sleep 1; exit 0' TERM; while true; do sleep 1; done";
+    let spec = |more: &str| {
+        runs(polite, "", more).replace("terminationGracePeriodSeconds: 1,", "terminationGracePeriodSeconds: 8,")
+    };
+    let critical = "priorityClassName: system-node-critical,";
+    context.kubectl.apply(&pod("ordinary", &spec(""))).await?;
+    context.kubectl.apply(&pod("critical", &spec(critical))).await?;
+    for name in ["ordinary", "critical"] {
+        context.until_pod_ready(name).await?;
+    }
+    node.node()?.stop().await?;
+    let ready = node.ready_condition(&context.cluster).await?;
+    let said = ready["message"].as_str().unwrap_or_default();
+    ensure!(
+        ready["status"] == "False" && said.contains("node is shutting down"),
+        "{ready}"
+    );
+    let mut ends = Vec::new();
+    for name in ["ordinary", "critical"] {
+        let pod = context.pod(name).await?;
+        let status = &pod["status"];
+        ensure!(
+            status["phase"] == "Failed" && status["reason"] == "Terminated",
+            "{name}: {status}"
+        );
+        let end = &container(&pod, "app")["state"]["terminated"];
+        ensure!(end["exitCode"] == 0, "{name} had no time to end: {status}");
+        ends.push(end["finishedAt"].as_str().unwrap_or_default().to_owned());
+    }
+    ensure!(ends[0] <= ends[1], "the critical pod ended first: {ends:?}");
+    node.up(&flags).await?;
+    node.until_ready(&context.cluster).await?;
+    let after = context.pod("ordinary").await?;
+    ensure!(after["status"]["phase"] == "Failed", "{}", after["status"]);
+    Ok(())
 }

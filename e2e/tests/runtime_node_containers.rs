@@ -233,7 +233,7 @@ async fn containers_start_and_end_in_order(context: &Context) -> Result<()> {
     let hook = "lifecycle: {postStart: {exec: {command: [sleep, '2']}}, preStop: {exec: {command: [sleep, '2']}}}";
     let side = "restartPolicy: Always, lifecycle: {preStop: {exec: {command: [sleep, '2']}}}";
     let spec = format!(
-        "restartPolicy: Never, activeDeadlineSeconds: 8, terminationGracePeriodSeconds: 5, initContainers: [{}], containers: [{}, {}]",
+        "restartPolicy: Never, activeDeadlineSeconds: 12, terminationGracePeriodSeconds: 5, initContainers: [{}], containers: [{}, {}]",
         runs("side", &Program::Polite(0), side),
         runs("a", &Program::Polite(0), hook),
         runs("b", &Program::Polite(0), ""),

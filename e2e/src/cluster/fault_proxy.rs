@@ -4,7 +4,6 @@
 //! server's connections to the node (logs, exec) do not pass here.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -13,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use futures_util::StreamExt as _;
-use http::header::{CONNECTION, HOST, RETRY_AFTER, TRANSFER_ENCODING};
+use http::header::{CONNECTION, DATE, HOST, RETRY_AFTER, TRANSFER_ENCODING};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, BodyStream, Full, StreamBody};
@@ -47,6 +46,12 @@ pub struct Faults {
     pub status: Option<u16>,
     /// Every watch is cut after so long.
     pub cut_watches: Option<Duration>,
+    /// The API server does what it is asked for, and its answer is lost: the connection ends instead.
+    pub lose_answers: bool,
+    /// The clock of the API server is ahead by this much, by the `Date` of its answers.
+    pub clock_ahead: Duration,
+    /// Of 100 requests, so many are spared by `status` and `lose_answers`.
+    pub spared: u8,
 }
 
 type Body = UnsyncBoxBody<Bytes, io::Error>;
@@ -63,9 +68,18 @@ pub struct FaultProxy {
 impl FaultProxy {
     /// Starts one that calls the API server as this node.
     pub async fn start(cluster: &ControlPlane, node: &str) -> Result<Self> {
+        Self::start_as(cluster, node, &Self::subject()).await
+    }
+
+    /// Whom its certificate is for.
+    pub fn subject() -> Subject {
+        Subject::server("kube-apiserver", &[IpAddr::V4(Ipv4Addr::LOCALHOST)], &["localhost"])
+    }
+
+    /// The same, with another certificate.
+    pub async fn start_as(cluster: &ControlPlane, node: &str, serving: &Subject) -> Result<Self> {
         let file = |what: &str| format!("proxy-{what}-{node}");
-        let serving = Subject::server("kube-apiserver", &[IpAddr::V4(Ipv4Addr::LOCALHOST)], &["localhost"]);
-        let acceptor = acceptor(&cluster.ca().issue(&file("serving"), &serving)?)?;
+        let acceptor = acceptor(&cluster.ca().issue(&file("serving"), serving)?)?;
         let pair = cluster.ca().issue(&file("client"), &Subject::node(node))?;
         let config = cluster.dir().join(file("kubeconfig"));
         upstream(&config, cluster, &pair)?;
@@ -157,7 +171,7 @@ struct Proxy {
 }
 
 impl Proxy {
-    async fn answer(&self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    async fn answer(&self, request: Request<Incoming>) -> io::Result<Response<Body>> {
         let query = request.uri().query().unwrap_or_default();
         let watches = query
             .split('&')
@@ -166,7 +180,8 @@ impl Proxy {
         *self.counts.lock().entry(kind).or_default() += 1;
         let faults = self.faults.borrow().clone();
         sleep(faults.delay).await;
-        if let Some(status) = faults.status {
+        let spared = fastrand::u8(..100) < faults.spared;
+        if let Some(status) = faults.status.filter(|_| !spared) {
             return Ok(refusal(status));
         }
         let answer = match self.forward(request).await {
@@ -177,6 +192,10 @@ impl Proxy {
                 answer
             }
         };
+        if faults.lose_answers && !spared {
+            return Err(io::Error::other("injected: the answer is lost"));
+        }
+        let answer = with_clock(answer, faults.clock_ahead);
         match faults.cut_watches.filter(|_| watches) {
             Some(after) => {
                 let (head, body) = answer.into_parts();
@@ -207,6 +226,15 @@ impl Proxy {
             body.map_err(io::Error::other).boxed_unsync(),
         ))
     }
+}
+
+/// The answer of an API server whose clock is ahead.
+fn with_clock(mut answer: Response<Body>, ahead: Duration) -> Response<Body> {
+    let date = (jiff::Timestamp::now() + ahead).strftime("%a, %d %b %Y %H:%M:%S GMT");
+    if let (false, Ok(date)) = (ahead.is_zero(), date.to_string().parse()) {
+        answer.headers_mut().insert(DATE, date);
+    }
+    answer
 }
 
 /// `GET pods`, `WATCH pods`, `PATCH pods/status`: what is asked for, without whose it is.

@@ -13,6 +13,7 @@ pub struct Kubectl {
     kubeconfig: PathBuf,
     home: PathBuf,
     namespace: String,
+    spdy: bool,
 }
 
 impl Kubectl {
@@ -22,6 +23,7 @@ impl Kubectl {
             kubeconfig,
             home: home.join("kubectl"),
             namespace: "default".to_owned(),
+            spdy: false,
         }
     }
 
@@ -29,6 +31,13 @@ impl Kubectl {
     #[must_use]
     pub fn within(mut self, namespace: &str) -> Self {
         namespace.clone_into(&mut self.namespace);
+        self
+    }
+
+    /// The same with sessions over SPDY, as older ones have them, instead of a web socket.
+    #[must_use]
+    pub fn over_spdy(mut self) -> Self {
+        self.spdy = true;
         self
     }
 
@@ -74,6 +83,10 @@ impl Kubectl {
             .args(args)
             .env("HOME", &self.home)
             .env_remove("KUBECONFIG");
+        if self.spdy {
+            command.env("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "false");
+            command.env("KUBECTL_PORT_FORWARD_WEBSOCKETS", "false");
+        }
         Ok(command)
     }
 

@@ -16,8 +16,9 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::parts::{NODE_GRACE, kubelet};
-use super::pki::Subject;
-use super::{ControlPlane, free_port};
+use super::pki::{Pair, Subject};
+use super::{ControlPlane, free_port, service_address};
+use crate::home::Home;
 use crate::wait::until;
 use crate::{Node, Runtime, Version, process};
 
@@ -55,13 +56,35 @@ impl Member {
 
     /// A node that is not yet started, and reaches the API server and its runtime where it is told to: through proxies, say.
     pub fn on(cluster: &ControlPlane, runtime: Runtime, name: &str, server: &str, endpoint: &Endpoint) -> Result<Self> {
+        let is_kubelet = std::env::var("PLEG_E2E_AGENT").is_ok_and(|agent| agent == "kubelet");
+        Self::with(cluster, runtime, name, server, endpoint, is_kubelet)
+    }
+
+    /// A runtime and a kubelet on it that joins the cluster, whatever is under test; waits until it is Ready.
+    pub async fn kubelet(cluster: &ControlPlane, version: Version, name: &str) -> Result<Self> {
+        let runtime = Runtime::start(version).await?;
+        let endpoint = runtime.endpoint().clone();
+        let member = Self::with(cluster, runtime, name, cluster.server(), &endpoint, true)?;
+        member.up(&[]).await?;
+        member.until_ready(cluster).await?;
+        Ok(member)
+    }
+
+    fn with(
+        cluster: &ControlPlane,
+        runtime: Runtime,
+        name: &str,
+        server: &str,
+        endpoint: &Endpoint,
+        is_kubelet: bool,
+    ) -> Result<Self> {
         let ip = node_ip();
         network(&runtime)?;
         let kubeconfig = cluster.kubeconfig_at(name, server, &Subject::node(name))?;
         let serving = cluster
             .ca()
             .issue(&format!("{name}-serving"), &Subject::server(name, &[ip], &[name]))?;
-        let agent = if std::env::var("PLEG_E2E_AGENT").is_ok_and(|agent| agent == "kubelet") {
+        let agent = if is_kubelet {
             Agent::Kubelet(Kubelet::new(
                 cluster,
                 &runtime,
@@ -72,18 +95,7 @@ impl Member {
                 &serving,
             )?)
         } else {
-            let file = |path: &Path| path.display().to_string();
-            let options = [
-                ("kubeconfig", file(&kubeconfig)),
-                ("node-labels", format!("{LABEL}={name}")),
-                ("port", free_port()?.to_string()),
-                ("tls-cert-file", file(&serving.certificate)),
-                ("tls-private-key-file", file(&serving.key)),
-                ("client-ca-file", file(cluster.ca().certificate())),
-                // There are several nodes on this machine.
-                ("healthz-port", "0".to_owned()),
-            ];
-            let flags = options.map(|(flag, value)| format!("--{flag}={value}")).to_vec();
+            let flags = flags(cluster, name, &kubeconfig, &serving)?;
             let node = Node::at(&runtime, endpoint.clone())?.called(name, ip);
             Agent::Pleg { node, flags }
         };
@@ -173,6 +185,14 @@ impl Member {
         self.until_condition(cluster, "Unknown", patience).await
     }
 
+    /// The agent's log.
+    pub fn log(&self) -> String {
+        match &self.agent {
+            Agent::Pleg { node, .. } => node.log(),
+            Agent::Kubelet(kubelet) => kubelet.log(),
+        }
+    }
+
     /// The last lines of the agent's log.
     pub fn log_tail(&self) -> String {
         match &self.agent {
@@ -180,6 +200,38 @@ impl Member {
             Agent::Kubelet(kubelet) => kubelet.log_tail(),
         }
     }
+}
+
+/// The flags of a `pleg node` with this kubeconfig and serving certificate.
+fn flags(cluster: &ControlPlane, name: &str, kubeconfig: &Path, serving: &Pair) -> Result<Vec<String>> {
+    let file = |path: &Path| path.display().to_string();
+    let options = [
+        ("kubeconfig", file(kubeconfig)),
+        ("node-labels", format!("{LABEL}={name}")),
+        ("port", free_port()?.to_string()),
+        ("tls-cert-file", file(&serving.certificate)),
+        ("tls-private-key-file", file(&serving.key)),
+        ("client-ca-file", file(cluster.ca().certificate())),
+        // There are several nodes on this machine.
+        ("healthz-port", "0".to_owned()),
+    ];
+    Ok(options.map(|(flag, value)| format!("--{flag}={value}")).to_vec())
+}
+
+/// `pleg node` in a home, which has not started yet, and the flags by which it joins through `server`. Its runtime may be a simulated one.
+pub fn bare_node(
+    cluster: &ControlPlane,
+    home: &Home,
+    name: &str,
+    server: &str,
+    endpoint: Endpoint,
+) -> Result<(Node, Vec<String>)> {
+    let ip = node_ip();
+    let kubeconfig = cluster.kubeconfig_at(name, server, &Subject::node(name))?;
+    let subject = Subject::server(name, &[ip], &[name]);
+    let serving = cluster.ca().issue(&format!("{name}-serving"), &subject)?;
+    let node = Node::within(home, endpoint)?.called(name, ip);
+    Ok((node, flags(cluster, name, &kubeconfig, &serving)?))
 }
 
 /// An address of this machine that is not the loopback's, if it has one: a kubelet refuses that. Nothing is sent.
@@ -197,8 +249,12 @@ pub fn network(runtime: &Runtime) -> Result<()> {
     let dir = runtime.home().dir();
     let name = runtime.home().cgroup();
     let digest = Sha256::digest(name.as_bytes());
-    let subnet = format!("10.{}.{}.0/24", 64 + digest[0] % 64, digest[1]);
-    let ipam = json!({ "type": "host-local", "subnet": subnet, "dataDir": dir.join("ipam") });
+    let prefix = format!("10.{}.{}", 64 + digest[0] % 64, digest[1]);
+    let subnet = format!("{prefix}.0/24");
+    // By way of this machine pods reach services, if there are any: see `service_address`. CRI-O looks whether the route is there, and
+    // finds it only with its gateway.
+    let routes = json!([{ "dst": service_address::RANGE, "gw": format!("{prefix}.1") }]);
+    let ipam = json!({ "type": "host-local", "subnet": subnet, "routes": routes, "dataDir": dir.join("ipam") });
     let plugins = json!([{ "type": "ptp", "ipam": ipam }]);
     let conf = json!({ "cniVersion": "0.4.0", "name": name, "plugins": plugins });
     fs::write(dir.join("cni/10-test.conflist"), conf.to_string()).context("write the pod network")
@@ -220,7 +276,7 @@ impl Kubelet {
         name: &str,
         ip: IpAddr,
         kubeconfig: &Path,
-        serving: &super::Pair,
+        serving: &Pair,
     ) -> Result<Self> {
         let dir = runtime.home().dir().join("kubelet");
         fs::create_dir_all(&dir)?;
@@ -284,8 +340,12 @@ impl Kubelet {
         Ok(())
     }
 
+    fn log(&self) -> String {
+        fs::read_to_string(self.dir.join("kubelet.log")).unwrap_or_default()
+    }
+
     fn log_tail(&self) -> String {
-        let text = fs::read_to_string(self.dir.join("kubelet.log")).unwrap_or_default();
+        let text = self.log();
         let lines: Vec<&str> = text.lines().collect();
         format!(
             "the kubelet's log:\n{}",

@@ -10,13 +10,23 @@
 //! | [`kubectl`] | kubectl, as a user types it |
 //! | [`fault_proxy`] | between one node and the API server: faults, and a count of requests |
 //! | [`member`] | a node: a runtime, and `pleg node` on it |
+//! | [`pod_watch`] | what must never happen to the status of a pod, watched from beside |
+//! | [`beside`] | `pleg run --report-to-cluster` beside a kubelet |
+//! | [`reported`] | what it tells the cluster, and what it must leave alone |
+//! | [`deployment`] | the image, and the `DaemonSet` as written |
+//! | [`service_address`] | how pods reach the API server |
 //! | [`suite`] | scenarios times runtimes, as tests |
 
+pub mod beside;
+pub mod deployment;
 pub mod fault_proxy;
 pub mod kubectl;
 pub mod member;
 pub mod parts;
 pub mod pki;
+pub mod pod_watch;
+pub mod reported;
+pub mod service_address;
 pub mod suite;
 
 use std::fs::{self, File};
@@ -31,17 +41,21 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use parking_lot::Mutex;
 use rustix::process::Signal;
 use serde_json::Value;
+use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
 use crate::home::Home;
 use crate::process;
 use crate::wait::until;
 
+pub use beside::Beside;
 pub use fault_proxy::{FaultProxy, Faults};
 pub use kubectl::Kubectl;
-pub use member::Member;
+pub use member::{Member, bare_node};
 pub use parts::{NODE_GRACE, Part};
 pub use pki::{Ca, Credentials, Pair, Subject};
+pub use pod_watch::PodWatch;
+pub use service_address::ServiceAddress;
 
 /// An API server of a loaded machine may need this long to start.
 const START: Duration = Duration::from_mins(1);
@@ -60,6 +74,7 @@ pub struct ControlPlane {
     client: kube::Client,
     /// Those that are up.
     children: Mutex<Vec<(Part, Child)>>,
+    service_address: OnceCell<ServiceAddress>,
     home: Home,
 }
 
@@ -96,6 +111,7 @@ impl ControlPlane {
             server,
             client,
             children: Mutex::new(Vec::new()),
+            service_address: OnceCell::new(),
             home,
         };
         cluster.up().await?;
@@ -167,12 +183,42 @@ impl ControlPlane {
 
     /// One POST, as an administrator.
     pub async fn post(&self, path: &str, body: &Value) -> Result<Value> {
-        let request = Request::post(path).header("content-type", "application/json");
+        self.send(Method::POST, path, "application/json", body).await
+    }
+
+    /// One merge patch, as an administrator.
+    pub async fn patch(&self, path: &str, body: &Value) -> Result<Value> {
+        self.send(Method::PATCH, path, "application/merge-patch+json", body)
+            .await
+    }
+
+    /// One DELETE, as an administrator, with its options.
+    pub async fn delete(&self, path: &str, options: &Value) -> Result<Value> {
+        self.send(Method::DELETE, path, "application/json", options).await
+    }
+
+    async fn send(&self, method: Method, path: &str, content: &str, body: &Value) -> Result<Value> {
+        let what = format!("{method} {path}");
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("content-type", content);
         let request = request.body(serde_json::to_vec(body)?)?;
         let answer = timeout(ANSWER, self.client.request(request)).await;
-        answer
-            .with_context(|| format!("POST {path}: no answer"))?
-            .with_context(|| format!("POST {path}"))
+        answer.with_context(|| format!("{what}: no answer"))?.context(what)
+    }
+
+    /// Lets pods reach the API server by the address of the service `kubernetes`, until this control plane ends.
+    pub async fn serve_pods(&self) -> Result<()> {
+        let started = self
+            .service_address
+            .get_or_try_init(|| ServiceAddress::start(&self.server));
+        started.await.map(drop)
+    }
+
+    /// Its client, as an administrator.
+    pub fn client(&self) -> kube::Client {
+        self.client.clone()
     }
 
     /// Waits until the API server answers as it should.

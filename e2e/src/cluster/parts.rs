@@ -1,15 +1,20 @@
 //! The programs of a control plane: how each is started, and what it needs.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
 use super::pki::{Ca, Credentials, Pair, Subject, kubeconfig, signing_keys};
+use super::service_address;
 use crate::version;
 
 /// A node that does not renew its lease for this long is unknown, in seconds. A node renews every 10 s.
 pub const NODE_GRACE: u32 = 20;
+
+/// More flags of the API server, separated by blanks: an audit log, say.
+const API_SERVER_FLAGS: &str = "PLEG_E2E_API_SERVER_FLAGS";
 
 /// A program of the control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,6 +68,18 @@ pub fn kubelet() -> Result<PathBuf> {
     Ok(path)
 }
 
+/// The helm of `helm/build`.
+pub fn helm() -> Result<PathBuf> {
+    let line = include_str!("../../helm/go.mod")
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("helm.sh/helm/v3 v"));
+    let version = line.and_then(|line| line.split(' ').next());
+    let version = version.context("e2e/helm/go.mod does not name helm.sh/helm/v3")?;
+    let path = version::cache()?.join(format!("helm-{version}/helm"));
+    ensure!(path.exists(), "{} is missing: run e2e/helm/build", path.display());
+    Ok(path)
+}
+
 /// The files that the programs read, and where they listen.
 #[derive(Debug)]
 pub(super) struct Files {
@@ -84,8 +101,7 @@ impl Files {
         let server = format!("https://127.0.0.1:{port}");
         let pki = dir.join("pki");
         let (token_key, token_key_public) = signing_keys(&pki)?;
-        let addresses = ["127.0.0.1", "10.96.0.1"].map(str::parse).into_iter();
-        let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
+        let addresses = [Ipv4Addr::LOCALHOST, service_address::ADDRESS].map(IpAddr::V4);
         let names = [
             "localhost",
             "kubernetes",
@@ -172,12 +188,12 @@ impl Files {
         command
             .arg(format!("--etcd-servers={}", self.etcd_socket("etcd.sock")))
             .arg(format!("--secure-port={}", self.port))
+            .arg(format!("--service-cluster-ip-range={}", service_address::RANGE))
             .args([
                 "--bind-address=127.0.0.1",
                 "--advertise-address=127.0.0.1",
                 // It refuses to publish a loopback address as an endpoint.
                 "--endpoint-reconciler-type=none",
-                "--service-cluster-ip-range=10.96.0.0/16",
                 "--service-account-issuer=https://kubernetes.default.svc",
                 "--authorization-mode=Node,RBAC",
                 // The second one binds the pods of a namespace to the node of a scenario.
@@ -187,7 +203,8 @@ impl Files {
                 "--kubelet-preferred-address-types=InternalIP",
                 // Of a server that nobody needs any more.
                 "--shutdown-delay-duration=0s",
-            ]);
+            ])
+            .args(std::env::var(API_SERVER_FLAGS).unwrap_or_default().split_whitespace());
     }
 
     fn controller_manager(&self, command: &mut Command) {

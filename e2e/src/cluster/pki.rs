@@ -38,6 +38,7 @@ pub struct Subject {
     dns: Vec<String>,
     expired: bool,
     left: Option<Duration>,
+    starts_in: Option<Duration>,
 }
 
 /// The files of a certificate and its key.
@@ -59,6 +60,7 @@ impl Subject {
             dns: Vec::new(),
             expired: false,
             left: None,
+            starts_in: None,
         }
     }
 
@@ -89,6 +91,13 @@ impl Subject {
     #[must_use]
     pub fn ending_in(mut self, left: Duration) -> Self {
         self.left = Some(left);
+        self
+    }
+
+    /// The same, not valid yet for this long: as a clock that is late by as much sees it.
+    #[must_use]
+    pub fn starting_in(mut self, time: Duration) -> Self {
+        self.starts_in = Some(time);
         self
     }
 }
@@ -149,6 +158,9 @@ impl Ca {
         if let Some(left) = subject.left {
             params.not_before = (SystemTime::now() - Duration::from_hours(1)).into();
             params.not_after = (SystemTime::now() + left).into();
+        }
+        if let Some(time) = subject.starts_in {
+            params.not_before = (SystemTime::now() + time).into();
         }
         let key = KeyPair::generate()?;
         let certificate = params

@@ -45,6 +45,8 @@ pub struct Context {
     pub kubectl: Kubectl,
     /// The runtime of the node.
     pub version: Version,
+    /// What the choices of the scenario follow from, if it makes any.
+    pub seed: u64,
 }
 
 /// Whom a scenario shares its place with.
@@ -70,13 +72,15 @@ pub struct Scenario {
     pub name: &'static str,
     /// What it does.
     pub run: for<'a> fn(&'a Context) -> Run<'a>,
+    /// What its choices follow from, if it makes any.
+    pub seed: u64,
 }
 
 /// Names `async fn(&Context) -> Result<()>` as scenarios of a cluster.
 #[macro_export]
 macro_rules! cluster_scenarios {
     ($($name:ident),* $(,)?) => {
-        &[$($crate::cluster::suite::Scenario { name: stringify!($name), run: |context| Box::pin($name(context)) }),*]
+        &[$($crate::cluster::suite::Scenario { name: stringify!($name), run: |context| Box::pin($name(context)), seed: 0 }),*]
     };
 }
 
@@ -102,12 +106,12 @@ impl World {
     }
 
     /// The control plane of a scenario, and its node.
-    async fn place(&self, place: Place, version: Version, scenario: &str) -> Result<Context> {
+    async fn place(&self, place: Place, version: Version, scenario: Scenario) -> Result<Context> {
         let cluster = match place {
             Place::OwnCluster => Arc::new(ControlPlane::start().await.context("start a control plane")?),
             _ => self.cluster().await?,
         };
-        let namespace = label(&[version.name(), scenario]);
+        let namespace = label(&[version.name(), scenario.name]);
         let context = Context {
             node: OnceCell::new(),
             node_name: match place {
@@ -118,6 +122,7 @@ impl World {
             namespace,
             cluster,
             version,
+            seed: scenario.seed,
         };
         let join = async || {
             let joined = Member::join(&context.cluster, version, &context.node_name).await;
@@ -188,7 +193,7 @@ async fn run(world: &World, place: Place, version: Version, scenario: Scenario) 
     if let Some(obstacle) = ControlPlane::obstacle().or_else(|| version.obstacle()) {
         return Err(failed(&anyhow::anyhow!(obstacle), ""));
     }
-    let placed = world.place(place, version, scenario.name).await;
+    let placed = world.place(place, version, scenario).await;
     let context = placed.map_err(|error| failed(&error, ""))?;
     let play = async {
         context.create_namespace().await?;
@@ -225,12 +230,12 @@ impl Context {
 
     async fn create_namespace(&self) -> Result<()> {
         let (name, node) = (&self.namespace, &self.node_name);
-        self.kubectl
-            .apply(&format!(
-                "{{apiVersion: v1, kind: Namespace, metadata: {{name: '{name}', annotations: \
-                 {{scheduler.alpha.kubernetes.io/node-selector: {LABEL}={node}}}}}}}"
-            ))
-            .await?;
+        let manifest = format!(
+            "{{apiVersion: v1, kind: Namespace, metadata: {{name: '{name}', annotations: \
+             {{scheduler.alpha.kubernetes.io/node-selector: {LABEL}={node}}}}}}}"
+        );
+        // Another scenario may have killed the API server.
+        until("the namespace", PATIENCE, async || self.kubectl.apply(&manifest).await).await?;
         self.cluster.admits_pods(name).await
     }
 

@@ -45,14 +45,12 @@ pub(super) fn command(version: Version, home: &Home) -> Result<Command> {
     Ok(command)
 }
 
-/// Gives it the test image. It has to be up.
-pub(super) fn import(version: Version, home: &Home) -> Result<()> {
-    let archive = home.dir().join("image.tar");
-    fs::write(&archive, image::archive()?).context("write the test image")?;
+/// Gives it the images of an archive. It has to be up.
+pub(super) fn import(version: Version, home: &Home, archive: &Path) -> Result<()> {
     let mut ctr = Command::new(version.bin()?.join("ctr"));
     ctr.arg("--address").arg(home.dir().join(SOCKET));
-    ctr.args(["--namespace", "k8s.io", "images", "import"]).arg(&archive);
-    super::succeed(&mut ctr, "import the test image")
+    ctr.args(["--namespace", "k8s.io", "images", "import"]).arg(archive);
+    super::succeed(&mut ctr, "import images")
 }
 
 /// The sandbox of a shim of the containerd that listens there; `None` for other processes.

@@ -2,6 +2,7 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -49,12 +50,10 @@ pub(super) fn command(version: Version, home: &Home) -> Result<Command> {
     Ok(command)
 }
 
-/// Gives it the test image, under both of its names. Whether it is up or not does not matter.
-pub(super) fn import(home: &Home) -> Result<()> {
+/// Gives it the images of an archive, by these names. Whether it is up or not does not matter.
+pub(super) fn import(home: &Home, archive: &Path, names: &[&str]) -> Result<()> {
     let dir = home.dir();
-    let archive = dir.join("image.tar");
-    fs::write(&archive, image::archive()?).context("write the test image")?;
-    for name in image::NAMES {
+    for name in names {
         let mut skopeo = Command::new(version::crio_tool("usr/bin/skopeo")?);
         skopeo.arg("--policy").arg(dir.join(POLICY)).arg("--tmpdir").arg(dir);
         skopeo.args(["copy", "--quiet"]);
@@ -68,7 +67,7 @@ pub(super) fn import(home: &Home) -> Result<()> {
         skopeo
             .env("_CONTAINERS_ROOTLESS_UID", "1")
             .env("XDG_DATA_HOME", dir.join("cache"));
-        super::succeed(&mut skopeo, "import the test image")?;
+        super::succeed(&mut skopeo, &format!("import {name}"))?;
     }
     Ok(())
 }

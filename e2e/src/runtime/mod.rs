@@ -56,7 +56,7 @@ impl Runtime {
             home,
         };
         runtime.up().await?;
-        runtime.import().await?;
+        runtime.import(image::archive()?, &image::NAMES).await?;
         Ok(runtime)
     }
 
@@ -205,25 +205,31 @@ impl Runtime {
         Ok(())
     }
 
-    async fn import(&self) -> Result<()> {
+    /// Gives it the images of an archive, and waits until CRI knows the names. It has to be up.
+    pub async fn import(&self, archive: &[u8], names: &[&str]) -> Result<()> {
+        let path = self.home.dir().join("image.tar");
+        fs::write(&path, archive).context("write an archive of images")?;
         if self.version.is_crio() {
-            crio::import(&self.home)?;
+            crio::import(&self.home, &path, names)?;
         } else {
-            containerd::import(self.version, &self.home)?;
+            containerd::import(self.version, &self.home, &path)?;
         }
-        // containerd's CRI hears of it by an event of its own, a moment later.
-        let image = v1::ImageSpec {
-            image: image::NAME.to_owned(),
-            ..Default::default()
-        };
-        until("CRI to know the test image", PATIENCE, async || {
-            let request = v1::ImageStatusRequest {
-                image: Some(image.clone()),
-                verbose: false,
+        fs::remove_file(&path).context("remove an archive of images")?;
+        for name in names {
+            let image = v1::ImageSpec {
+                image: (*name).to_owned(),
+                ..Default::default()
             };
-            self.client.call(request).await?.image.context("it does not")
-        })
-        .await?;
+            // containerd's CRI hears of it by an event of its own, a moment later.
+            until(&format!("CRI to know the image {name}"), PATIENCE, async || {
+                let request = v1::ImageStatusRequest {
+                    image: Some(image.clone()),
+                    verbose: false,
+                };
+                self.client.call(request).await?.image.context("it does not")
+            })
+            .await?;
+        }
         Ok(())
     }
 }
