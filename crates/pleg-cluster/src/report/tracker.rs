@@ -22,6 +22,10 @@ const HOLD: Duration = Duration::from_secs(5);
 const CLEAR: Duration = Duration::from_secs(5);
 /// Most episodes at once. With more stuck pods than this, the node is the trouble; they are counted.
 const MOST: usize = 64;
+/// Most troubles of one pod that its episode describes.
+const MOST_DESCRIBED: usize = 2;
+/// Between the findings of one episode. A finding has semicolons of its own.
+const SEPARATOR: &str = "; and ";
 /// The reason of events about the end of a trouble.
 pub(super) const RECOVERED: &str = "Recovered";
 
@@ -68,6 +72,18 @@ impl Episode {
     }
 }
 
+/// One finding of each trouble, the worst first: a hung shim hides which container has exited, and the exit that was missed names it.
+/// Of several findings of one trouble, the one that `reported` names stays: words that change by themselves are patches without news.
+fn described(group: &[Finding], reported: &str) -> String {
+    let by_trouble = group.chunk_by(|a, b| a.trouble == b.trouble);
+    let named = by_trouble.filter_map(|same| {
+        let is_reported = |finding: &&Finding| reported.split(SEPARATOR).any(|text| text == finding.text);
+        same.iter().find(is_reported).or(same.first())
+    });
+    let texts: Vec<&str> = named.take(MOST_DESCRIBED).map(|finding| &*finding.text).collect();
+    texts.join(SEPARATOR)
+}
+
 /// From then to now, in whole seconds.
 pub(super) fn lasted(since: Timestamp, now: Timestamp) -> String {
     let lasted = u64::try_from(now.as_second().saturating_sub(since.as_second())).unwrap_or_default();
@@ -111,18 +127,14 @@ impl Tracker {
         let episode = self.episodes.entry(key).or_insert_with(|| Episode {
             pod: worst.pod.clone(),
             trouble: worst.trouble,
-            text: worst.text.clone(),
+            text: String::new(),
             since: since(at, oldest),
             last_seen: now,
             is_ripe: false,
             told: false,
             restored: false,
         });
-        // Of several that are as bad, the one that was reported stays: words that change by themselves are patches without news.
-        let is_known = |finding: &Finding| finding.trouble == worst.trouble && finding.text == episode.text;
-        if !group.iter().any(is_known) {
-            episode.text.clone_from(&worst.text);
-        }
+        episode.text = described(&group, &episode.text);
         episode.trouble = worst.trouble;
         episode.restored = false;
         episode.last_seen = now;

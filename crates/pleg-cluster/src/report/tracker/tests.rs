@@ -107,6 +107,24 @@ async fn a_short_trouble_makes_no_noise() {
     assert_eq!(case.stuck().len(), 1);
 }
 
+/// The probe of a shim names the pod only; the container that has exited behind it is named all the same, whichever was found first.
+#[tokio::test(start_paused = true)]
+async fn a_hung_shim_does_not_hide_the_container_that_has_exited() {
+    let shim = || finding(Trouble::HungShim, "web", "the shim hangs; its process is stopped", 9);
+    let missed = || finding(Trouble::MissedExit, "web", "container app has exited", 9);
+    let both = "the shim hangs; its process is stopped; and container app has exited";
+    for first in [shim(), missed()] {
+        let mut case = Case::new();
+        case.at(0, &[first]);
+        assert_eq!(case.told().len(), 1);
+        for second in 1..4 {
+            case.at(second, &[missed(), shim()]);
+            assert_eq!(case.stuck(), [(Trouble::HungShim, both.to_owned())]);
+            assert_eq!(case.told(), Vec::<String>::new());
+        }
+    }
+}
+
 /// One hung shim shows in many calls.
 #[tokio::test(start_paused = true)]
 async fn all_that_is_found_of_one_pod_is_one_trouble() {
@@ -121,7 +139,7 @@ async fn all_that_is_found_of_one_pod_is_one_trouble() {
     assert_eq!(case.stuck()[0], (Trouble::MissedExit, "b".to_owned()));
     // Worse: another reason, and no second event.
     case.at(3, &[missed("b"), finding(Trouble::HungShim, "web", "shim", 9)]);
-    assert_eq!(case.stuck()[0], (Trouble::HungShim, "shim".to_owned()));
+    assert_eq!(case.stuck()[0], (Trouble::HungShim, "shim; and b".to_owned()));
     assert_eq!(case.told(), Vec::<String>::new());
 }
 

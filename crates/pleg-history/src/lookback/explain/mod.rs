@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::lives::{Ending, Life, Lives};
 use super::rounded;
 use super::troubles::{TroubleSpan, Troubles};
-use crate::entry::{Entry, What};
+use crate::entry::{FieldChange, Entry, What};
 
 /// How long before a death something may have led to it.
 pub const LONGEST_BEFORE: Duration = Duration::from_mins(10);
@@ -397,12 +397,14 @@ fn lifetimes(mut lives: Vec<Duration>) -> Option<Lifetimes> {
     })
 }
 
-/// The note of an entry about a pod's status, in words.
+/// The note of an entry about a pod's status, in words; none if it only tells what a pod or container was when it was first seen. The
+/// runtime's message about an end is news even so.
 fn status_change(what: &What) -> Option<String> {
     let What::PodStatusChanged(changed) = what else {
         return None;
     };
-    let one = |change: &crate::entry::FieldChange| {
+    let is_news = |change: &&FieldChange| change.from.is_some() || change.field == "message";
+    let one = |change: &FieldChange| {
         let of = change
             .container
             .as_ref()
@@ -411,5 +413,6 @@ fn status_change(what: &What) -> Option<String> {
         let value = |value: &Option<String>| value.clone().unwrap_or_else(|| "none".to_owned());
         format!("{of}{}: {} → {}", change.field, value(&change.from), value(&change.to))
     };
-    Some(changed.changes.iter().map(one).collect::<Vec<_>>().join("; "))
+    let news: Vec<String> = changed.changes.iter().filter(is_news).map(one).collect();
+    (!news.is_empty()).then(|| news.join("; "))
 }

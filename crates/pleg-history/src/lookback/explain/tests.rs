@@ -237,28 +237,30 @@ fn evidence_is_what_came_before() {
     day.trouble_ended(300, None, Trouble::RuntimeSlow, 10);
     day.trouble(500, Some(("web", "side")), Trouble::HungShim);
     day.trouble(600, Some(("db", "app")), Trouble::HungShim);
+    let change = |container: &str, field: &str, from: Option<&str>, to: &str| FieldChange {
+        container: Some(container.to_owned()),
+        field: field.to_owned(),
+        from: from.map(str::to_owned),
+        to: Some(to.to_owned()),
+    };
+    let changed = |changes: Vec<FieldChange>| PodStatusChanged {
+        pod: pod("web"),
+        changes,
+    };
+    // What was first seen then did not change then.
+    day.status_changed(650, changed(vec![change("new", "image", None, "web:2")]));
     day.status_changed(
         700,
-        PodStatusChanged {
-            pod: pod("web"),
-            changes: vec![FieldChange {
-                container: Some("app".to_owned()),
-                field: "memory_limit_in_bytes".to_owned(),
-                from: Some("200".to_owned()),
-                to: Some("100".to_owned()),
-            }],
-        },
+        changed(vec![
+            change("app", "memory_limit_in_bytes", Some("200"), "100"),
+            change("new", "image", None, "web:2"),
+        ]),
     );
+    day.status_changed(975, changed(vec![change("side", "message", None, "no config")]));
     day.died(980, "web", "side", 0, 1, "Error");
     day.sandbox(990, "web", None);
     day.died(1000, "web", "app", 3, 137, "Error");
-    day.status_changed(
-        1001,
-        PodStatusChanged {
-            pod: pod("web"),
-            changes: vec![],
-        },
-    );
+    day.status_changed(1001, changed(vec![change("app", "message", None, "too late")]));
     day.died(1200, "web", "late", 0, 0, "Completed");
     let explanation = explained(&day);
     let before = explanation.last_death.unwrap().before;
@@ -292,6 +294,12 @@ fn evidence_is_what_came_before() {
                 EvidenceKind::StatusChanged,
                 300.0,
                 "app memory_limit_in_bytes: 200 → 100",
+                false
+            ),
+            (
+                EvidenceKind::StatusChanged,
+                25.0,
+                "side message: none → no config",
                 false
             ),
             (

@@ -117,7 +117,14 @@ fn a_terminal_that_is_too_small() {
 
 #[test]
 fn troubles_stand_at_the_top() {
-    insta::assert_snapshot!(screen(&troubled((80, 24))));
+    let screen = screen(&troubled((80, 24)));
+    let lines = screen.lines().map(|line| line.trim_matches('"').trim_end());
+    let shown = format!("```text\n{}\n```", lines.collect::<Vec<_>>().join("\n"));
+    assert!(
+        include_str!("../../../../../../docs/top.md").contains(&shown),
+        "docs/top.md shows this screen, but not as it is:\n{shown}"
+    );
+    insta::assert_snapshot!(screen);
 }
 
 #[test]
