@@ -143,16 +143,25 @@ async fn follow(
     mut wanted: Wanted,
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
-    let shown = match (args.since, args.limit) {
-        (None, None) => Vec::new(),
-        (Some(_), None) => newest(source, wanted.clone(), usize::MAX >> 1, true).await?,
-        (_, Some(limit)) => newest(source, wanted.clone(), limit as usize, true).await?,
-    };
     // Whatever is written after what is newest now, of any kind.
     let last = newest(source, Wanted::default(), 1, true).await?;
-    let newest_id = last.iter().chain(&shown).filter_map(id).max();
-    for line in shown {
-        printer.print(line).await?;
+    let mut newest_id = last.iter().filter_map(id).max();
+    match (args.since, args.limit) {
+        (None, None) => {}
+        // It may be everything, so it is printed as it is read.
+        (Some(_), None) => {
+            let mut reading = source.read(&wanted, true).await?;
+            while let Some(line) = reading.next().await? {
+                newest_id = newest_id.max(id(&line));
+                printer.print(line).await?;
+            }
+        }
+        (_, Some(limit)) => {
+            for line in newest(source, wanted.clone(), limit as usize, true).await? {
+                newest_id = newest_id.max(id(&line));
+                printer.print(line).await?;
+            }
+        }
     }
     printer.head().await?;
     (wanted.query.since, wanted.query.after) = (None, newest_id);

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::lives::{Ending, Life, Lives};
 use super::rounded;
 use super::troubles::{TroubleSpan, Troubles};
-use crate::entry::{FieldChange, Entry, What};
+use crate::entry::{Entry, FieldChange, What};
 
 /// How long before a death something may have led to it.
 pub const LONGEST_BEFORE: Duration = Duration::from_mins(10);
