@@ -177,7 +177,8 @@ async fn a_failed_start_is_no_missed_event(context: &Context) -> Result<()> {
     node.agrees().await
 }
 
-/// What happened before we came is handed over by containerd, and is no news.
+/// What happened before we came is handed over by the runtime, and is no news. CRI-O may hand over nothing: it begins to send before it has
+/// added its first subscriber, so that all of it can be gone by then.
 async fn a_backlog_is_reported_once(context: &Context) -> Result<()> {
     if !context.version().has_events() {
         return Ok(());
@@ -198,7 +199,7 @@ async fn a_backlog_is_reported_once(context: &Context) -> Result<()> {
     };
     until("the backlog", PATIENCE, async || {
         let events = backlog();
-        ensure!(events >= 40.0, "{events} events");
+        ensure!(events >= 40.0 || context.version().is_crio(), "{events} events");
         Ok(())
     })
     .await?;
